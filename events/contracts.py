@@ -1,0 +1,270 @@
+"""The events: frozen contracts in one discriminated union (L2). The wire form is in codec.py.
+
+A contract never changes once released: a new shape is a new VERSION with an upcaster (upcasters.py) and
+the old golden file stays. `type` is the subject's last token and the CloudEvents type without its prefix.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from uuid_utils.compat import uuid7
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TextBlock(Frozen):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingBlock(Frozen):
+    """Reasoning of a model; the condenser drops it (A 4.3)."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str | None = None
+
+
+class ImageBlock(Frozen):
+    """An image by reference (`url`, also a data: URL)."""
+
+    type: Literal["image"] = "image"
+    url: str
+    media_type: str | None = None
+
+
+class ToolUseBlock(Frozen):
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any] = {}
+
+
+class ToolResultBlock(Frozen):
+    type: Literal["tool_result"] = "tool_result"
+    tool_use_id: str
+    content: str | tuple[TextBlock | ImageBlock, ...] = ""
+    is_error: bool = False
+
+
+Block = Annotated[
+    TextBlock | ThinkingBlock | ImageBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+]
+Content = str | tuple[Block, ...]
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(Frozen):
+    """A call as the OpenAI chat API writes it; `arguments` is the JSON text the model produced."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+class ThreadOpened(Frozen):
+    VERSION: ClassVar[int] = 1
+    type: Literal["thread_opened"] = "thread_opened"
+    label: str | None = None
+
+
+class ThreadRenamed(Frozen):
+    VERSION: ClassVar[int] = 1
+    type: Literal["thread_renamed"] = "thread_renamed"
+    label: str
+
+
+class ThreadDeleted(Frozen):
+    """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["thread_deleted"] = "thread_deleted"
+
+
+class TurnRecorded(Frozen):
+    """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number.
+
+    source_id: the id under which an importer found the turn (LoCoMo's dia_id, a message id).
+    name: the speaker, where a role is not enough. tokens_*: as the provider counted them.
+    """
+
+    VERSION: ClassVar[int] = 2
+    type: Literal["turn_recorded"] = "turn_recorded"
+    role: Role
+    content: Content = ""
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    tokens_in: int | None = Field(default=None, ge=0)
+    tokens_out: int | None = Field(default=None, ge=0)
+    latency_ms: float | None = Field(default=None, ge=0)
+    source_id: str | None = None
+
+
+class AnswerRequested(Frozen):
+    """Somebody waits for an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["answer_requested"] = "answer_requested"
+    turn_id: UUID
+    model: str | None = None
+    system_prompt: str | None = None
+
+
+class Derivation(Frozen):
+    """How a model's result came about (L7): enough to audit it and to know when it must be made again."""
+
+    provider: str
+    model: str
+    prompt_hash: str
+    from_seq: int
+    through_seq: int
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+
+
+class SummaryWritten(Frozen):
+    """The rolling summary of a thread, whole: it replaces the one before (C6, D 2.1)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["summary_written"] = "summary_written"
+    summary: str
+    message_count: int = Field(ge=0)
+    covered_seq: int = Field(ge=0)
+    derivation: Derivation
+
+
+class TopicsTagged(Frozen):
+    """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["topics_tagged"] = "topics_tagged"
+    topics: dict[str, int]
+    derivation: Derivation
+
+
+class ChunksEmbedded(Frozen):
+    """The vectors of these chunks stand in the embedding cache under `model` (L7); P5 takes them from there."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["chunks_embedded"] = "chunks_embedded"
+    model: str
+    dimensions: int = Field(gt=0)
+    chunk_ids: tuple[str, ...]
+
+
+class HistoryPruned(Frozen):
+    """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["history_pruned"] = "history_pruned"
+    through_seq: int = Field(ge=0)
+    removed: int = Field(ge=0)
+    remaining: int = Field(ge=0)
+
+
+class ReceiptTier(Frozen):
+    """What one tier held: turns by sequence, its tokens, and for tier 1 the sources of its text."""
+
+    tier: Literal["all", "1", "2", "3"]
+    tokens: int
+    seqs: tuple[int, ...] = ()
+    summary_seq: int | None = None
+    topics: tuple[str, ...] = ()
+
+
+class AnswerReceipt(Frozen):
+    """Exactly what the model saw for one answer (C10)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["answer_receipt"] = "answer_receipt"
+    request_id: UUID
+    turn_id: UUID
+    answer_ids: tuple[UUID, ...]
+    as_of_seq: int
+    model: str
+    window: int
+    budget: int
+    tiers: tuple[ReceiptTier, ...]
+    recalled_chunks: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
+    dropped_seqs: tuple[int, ...] = ()
+    context_hash: str
+
+
+class UsageMetered(Frozen):
+    """Tokens, cost, latency and outcome of one piece of model work (P10)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["usage_metered"] = "usage_metered"
+    purpose: Literal["answer", "summary", "topics", "embedding", "compression"]
+    agent: str | None = None
+    provider: str
+    model: str
+    calls: int = Field(default=1, ge=0)
+    tokens_in: int = Field(default=0, ge=0)
+    tokens_out: int = Field(default=0, ge=0)
+    cost_usd: float = Field(default=0.0, ge=0)
+    latency_ms: float = Field(default=0.0, ge=0)
+    error: str | None = None
+
+
+class Erased(Frozen):
+    """The person's data in this thread must go from every read model, cache and index (M9)."""
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["erased"] = "erased"
+    reason: str | None = None
+
+
+EventData = Annotated[
+    ThreadOpened
+    | ThreadRenamed
+    | ThreadDeleted
+    | TurnRecorded
+    | AnswerRequested
+    | SummaryWritten
+    | TopicsTagged
+    | ChunksEmbedded
+    | HistoryPruned
+    | AnswerReceipt
+    | UsageMetered
+    | Erased,
+    Field(discriminator="type"),
+]
+
+
+class Event(Frozen):
+    """One fact about one thread, as producers make it; its place in the log comes with Recorded."""
+
+    id: UUID = Field(default_factory=uuid7)
+    source: str = "turnlog"
+    time: AwareDatetime
+    tenant: str = "default"
+    thread: str
+    user: str | None = None
+    causation: UUID | None = None
+    correlation: UUID | None = None
+    traceparent: str | None = None
+    data: EventData
+
+    @property
+    def type(self) -> str:
+        return self.data.type
+
+
+class Recorded(BaseModel):
+    """An event with its place in the log: stream sequence, partition and the time JetStream stored it."""
+
+    model_config = ConfigDict(frozen=True)
+    event: Event
+    seq: int
+    partition: int
+    stored_at: datetime

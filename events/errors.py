@@ -1,0 +1,79 @@
+"""Every error turnlog raises on purpose. The message names the cause and the fix; `code` is stable."""
+
+
+class TurnlogError(Exception):
+    """Base of all errors that are shown to a person without a traceback."""
+
+    code = "error"
+
+
+class InvalidEvent(TurnlogError):
+    """The bytes or fields are no valid event; the event was not stored (or is parked, if it already was)."""
+
+    code = "invalid-event"
+
+
+class UnknownEventType(InvalidEvent):
+    """The event's type is none that this turnlog knows."""
+
+    code = "unknown-event-type"
+
+
+class FutureEventVersion(InvalidEvent):
+    """The event was written by a newer turnlog; upgrade this one to read it."""
+
+    code = "future-event-version"
+
+
+class InvalidToken(InvalidEvent):
+    """A tenant, thread or user id cannot be used as given."""
+
+    code = "invalid-id"
+
+
+class EventTooLarge(TurnlogError):
+    """The encoded event is larger than the server's max_payload; nothing was stored."""
+
+    code = "event-too-large"
+
+
+class WrongExpectedVersion(TurnlogError):
+    """Another event was appended to the thread first; read the thread again and decide anew."""
+
+    code = "wrong-expected-version"
+
+
+class LogUnavailable(TurnlogError):
+    """NATS did not answer in time; the append may or may not have happened, retry with the same event id."""
+
+    code = "log-unavailable"
+
+
+class LogFull(TurnlogError):
+    """The stream reached its max_bytes; nothing was stored. Raise TURNLOG_STREAM_MAX_BYTES."""
+
+    code = "log-full"
+
+
+class StreamDrift(TurnlogError):
+    """The stream's settings differ from the ones this turnlog needs."""
+
+    code = "stream-drift"
+
+
+class GapInLog(TurnlogError):
+    """An ordered read missed a message; the reader must reopen at its position."""
+
+    code = "gap-in-log"
+
+
+class DatabaseUnavailable(TurnlogError):
+    """Postgres cannot be reached at DATABASE_URL."""
+
+    code = "database-unavailable"
+
+
+class NotFound(TurnlogError):
+    """The thread, event or projection that was asked for does not exist."""
+
+    code = "not-found"
