@@ -4,6 +4,7 @@ A contract never changes once released: a new shape is a new VERSION with an upc
 the old golden file stays. `type` is the subject's last token and the CloudEvents type without its prefix.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
@@ -260,10 +261,10 @@ class Event(Frozen):
         return self.data.type
 
 
-class Recorded(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Recorded:
     """An event with its place in the log: stream sequence, partition and the time JetStream stored it."""
 
-    model_config = ConfigDict(frozen=True)
     event: Event
     seq: int
     partition: int

@@ -1,0 +1,151 @@
+"""Appending: one event, many in atomic batches, and group commit of concurrent single appends (L4).
+
+A lost answer is never guessed at: the threads are read back and the event ids decide. An id that is already
+stored stays one event, and its first sequence is returned.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from turnlog.events.contracts import Event
+from turnlog.events.errors import GapInLog, LogUnavailable
+from turnlog.events.publish import (
+    DUPLICATE_IN_BATCH,
+    STALE_EXPECTATION,
+    Appended,
+    Outgoing,
+    Refused,
+    explain,
+    outgoing,
+    publish,
+)
+from turnlog.events.stored_ids import recently_stored
+
+MAX_BATCH = 1_000
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+RETRY_WAIT_S = 0.25
+_UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
+
+
+class Appender:
+    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one question to the server."""
+
+    def __init__(self, nc: Client, timeout_s: float = 30.0, ack_s: float = 5.0) -> None:
+        self._nc, self._timeout_s, self._ack_s = nc, timeout_s, ack_s
+        self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def append(self, event: Event, expected: int | None = None) -> Appended:
+        """Stores one event; concurrent calls share a disk sync (group commit).
+
+        expected: the thread's last sequence as the caller knows it, 0 for a new thread.
+        Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable.
+        """
+        out = outgoing(event, expected, self._nc.max_payload)
+        if expected is not None:
+            return (await self._store([out]))[0]
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._queue.append((out, future))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        return await future
+
+    async def append_many(self, events: Sequence[Event], expected: int | None = None) -> list[Appended]:
+        """Stores events in order, in atomic batches of at most MAX_BATCH events and MAX_BATCH_BYTES bytes.
+
+        expected guards the thread of the first event. Each batch is stored whole or not at all; the result has
+        one entry per event. Raises as `append`; what earlier batches stored stays stored.
+        """
+        outs = [
+            outgoing(event, None if at else expected, self._nc.max_payload) for at, event in enumerate(events)
+        ]
+        done: list[Appended] = []
+        for batch in _batches(outs):
+            done.extend(await self._store(batch))
+        return done
+
+    async def _flush(self) -> None:
+        while self._queue:
+            size = len(next(_batches([out for out, _ in self._queue[:MAX_BATCH]])))
+            taken, self._queue = self._queue[:size], self._queue[size:]
+            try:
+                results = await self._store([out for out, _ in taken])
+            except Exception as error:  # handed to the callers, who wait for it
+                _settle([future for _, future in taken], error)
+            else:
+                _settle([future for _, future in taken], results)
+
+    async def _store(self, batch: list[Outgoing]) -> list[Appended]:
+        """Sends until every event is known to be stored, or says why it cannot be."""
+        deadline = time.monotonic() + self._timeout_s
+        known: dict[UUID, Appended] = {}
+        missing = list({out.id: out for out in batch}.values())
+        while missing:
+            known |= await self._attempt(missing, deadline)
+            missing = [out for out in missing if out.id not in known]
+        return [known[out.id] for out in batch]
+
+    async def _attempt(self, missing: list[Outgoing], deadline: float) -> dict[UUID, Appended]:
+        try:
+            return await publish(self._nc, missing, self._ack_s)
+        except Refused as refusal:
+            return await self._after_refusal(missing, refusal, deadline)
+        except _UNKNOWN_OUTCOME as error:
+            await self._pause(deadline, error)
+            return await self._read_back(missing, deadline)
+
+    async def _after_refusal(
+        self, missing: list[Outgoing], refusal: Refused, deadline: float
+    ) -> dict[UUID, Appended]:
+        """A retry may meet its own first try: as a duplicate, or as the very move of the thread it ruled out."""
+        if refusal.code not in (DUPLICATE_IN_BATCH, STALE_EXPECTATION):
+            raise explain(missing[0], refusal)
+        found = await self._read_back(missing, deadline)
+        if not found and refusal.code == STALE_EXPECTATION:
+            raise explain(missing[0], refusal)
+        if not found:
+            await self._pause(deadline, refusal)
+        return found
+
+    async def _read_back(self, missing: list[Outgoing], deadline: float) -> dict[UUID, Appended]:
+        wanted = {out.id for out in missing}
+        while True:
+            try:
+                found = await recently_stored(self._nc, [(out.tenant, out.thread) for out in missing])
+                return {i: Appended(i, seq, duplicate=True) for i, seq in found.items() if i in wanted}
+            except _UNKNOWN_OUTCOME as error:
+                await self._pause(deadline, error)
+
+    async def _pause(self, deadline: float, error: Exception) -> None:
+        if time.monotonic() > deadline:
+            raise LogUnavailable(
+                f"NATS did not acknowledge within {self._timeout_s:g} s ({error!r}). The events may or may not be "
+                "stored: append them again with the same ids, which never stores one twice"
+            ) from error
+        await asyncio.sleep(RETRY_WAIT_S)
+
+
+def _batches(outs: list[Outgoing]) -> Iterator[list[Outgoing]]:
+    start = size = 0
+    for at, out in enumerate(outs):
+        if at - start >= MAX_BATCH or (at > start and size + len(out.body) > MAX_BATCH_BYTES):
+            yield outs[start:at]
+            start, size = at, 0
+        size += len(out.body)
+    if start < len(outs):
+        yield outs[start:]
+
+
+def _settle(futures: list["asyncio.Future[Appended]"], outcome: list[Appended] | Exception) -> None:
+    for at, future in enumerate(futures):
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome[at])

@@ -1,0 +1,130 @@
+"""Event ⇄ bytes: a CloudEvents 1.0 structured-mode JSON envelope (L3).
+
+Extension attributes tenant, thread, user, causation, correlation and traceparent are lower-case names with
+string values, as CloudEvents demands; `dataschema` carries the contract's version as urn:turnlog:<type>:<n>.
+Source: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
+"""
+
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from turnlog.events.contracts import Event, EventData, Frozen
+from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
+from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.upcasters import upcast
+
+CONTENT_TYPE = "application/cloudevents+json"
+TYPE_PREFIX = "turnlog."
+_UNION = get_args(EventData)[0]
+CONTRACTS: dict[str, type[Frozen]] = {c.model_fields["type"].default: c for c in get_args(_UNION)}
+VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}  # type: ignore[attr-defined]
+_SCHEMAS: dict[str, tuple[str, int]] = {
+    f"urn:turnlog:{name}:{v}": (name, v) for name, top in VERSIONS.items() for v in range(1, top + 1)
+}
+_TYPE = {"type"}
+_OPTIONAL = ("user", "causation", "correlation", "traceparent")
+
+
+def encode(event: Event) -> bytes:
+    """The envelope as UTF-8 JSON. Raises InvalidEvent when an id or a text cannot be stored anywhere."""
+    check_tenant(event.tenant)
+    check_id("thread", event.thread)
+    if event.user is not None:
+        check_id("user", event.user)
+    envelope: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": str(event.id),
+        "source": event.source,
+        "type": TYPE_PREFIX + event.type,
+        "subject": event.thread,
+        "time": event.time,
+        "datacontenttype": "application/json",
+        "dataschema": f"urn:turnlog:{event.type}:{VERSIONS[event.type]}",
+        "tenant": event.tenant,
+        "thread": event.thread,
+    }
+    envelope.update({key: value for key in _OPTIONAL if (value := getattr(event, key)) is not None})
+    try:
+        envelope["data"] = event.data.model_dump(exclude_none=True, exclude=_TYPE)
+        return to_json(envelope)
+    except ValueError as error:
+        raise InvalidEvent(
+            f"event {event.id} cannot be written as JSON: {error}; send valid Unicode"
+        ) from error
+
+
+def decode(body: bytes) -> Event:
+    """Bytes to the newest contract. Raises InvalidEvent, UnknownEventType or FutureEventVersion."""
+    try:
+        envelope = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidEvent(f"body is no JSON: {error}") from None
+    if not isinstance(envelope, dict):
+        raise InvalidEvent("body is no JSON object; a CloudEvents 1.0 envelope is needed")
+    data = _current_data(envelope)
+    try:
+        return Event.model_validate(
+            {
+                "id": envelope.get("id"),
+                "source": envelope.get("source"),
+                "time": envelope.get("time"),
+                "tenant": check_tenant(str(envelope.get("tenant", "default"))),
+                "thread": check_id("thread", _string(envelope, "thread")),
+                "user": _optional_id(envelope, "user"),
+                "causation": envelope.get("causation"),
+                "correlation": envelope.get("correlation"),
+                "traceparent": envelope.get("traceparent"),
+                "data": data,
+            }
+        )
+    except ValidationError as error:
+        raise InvalidEvent(_plain(envelope.get("id"), error)) from None
+
+
+def _current_data(envelope: dict[str, Any]) -> dict[str, Any]:
+    if envelope.get("specversion") != "1.0":
+        raise InvalidEvent(f"specversion is {envelope.get('specversion')!r}; CloudEvents 1.0 is needed")
+    type_, version = _contract(envelope)
+    data = envelope.get("data")
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise InvalidEvent(f"data of {type_} is no JSON object")
+    if version < VERSIONS[type_]:
+        data = upcast(type_, version, VERSIONS[type_], data)
+    return {**data, "type": type_}
+
+
+def _contract(envelope: dict[str, Any]) -> tuple[str, int]:
+    full = str(envelope.get("type"))
+    type_ = full.removeprefix(TYPE_PREFIX)
+    if type_ not in VERSIONS or type_ == full:
+        raise UnknownEventType(f"event type {full[:120]!r} is unknown to this turnlog")
+    schema = str(envelope.get("dataschema", f"urn:turnlog:{type_}:{VERSIONS[type_]}"))
+    known = _SCHEMAS.get(schema)
+    if known is not None and known[0] == type_:
+        return known
+    version = schema.removeprefix(f"urn:turnlog:{type_}:")
+    if version.isdigit() and int(version) > VERSIONS[type_]:
+        raise FutureEventVersion(
+            f"{type_} version {version} is newer than {VERSIONS[type_]}, the newest this turnlog reads; upgrade it"
+        )
+    raise InvalidEvent(f"dataschema {schema[:120]!r} does not fit type {full!r}")
+
+
+def _string(envelope: dict[str, Any], key: str) -> str:
+    value = envelope.get(key, envelope.get("subject") if key == "thread" else None)
+    if not isinstance(value, str):
+        raise InvalidEvent(f"attribute {key!r} is missing or no string")
+    return value
+
+
+def _optional_id(envelope: dict[str, Any], key: str) -> str | None:
+    return None if envelope.get(key) is None else check_id(key, _string(envelope, key))
+
+
+def _plain(event_id: object, error: ValidationError) -> str:
+    problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
+    return f"event {event_id} does not fit its contract: {problems}"

@@ -1,0 +1,129 @@
+"""The log as the rest of turnlog uses it: connect, append, read, head."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from turnlog.events.append import Appender
+from turnlog.events.contracts import Event, Recorded
+from turnlog.events.errors import LogUnavailable, NotFound
+from turnlog.events.publish import Appended
+from turnlog.events.read import OrderedReader, Stored, read_to, recorded
+from turnlog.events.stored_ids import all_stored
+from turnlog.events.stream import StreamOptions, ensure_stream
+from turnlog.events.subjects import STREAM, partition_filter, thread_filter
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+async def _quiet(_: Exception) -> None:
+    """nats-py prints a traceback for every lost connection by default; our callers see what matters."""
+
+
+async def connect_nats(url: str, name: str, on_closed: Callable[[], Awaitable[None]] | None = None) -> Client:
+    """A client that reconnects for ever. Raises LogUnavailable when the first connection fails."""
+    try:
+        return await nats.connect(
+            [part.strip() for part in url.split(",")],
+            name=name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            allow_reconnect=True,
+            error_cb=_quiet,
+            closed_cb=on_closed,
+            ping_interval=10,
+            max_outstanding_pings=2,
+            flusher_queue_size=65_536,
+        )
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(
+            f"cannot connect to NATS at {_without_secret(url)}: {error!r}. Start it with `turnlog up`, or set NATS_URL"
+        ) from error
+
+
+@dataclass(slots=True)
+class Log:
+    """One connection to the stream. Make it with Log.connect; close it when done."""
+
+    nc: Client
+    partitions: int
+    appender: Appender
+
+    @classmethod
+    async def connect(cls, url: str, options: StreamOptions, name: str = "turnlog") -> "Log":
+        """Connects and creates or checks the stream. Raises LogUnavailable, StreamDrift."""
+        nc = await connect_nats(url, name)
+        try:
+            partitions = await ensure_stream(nc.jetstream(), options)
+        except (NatsError, OSError, TimeoutError) as error:
+            await nc.close()
+            raise LogUnavailable(f"JetStream does not answer at {_without_secret(url)}: {error!r}") from error
+        except BaseException:
+            await nc.close()
+            raise
+        return cls(nc, partitions, Appender(nc))
+
+    async def close(self) -> None:
+        if not self.nc.is_closed:
+            await self.nc.close()
+
+    async def append(self, event: Event, expected: int | None = None) -> Appended:
+        return await self.appender.append(event, expected)
+
+    async def append_many(self, events: Sequence[Event], expected: int | None = None) -> list[Appended]:
+        return await self.appender.append_many(events, expected)
+
+    async def head(self) -> int:
+        """The stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
+        try:
+            return int((await self.nc.jetstream().stream_info(STREAM)).state.last_seq)
+        except (NatsError, OSError, TimeoutError) as error:
+            raise LogUnavailable(f"cannot ask NATS for the stream's end: {error!r}") from error
+
+    async def partition_head(self, partition: int) -> int:
+        """The last sequence of one partition, 0 when it has none."""
+        return await self._last_of(partition_filter(partition))
+
+    async def thread_head(self, tenant: str, thread: str) -> int:
+        """The last sequence of one thread: what `expected` wants. 0 when it has none."""
+        return await self._last_of(thread_filter(tenant, thread))
+
+    def reader(self, partition: int, start_seq: int) -> OrderedReader:
+        return OrderedReader(self.nc, [partition_filter(partition)], start_seq)
+
+    async def stored(self, seq: int) -> Stored:
+        """One message by its sequence. Raises NotFound."""
+        async for stored in read_to(self.nc, ["turnlog.log.>"], seq, seq):
+            return stored
+        raise NotFound(f"the log has no event at sequence {seq}")
+
+    async def read_thread(
+        self, tenant: str, thread: str, start_seq: int = 1, through_seq: int | None = None
+    ) -> AsyncIterator[Recorded]:
+        """One thread's events in order. Raises InvalidEvent at one that cannot be decoded."""
+        end = await self.head() if through_seq is None else through_seq
+        async for stored in read_to(self.nc, [thread_filter(tenant, thread)], start_seq, end):
+            yield recorded(stored)
+
+    async def stored_ids(self, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
+        """Event id → sequence of everything (tenant, thread) pairs hold."""
+        return await all_stored(self.nc, threads)
+
+    async def _last_of(self, subject: str) -> int:
+        try:
+            message = await self.nc.jetstream().get_last_msg(STREAM, subject)
+        except NotFoundError:
+            return 0
+        except (NatsError, OSError, TimeoutError) as error:
+            raise LogUnavailable(f"cannot ask NATS for the last of {subject}: {error!r}") from error
+        return int(message.seq or 0)
+
+
+def _without_secret(url: str) -> str:
+    return ",".join(part.rsplit("@", 1)[-1] for part in url.split(","))

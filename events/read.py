@@ -1,0 +1,240 @@
+"""Ordered, gap-checked reading of the log (design: Postgres owns the position, delivery is only a trigger).
+
+The reader is an ephemeral pull consumer without acks. Consumer sequences must be consecutive; a gap, a lost
+consumer or silence where an answer was due raises GapInLog, and the caller reopens at its own position.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from turnlog.events.codec import decode
+from turnlog.events.contracts import Recorded
+from turnlog.events.errors import GapInLog, InvalidEvent
+from turnlog.events.subjects import STREAM, parse_stored, thread_token
+
+PULL = 2_000
+PULL_EXPIRES_S = 5.0
+MAX_SILENT_WAITS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message as the stream has it. pending: how many more this reader's filter matches."""
+
+    seq: int
+    subject: str
+    body: bytes
+    stored_ns: int
+    pending: int
+    message_id: UUID | None = None
+
+    @property
+    def stored_at(self) -> datetime:
+        return datetime.fromtimestamp(self.stored_ns / 1e9, UTC)
+
+
+def recorded(stored: Stored) -> Recorded:
+    """Decodes a message and checks that its envelope belongs on its subject. Raises InvalidEvent."""
+    place = parse_stored(stored.subject)
+    event = decode(stored.body)
+    if (event.tenant, thread_token(event.thread), event.type) != (place.tenant, place.thread_token, place.type):
+        raise InvalidEvent(
+            f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
+            f"but was published on {stored.subject!r}"
+        )
+    return Recorded(event, stored.seq, place.partition, stored.stored_at)
+
+
+class OrderedReader:
+    """Reads matching messages from a start sequence, in order, in batches as large as what is there."""
+
+    def __init__(
+        self,
+        nc: Client,
+        filters: Sequence[str],
+        start_seq: int,
+        headers_only: bool = False,
+        since: datetime | None = None,
+    ) -> None:
+        """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set."""
+        self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
+        self._headers_only, self._since = headers_only, since
+        self._js: JetStreamContext = nc.jetstream()
+        self._buffer: list[Stored] = []
+        self._arrived = asyncio.Event()
+        self._outstanding = 0
+        self._delivered = 0
+        self._failure: str | None = None
+        self._sub: Subscription | None = None
+        self._name = ""
+        self.pending_at_start = 0
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Raises GapInLog when the consumer cannot be made now; try again."""
+        self._name = f"reader-{uuid.uuid4().hex}"
+        try:
+            inbox = self._nc.new_inbox()
+            self._sub = await self._nc.subscribe(
+                inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
+            )
+            info = await self._js.add_consumer(STREAM, self._consumer_config())
+            self.pending_at_start = info.num_pending or 0
+            self._inbox = inbox
+        except (NatsError, TimeoutError, OSError) as error:
+            await self.close()
+            raise GapInLog(f"cannot open a reader on {STREAM}: {error!r}") from error
+
+    async def close(self) -> None:
+        """The consumer goes by itself after its inactivity threshold when the server is out of reach."""
+        sub, self._sub = self._sub, None
+        if sub is None or self._nc.is_closed:
+            return
+        try:
+            await sub.unsubscribe()
+            if self._nc.is_connected:
+                await self._js.delete_consumer(STREAM, self._name)
+        except (NatsError, TimeoutError, OSError):
+            return
+
+    async def batch(self, limit: int = PULL, wait_s: float = 1.0) -> list[Stored]:
+        """Up to `limit` messages, at once when some are there, else after at most `wait_s`; [] when none came.
+
+        Raises GapInLog; the reader is then of no more use.
+        """
+        await self._request()
+        if not self._buffer:
+            await self._wait(wait_s)
+        if self._failure is not None and not self._buffer:
+            raise GapInLog(self._failure)
+        taken, self._buffer = self._buffer[:limit], self._buffer[limit:]
+        if not self._buffer:
+            self._arrived.clear()
+        await self._request()
+        return taken
+
+    async def until_caught_up(self) -> AsyncIterator[Stored]:
+        """Every message up to the end of the log as it is met. Raises GapInLog."""
+        pending, silent = self.pending_at_start, 0
+        while pending:
+            batch = await self.batch()
+            for stored in batch:
+                yield stored
+                pending = stored.pending
+            silent = 0 if batch else silent + 1
+            if silent > MAX_SILENT_WAITS:
+                raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
+
+    def _consumer_config(self) -> ConsumerConfig:
+        one = len(self._filters) == 1
+        return ConsumerConfig(
+            name=self._name,
+            deliver_policy=DeliverPolicy.BY_START_TIME if self._since else DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=None if self._since else self._start,
+            opt_start_time=self._since,
+            headers_only=self._headers_only or None,
+            ack_policy=AckPolicy.NONE,
+            filter_subject=self._filters[0] if one else None,
+            filter_subjects=None if one else self._filters,
+            inactive_threshold=30.0,
+            mem_storage=True,
+            num_replicas=1,
+        )
+
+    async def _request(self) -> None:
+        """Keeps one pull under way while the buffer is short, so that the server works while we do."""
+        if self._outstanding or self._failure or len(self._buffer) >= PULL:
+            return
+        self._outstanding = PULL
+        self._asked_at = asyncio.get_running_loop().time()
+        ask = {"batch": PULL, "expires": int(PULL_EXPIRES_S * 1e9)}
+        try:
+            await self._nc.publish(
+                f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}", json.dumps(ask).encode(), self._inbox
+            )
+        except (NatsError, OSError) as error:
+            self._failure = f"cannot ask for messages: {error!r}"
+
+    async def _wait(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._arrived.wait()
+        except TimeoutError:
+            silent = asyncio.get_running_loop().time() - self._asked_at
+            if self._outstanding and silent > PULL_EXPIRES_S + 3.0:
+                self._failure = "the server did not answer a pull"
+                self._arrived.set()
+
+    async def _on_message(self, msg: Msg) -> None:
+        if msg.reply:
+            self._take(msg)
+        else:
+            self._status(msg)
+        self._arrived.set()
+
+    def _take(self, msg: Msg) -> None:
+        sseq, cseq, stored_ns, pending = _metadata(msg.reply)
+        if self._failure:
+            return
+        self._delivered += 1
+        if cseq != self._delivered:
+            self._failure = f"consumer sequence {cseq} came where {self._delivered} was due"
+            return
+        self._outstanding = max(0, self._outstanding - 1)
+        found = _message_id(msg) if self._headers_only else None
+        self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found))
+
+    def _status(self, msg: Msg) -> None:
+        status = (msg.headers or {}).get("Status", "")
+        self._outstanding = 0
+        if status not in ("404", "408", "100"):
+            self._failure = f"the server ended a pull with status {status or 'unknown'}"
+
+
+def _metadata(reply: str) -> tuple[int, int, int, int]:
+    """(stream seq, consumer seq, stored at in ns, pending) of an ack subject, short or with a domain."""
+    parts = reply.split(".")
+    at = 5 if len(parts) == 9 else 7
+    return int(parts[at]), int(parts[at + 1]), int(parts[at + 2]), int(parts[at + 3])
+
+
+def _message_id(msg: Msg) -> UUID | None:
+    try:
+        return UUID((msg.headers or {}).get("Nats-Msg-Id", ""))
+    except ValueError:
+        return None
+
+
+async def read_to(
+    nc: Client, filters: Sequence[str], start_seq: int, through_seq: int
+) -> AsyncIterator[Stored]:
+    """Every matching message from start_seq up to through_seq, then ends. Raises GapInLog."""
+    if start_seq > through_seq:
+        return
+    async with OrderedReader(nc, filters, start_seq) as reader:
+        async for stored in reader.until_caught_up():
+            if stored.seq > through_seq:
+                return
+            yield stored

@@ -1,0 +1,39 @@
+"""Which event ids the log already holds for some threads: the read-back that settles every doubt (L4)."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from nats.aio.client import Client
+
+from turnlog.events.read import OrderedReader
+from turnlog.events.stream import DUPLICATE_WINDOW_S
+from turnlog.events.subjects import thread_filter
+
+MAX_FILTERS = 200
+
+
+async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
+    """Event id → first sequence, of what (tenant, thread) pairs got within the dedup window and a minute more.
+
+    Reads headers only. Raises GapInLog when NATS fails on the way.
+    """
+    since = datetime.now(UTC) - timedelta(seconds=DUPLICATE_WINDOW_S + 60)
+    return await _ids(nc, threads, since)
+
+
+async def all_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
+    """Event id → first sequence of everything the threads hold."""
+    return await _ids(nc, threads, None)
+
+
+async def _ids(nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None) -> dict[UUID, int]:
+    found: dict[UUID, int] = {}
+    filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
+    for start in range(0, len(filters), MAX_FILTERS):
+        part = filters[start : start + MAX_FILTERS]
+        async with OrderedReader(nc, part, 1, headers_only=True, since=since) as reader:
+            async for stored in reader.until_caught_up():
+                if stored.message_id is not None:
+                    found.setdefault(stored.message_id, stored.seq)
+    return found

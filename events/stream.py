@@ -1,0 +1,95 @@
+"""The JetStream stream: created once with our settings, and refused when it drifted from them."""
+
+from dataclasses import dataclass
+
+from nats.js import JetStreamContext
+from nats.js.api import (
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+    StreamInfo,
+    SubjectTransform,
+)
+from nats.js.errors import NotFoundError
+
+from turnlog.events.errors import StreamDrift
+from turnlog.events.subjects import PUBLISHED, STREAM, stored_transform
+
+DUPLICATE_WINDOW_S = 120.0
+_COMPARED = (
+    "subjects",
+    "retention",
+    "storage",
+    "discard",
+    "num_replicas",
+    "max_bytes",
+    "allow_atomic",
+    "max_msgs",
+    "max_age",
+    "max_msgs_per_subject",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 is unlimited."""
+
+    partitions: int = 1
+    replicas: int = 1
+    max_bytes: int = -1
+
+
+def stream_config(options: StreamOptions) -> StreamConfig:
+    """A full stream refuses appends (DiscardPolicy.NEW): an old event is never thrown away for a new one."""
+    source, destination = stored_transform(options.partitions)
+    return StreamConfig(
+        name=STREAM,
+        description="turnlog: every turn and everything derived from it",
+        subjects=[PUBLISHED],
+        subject_transform=SubjectTransform(src=source, dest=destination),
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        num_replicas=options.replicas,
+        max_bytes=options.max_bytes,
+        max_msgs=-1,
+        max_age=0,
+        max_msgs_per_subject=-1,
+        duplicate_window=DUPLICATE_WINDOW_S,
+        allow_atomic=True,
+        allow_direct=True,
+        deny_delete=False,
+        metadata={"turnlog.partitions": str(options.partitions)},
+    )
+
+
+async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
+    """Creates the stream or checks the one that is there; returns its number of partitions.
+
+    Raises StreamDrift when a setting differs that turnlog depends on.
+    """
+    try:
+        info = await js.stream_info(STREAM)
+    except NotFoundError:
+        info = await js.add_stream(stream_config(options))
+    _refuse_drift(info, stream_config(options))
+    return options.partitions
+
+
+def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:
+    found = info.config
+    differing = [
+        f"{key} is {getattr(found, key)!r}, wanted {getattr(wanted, key)!r}"
+        for key in _COMPARED
+        if getattr(found, key) != getattr(wanted, key)
+    ]
+    is_dest = found.subject_transform.dest if found.subject_transform else None
+    if wanted.subject_transform and is_dest != wanted.subject_transform.dest:
+        differing.append(f"subject transform is {is_dest!r}, wanted {wanted.subject_transform.dest!r}")
+    if differing:
+        raise StreamDrift(
+            f"stream {STREAM} differs from this turnlog's settings: {'; '.join(differing)}. "
+            "Set TURNLOG_PARTITIONS, TURNLOG_REPLICAS and TURNLOG_STREAM_MAX_BYTES as the stream has them, "
+            "or change the stream with `nats stream edit`."
+        )

@@ -1,0 +1,121 @@
+"""Every stream, subject and durable name stands here, and only here (security: one function builds subjects).
+
+Producers publish   turnlog.<tenant>.<thread>.<type>
+the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
+token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
+"""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+
+from turnlog.events.errors import InvalidToken
+
+STREAM = "TURNLOG"
+PUBLISHED = "turnlog.*.*.*"
+STORED_PREFIX = "turnlog.log"
+PROGRESS_PREFIX = "turnlog.progress"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
+_TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_ENCODED = re.compile(r"[~=A-Za-z0-9_-]{1,160}\Z")
+MAX_ID_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubject:
+    """The parts of a stored subject; `thread_token` is the encoded thread id."""
+
+    partition: int
+    tenant: str
+    thread_token: str
+    type: str
+
+
+def check_tenant(tenant: str) -> str:
+    """The tenant itself when it is a safe subject token. Raises InvalidToken."""
+    if not _TENANT.match(tenant):
+        raise InvalidToken(
+            f"tenant {tenant[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'"
+        )
+    return tenant
+
+
+def check_id(kind: str, value: str) -> str:
+    """A thread or user id that every store can hold. Raises InvalidToken.
+
+    Postgres index rows are bounded (2,704 bytes), so ids are at most MAX_ID_BYTES of UTF-8.
+    """
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidToken(f"{kind} id holds a lone surrogate; send valid Unicode") from None
+    if size == 0:
+        raise InvalidToken(f"{kind} id is empty; give at least one character")
+    if size > MAX_ID_BYTES:
+        raise InvalidToken(
+            f"{kind} id is {size} bytes of UTF-8, more than {MAX_ID_BYTES}; use a shorter id, such as a hash of it"
+        )
+    if "\x00" in value:
+        raise InvalidToken(f"{kind} id holds a NUL character, which Postgres cannot store; remove it")
+    return value
+
+
+def thread_token(thread: str) -> str:
+    """The thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
+
+    Injective: no plain token starts with '~', and base64url text never does.
+    """
+    if _PLAIN.match(thread):
+        return thread
+    raw = check_id("thread", thread).encode()
+    if len(raw) > 96:
+        return "~~" + hashlib.sha256(raw).hexdigest()
+    return "~" + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def publish_subject(tenant: str, thread: str, type_: str) -> str:
+    return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(type_)}"
+
+
+def thread_filter(tenant: str, thread: str) -> str:
+    """All stored events of one thread; the partition is the server's to know."""
+    return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.*"
+
+
+def tenant_filter(tenant: str) -> str:
+    return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.*.*"
+
+
+def partition_filter(partition: int) -> str:
+    return f"{STORED_PREFIX}.{partition:d}.>"
+
+
+def type_filter(type_: str) -> str:
+    """All stored events of one type, over every tenant and thread."""
+    return f"{STORED_PREFIX}.*.*.*.{_type_token(type_)}"
+
+
+def stored_transform(partitions: int) -> tuple[str, str]:
+    """(source, destination) of the stream's subject transform; tenant and thread choose the partition."""
+    destination = f"{STORED_PREFIX}.{{{{partition({partitions},1,2)}}}}"
+    return PUBLISHED, destination + ".{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}"
+
+
+def parse_stored(subject: str) -> StoredSubject:
+    """Raises InvalidToken for a subject that the transform cannot have made."""
+    parts = subject.split(".")
+    if len(parts) != 6 or not parts[2].isdigit():
+        raise InvalidToken(f"subject {subject!r} is none of this stream's")
+    return StoredSubject(int(parts[2]), parts[3], parts[4], parts[5])
+
+
+def progress_subject(tenant: str, thread: str, request: str) -> str:
+    return f"{PROGRESS_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
+
+
+def _type_token(value: str) -> str:
+    if not _ENCODED.match(value):
+        raise InvalidToken(f"{value[:80]!r} is no valid subject token")
+    return value

@@ -1,0 +1,28 @@
+"""Old versions of event data, made new on read, one version at a time (L2).
+
+An upcaster takes and returns plain JSON data; they are chained until the contract's VERSION is reached.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Data = dict[str, Any]
+
+
+def turn_recorded_v1(data: Data) -> Data:
+    """v1 → v2: `text` became `content` (blocks possible); `tokens` was the model's output alone."""
+    new = {k: v for k, v in data.items() if k not in ("text", "tokens")}
+    new["content"] = data.get("text", "")
+    if data.get("tokens") is not None:
+        new["tokens_out"] = data["tokens"]
+    return new
+
+
+UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {("turn_recorded", 1): turn_recorded_v1}
+
+
+def upcast(type_: str, version: int, target: int, data: Data) -> Data:
+    """Raises KeyError when a step of the chain is missing, which a guard test rules out."""
+    for step in range(version, target):
+        data = UPCASTERS[(type_, step)](data)
+    return data
