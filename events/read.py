@@ -27,8 +27,10 @@ from turnlog.events.errors import GapInLog, InvalidEvent
 from turnlog.events.subjects import STREAM, parse_stored, thread_token
 
 PULL = 2_000
+PULL_BYTES = 32 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
+_ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class OrderedReader:
             return
         self._outstanding = PULL
         self._asked_at = asyncio.get_running_loop().time()
-        ask = {"batch": PULL, "expires": int(PULL_EXPIRES_S * 1e9)}
+        ask = {"batch": PULL, "max_bytes": PULL_BYTES, "expires": int(PULL_EXPIRES_S * 1e9)}
         try:
             await self._nc.publish(
                 f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}", json.dumps(ask).encode(), self._inbox
@@ -207,10 +209,14 @@ class OrderedReader:
         self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found))
 
     def _status(self, msg: Msg) -> None:
-        status = (msg.headers or {}).get("Status", "")
-        self._outstanding = 0
-        if status not in ("404", "408", "100"):
-            self._failure = f"the server ended a pull with status {status or 'unknown'}"
+        """A pull's end: Nats-Pending-Messages says how many of it will not come."""
+        headers = msg.headers or {}
+        status, description = headers.get("Status", ""), headers.get("Description", "")
+        if status in ("404", "408") or description in _ORDINARY_ENDS:
+            left = int(headers.get("Nats-Pending-Messages", self._outstanding))
+            self._outstanding = max(0, self._outstanding - left)
+        elif status != "100":
+            self._failure = f"the server ended a pull with {status} {description}"
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:

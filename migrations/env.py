@@ -1,0 +1,18 @@
+"""Alembic's entry: runs on the connection that upgrade.py made."""
+
+from alembic import context
+
+from turnlog.projectors import registry
+from turnlog.projectors.tables import metadata
+
+assert registry.PROJECTIONS  # importing the registry declares every table
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    compare_type=True,
+    compare_server_default=False,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,53 @@
+"""Brings the database to the newest schema. Safe to call from many processes at once."""
+
+from pathlib import Path
+
+import psycopg
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from turnlog.events.errors import DatabaseUnavailable
+from turnlog.projectors.tables import SCHEMA
+
+_LOCK = 0x7475726E
+
+
+def sqlalchemy_url(database_url: str) -> str:
+    """postgresql://… as SQLAlchemy names the psycopg 3 driver."""
+    scheme, _, rest = database_url.partition("://")
+    return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else database_url
+
+
+def config(connection: sa.Connection | None = None) -> Config:
+    made = Config()
+    made.set_main_option("script_location", str(Path(__file__).parent))
+    made.attributes["connection"] = connection
+    return made
+
+
+def engine(database_url: str) -> sa.Engine:
+    return sa.create_engine(
+        sqlalchemy_url(database_url), connect_args={"options": f"-c search_path={SCHEMA},public"}
+    )
+
+
+def upgrade(database_url: str, revision: str = "head") -> None:
+    """Raises DatabaseUnavailable when Postgres cannot be reached or lacks the extension `vector`."""
+    made = engine(database_url)
+    try:
+        with made.connect() as connection:
+            connection.execute(sa.text(f"SELECT pg_advisory_lock({_LOCK})"))
+            connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+            connection.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public"))
+            connection.commit()
+            command.upgrade(config(connection), revision)
+            connection.commit()
+    except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error) as error:
+        cause = str(getattr(error, "orig", None) or error).strip()
+        raise DatabaseUnavailable(
+            f"cannot prepare the database: {cause}. Check DATABASE_URL (its role must be able to create the schema "
+            f"{SCHEMA} and the extension vector), or unset it to use the embedded server"
+        ) from error
+    finally:
+        made.dispose()

@@ -1,0 +1,1 @@
+"""Read models: pure projections of the log into Postgres, and the engine that keeps them."""

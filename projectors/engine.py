@@ -1,0 +1,129 @@
+"""The engine: read → decode → apply → commit, for all projections of one partition.
+
+Rows and position are one transaction. Position and fencing are Postgres' (row lock, compare and swap, session
+advisory lock); a gap, a moved position or a lost connection throws the batch away and reading starts anew.
+"""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+from psycopg import AsyncConnection
+
+from turnlog.events.errors import DatabaseUnavailable, GapInLog, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import OrderedReader
+from turnlog.projectors import positions
+from turnlog.projectors.apply import apply_batch
+from turnlog.projectors.duplicates import without_duplicates
+from turnlog.projectors.incoming import incoming
+from turnlog.projectors.positions import LIVE, PositionMoved, Positions
+from turnlog.projectors.projection import Projection
+from turnlog.projectors.tables import SCHEMA
+from turnlog.projectors.writer import Connection
+
+logger = logging.getLogger("turnlog.projectors")
+BATCH = 2_000
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
+STANDBY_POLL_S = 0.5
+
+
+async def connect(database_url: str, search_path: str = SCHEMA) -> Connection:
+    """An autocommit connection whose unqualified names mean `search_path`. Raises DatabaseUnavailable."""
+    try:
+        return await AsyncConnection.connect(
+            database_url,
+            autocommit=True,
+            connect_timeout=10,
+            prepare_threshold=3,
+            options=f"-c search_path={search_path},{SCHEMA},public",
+        )
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(
+            f"cannot connect to Postgres: {str(error).strip()}. Check DATABASE_URL, or unset it to use the "
+            "embedded server"
+        ) from error
+
+
+class Runner:
+    """Keeps the projections of one partition up to date until stopped."""
+
+    def __init__(
+        self, log: Log, database_url: str, projections: Sequence[Projection], partition: int
+    ) -> None:
+        self._log, self._url, self._partition = log, database_url, partition
+        self._projections = sorted(projections, key=lambda p: p.name)
+        self._stop = asyncio.Event()
+        self.last_error: str | None = None
+
+    def stop(self) -> None:
+        """The batch under way is still finished."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while not self._stop.is_set():
+            try:
+                async with self._owned_connection() as conn:
+                    await self._follow(conn)
+                    backoff = FIRST_BACKOFF_S
+            except (GapInLog, PositionMoved) as reason:
+                logger.info("partition %d reopens: %s", self._partition, reason)
+                backoff = FIRST_BACKOFF_S
+            except (psycopg.Error, TurnlogError, OSError) as error:
+                self.last_error = f"{type(error).__name__}: {error}"
+                logger.warning("partition %d waits: %s", self._partition, self.last_error)
+                backoff = min(backoff * 2, MAX_BACKOFF_S)
+            await self._pause(backoff)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+    @contextlib.asynccontextmanager
+    async def _owned_connection(self) -> AsyncIterator[Connection]:
+        """A connection that holds the advisory locks; the locks die with it, and so do its transactions."""
+        conn = await connect(self._url)
+        async with conn:
+            while not self._stop.is_set():
+                if await take_locks(conn, [p.name for p in self._projections], LIVE, self._partition):
+                    yield conn
+                    return
+                await self._pause(STANDBY_POLL_S)
+            yield conn
+
+    async def _follow(self, conn: Connection) -> None:
+        if self._stop.is_set():
+            return
+        at = await positions.load(conn, self._projections, LIVE, self._partition)
+        async with self._log.reader(self._partition, at.lowest + 1) as reader:
+            while not self._stop.is_set():
+                at = await step(conn, reader, self._projections, at)
+                self.last_error = None
+
+
+async def step(
+    conn: Connection, reader: OrderedReader, projections: Sequence[Projection], at: Positions, wait_s: float = 0.5
+) -> Positions:
+    """One batch: read → decode → drop duplicates → apply and move, in one transaction."""
+    stored = await reader.batch(BATCH, wait_s)
+    if not stored:
+        await positions.assert_unmoved(conn, at)
+        return at
+    batch = await without_duplicates(conn, [incoming(s) for s in stored], at.partition)
+    return await apply_batch(conn, projections, batch, at, through=stored[-1].seq)
+
+
+async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:
+    """Session advisory locks on (projection, build, partition); all or none."""
+    for name in sorted(names):
+        key = zlib.crc32(f"{name}/{build}".encode()) - 2**31
+        row = await (await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (key, partition))).fetchone()
+        if row is None or not row[0]:
+            await conn.execute("SELECT pg_advisory_unlock_all()")
+            return False
+    return True

@@ -1,0 +1,55 @@
+"""Messages of the log as the engine takes them: decoded, or with the reason why they cannot be."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnlog.events.contracts import Event, Recorded
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.read import Stored, recorded
+from turnlog.events.subjects import parse_stored
+
+_NUL_ESCAPE = b"\\u0000"
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message; exactly one of recorded and error is set. place: (tenant, thread token)."""
+
+    seq: int
+    place: tuple[str, str]
+    type: str
+    recorded: Recorded | None
+    error: str = ""
+
+
+def incoming(stored: Stored) -> Incoming:
+    """Never raises: what cannot be decoded is parked by the engine, with the error as the reason."""
+    _, _, _, tenant, token, type_ = stored.subject.split(".")
+    try:
+        found = recorded(stored)
+        if _NUL_ESCAPE in stored.body:
+            found = replace(found, event=_without_nul(found.event))
+    except InvalidEvent as error:
+        return Incoming(stored.seq, (tenant, token), type_, None, f"{error.code}: {error}")
+    return Incoming(stored.seq, (tenant, token), type_, found)
+
+
+def partition_of(stored: Stored) -> int:
+    return parse_stored(stored.subject).partition
+
+
+def _without_nul(event: Event) -> Event:
+    """Postgres text cannot hold NUL: read models show U+FFFD in its place, the log keeps what was said."""
+    data = _scrub(event.data.model_dump())
+    return event.model_copy(update={"data": type(event.data).model_validate(data)})
+
+
+def _scrub(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("\x00", "\ufffd")
+        case dict():
+            return {_scrub(key): _scrub(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_scrub(item) for item in value]
+    return value

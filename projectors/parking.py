@@ -1,0 +1,49 @@
+"""Parked events: a poison event and the later ones of its thread wait here, visibly; other threads go on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from turnlog.projectors.incoming import Incoming
+from turnlog.projectors.positions import Positions
+from turnlog.projectors.writer import Connection
+
+Place = tuple[str, str]
+BEHIND = "an earlier event of this thread is parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    incoming: Incoming
+    reason: str
+    error: str
+
+
+async def parked_places(
+    conn: Connection, names: Iterable[str], build: str, partition: int
+) -> dict[str, set[Place]]:
+    """Projection name → the (tenant, thread token) pairs whose events must wait."""
+    found: dict[str, set[Place]] = {name: set() for name in names}
+    rows = await conn.execute(
+        "SELECT DISTINCT projection, tenant, thread_token FROM dead_letters "
+        "WHERE build = %s AND partition = %s AND status = 'parked'",
+        (build, partition),
+    )
+    for name, tenant, token in await rows.fetchall():
+        if name in found:
+            found[name].add((tenant, token))
+    return found
+
+
+async def park(conn: Connection, name: str, at: Positions, parked: list[Parked]) -> None:
+    if not parked:
+        return
+    await conn.cursor().executemany(
+        "INSERT INTO dead_letters (projection, build, seq, partition, tenant, thread_token, event_type, reason, "
+        "error, status) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'parked') "
+        "ON CONFLICT (projection, build, seq) DO UPDATE SET reason = excluded.reason, error = excluded.error, "
+        "status = 'parked'",
+        [
+            (name, at.build, p.incoming.seq, at.partition, *p.incoming.place, p.incoming.type, p.reason, p.error[:2000])
+            for p in parked
+        ],
+    )

@@ -1,0 +1,46 @@
+"""What a read model is to the engine: its tables, the events it handles and a pure project()."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from turnlog.events.contracts import Recorded
+from turnlog.projectors.changes import Change
+
+REMOVALS = frozenset({"thread_deleted", "erased"})
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A read model.
+
+    project takes a batch in log order, in which a removal of a thread stands alone, and returns changes in the
+    order they must happen. It is pure: no clock, no network, no model, no randomness.
+    insert_only: rows are only ever inserted or removed, so a rebuild makes its keys last.
+    version: raised when project() or the tables change their meaning; the live one must then be rebuilt.
+    """
+
+    name: str
+    version: int
+    tables: tuple[sa.Table, ...]
+    handles: frozenset[str]
+    project: Callable[[Sequence[Recorded]], list[Change]]
+    insert_only: bool = False
+
+    def changes(self, batch: Sequence[Recorded]) -> list[Change]:
+        """project() over the runs between removals."""
+        done: list[Change] = []
+        for run in _runs(batch):
+            done.extend(self.project(run))
+        return done
+
+
+def _runs(batch: Sequence[Recorded]) -> list[Sequence[Recorded]]:
+    runs: list[Sequence[Recorded]] = []
+    start = 0
+    for at, recorded in enumerate(batch):
+        if recorded.event.type in REMOVALS:
+            runs += [batch[start:at], batch[at : at + 1]]
+            start = at + 1
+    return [run for run in (*runs, batch[start:]) if run]

@@ -1,0 +1,16 @@
+"""All read models by name, in the order they are listed to people."""
+
+from turnlog.events.errors import NotFound
+from turnlog.projectors.messages import MESSAGES
+from turnlog.projectors.projection import Projection
+from turnlog.projectors.thread_activity import THREAD_ACTIVITY
+
+PROJECTIONS: tuple[Projection, ...] = (THREAD_ACTIVITY, MESSAGES)
+BY_NAME = {projection.name: projection for projection in PROJECTIONS}
+
+
+def find(name: str) -> Projection:
+    """Raises NotFound with the names there are."""
+    if name not in BY_NAME:
+        raise NotFound(f"there is no projection {name!r}; there are {', '.join(BY_NAME)}")
+    return BY_NAME[name]

@@ -1,0 +1,82 @@
+"""Performs changes on a Postgres connection. The caller owns the transaction and the search path."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import sqlalchemy as sa
+from psycopg import AsyncConnection, sql
+from psycopg.rows import TupleRow
+from sqlalchemy.dialects import postgresql
+
+from turnlog.projectors.changes import Change, DeleteThread, Insert, Row, Statement, Upsert
+
+Connection = AsyncConnection[TupleRow]
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+async def perform(conn: Connection, changes: Iterable[Change]) -> None:
+    for change in changes:
+        match change:
+            case Insert():
+                await _insert(conn, change)
+            case Upsert():
+                await _upsert(conn, change)
+            case DeleteThread():
+                await _delete_thread(conn, change)
+            case Statement(text, params):
+                await conn.cursor().executemany(text.encode(), params)
+
+
+async def _insert(conn: Connection, change: Insert) -> None:
+    if not change.rows:
+        return
+    copy_sql = _copy_sql(change.table, change.columns)
+    async with conn.cursor() as cursor, cursor.copy(copy_sql) as copy:
+        for row in change.rows:
+            await copy.write_row(row)
+
+
+async def _upsert(conn: Connection, change: Upsert) -> None:
+    if not change.rows:
+        return
+    keys = [column.name for column in change.table.primary_key]
+    at = [change.columns.index(key) for key in keys]
+    rows = sorted(change.rows, key=lambda row: tuple(str(row[i]) for i in at))
+    arrays = [list(values) for values in zip(*rows, strict=True)]
+    await conn.execute(_upsert_sql(change.table, change.columns, change.update), arrays)
+
+
+async def _delete_thread(conn: Connection, change: DeleteThread) -> None:
+    for table in change.tables:
+        text = sql.SQL("DELETE FROM {} WHERE tenant = %s AND thread_id = %s").format(sql.Identifier(table.name))
+        await conn.execute(text, (change.tenant, change.thread))
+
+
+@cache
+def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(columns))
+
+
+@cache
+def _upsert_sql(
+    table: sa.Table, columns: tuple[str, ...], update: tuple[tuple[str, str], ...]
+) -> sql.Composed:
+    keys = [column.name for column in table.primary_key]
+    arrays = [sql.SQL("%s::{}[]").format(sql.SQL(_type_name(table.c[name]))) for name in columns]
+    action = sql.SQL("NOTHING")
+    if update:
+        sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
+        action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
+    return sql.SQL(
+        "INSERT INTO {} AS t ({}) SELECT * FROM unnest({}) ON CONFLICT ({}) DO {}"
+    ).format(
+        sql.Identifier(table.name), _names(columns), sql.SQL(", ").join(arrays), _names(keys), action
+    )
+
+
+def _names(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(name) for name in columns)
+
+
+def _type_name(column: sa.Column[Row]) -> str:
+    return column.type.compile(_DIALECT)
