@@ -61,9 +61,7 @@ class Appender:
         expected guards the thread of the first event. Each batch is stored whole or not at all; the result has
         one entry per event. Raises as `append`; what earlier batches stored stays stored.
         """
-        outs = [
-            outgoing(event, None if at else expected, self._nc.max_payload) for at, event in enumerate(events)
-        ]
+        outs = [outgoing(event, None if at else expected, self._nc.max_payload) for at, event in enumerate(events)]
         done: list[Appended] = []
         for batch in _batches(outs):
             done.extend(await self._store(batch))
@@ -99,9 +97,7 @@ class Appender:
             await self._pause(deadline, error)
             return await self._read_back(missing, deadline)
 
-    async def _after_refusal(
-        self, missing: list[Outgoing], refusal: Refused, deadline: float
-    ) -> dict[UUID, Appended]:
+    async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[UUID, Appended]:
         """A retry may meet its own first try: as a duplicate, or as the very move of the thread it ruled out."""
         if refusal.code not in (DUPLICATE_IN_BATCH, STALE_EXPECTATION):
             raise explain(missing[0], refusal)

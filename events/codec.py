@@ -50,9 +50,7 @@ def encode(event: Event) -> bytes:
         envelope["data"] = event.data.model_dump(exclude_none=True, exclude=_TYPE)
         return to_json(envelope)
     except ValueError as error:
-        raise InvalidEvent(
-            f"event {event.id} cannot be written as JSON: {error}; send valid Unicode"
-        ) from error
+        raise InvalidEvent(f"event {event.id} cannot be written as JSON: {error}; send valid Unicode") from error
 
 
 def decode(body: bytes) -> Event:

@@ -52,9 +52,7 @@ class ToolResultBlock(Frozen):
     is_error: bool = False
 
 
-Block = Annotated[
-    TextBlock | ThinkingBlock | ImageBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
-]
+Block = Annotated[TextBlock | ThinkingBlock | ImageBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
 Content = str | tuple[Block, ...]
 Role = Literal["system", "user", "assistant", "tool"]
 

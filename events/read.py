@@ -53,7 +53,11 @@ def recorded(stored: Stored) -> Recorded:
     """Decodes a message and checks that its envelope belongs on its subject. Raises InvalidEvent."""
     place = parse_stored(stored.subject)
     event = decode(stored.body)
-    if (event.tenant, thread_token(event.thread), event.type) != (place.tenant, place.thread_token, place.type):
+    if (event.tenant, thread_token(event.thread), event.type) != (
+        place.tenant,
+        place.thread_token,
+        place.type,
+    ):
         raise InvalidEvent(
             f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
             f"but was published on {stored.subject!r}"
@@ -233,9 +237,7 @@ def _message_id(msg: Msg) -> UUID | None:
         return None
 
 
-async def read_to(
-    nc: Client, filters: Sequence[str], start_seq: int, through_seq: int
-) -> AsyncIterator[Stored]:
+async def read_to(nc: Client, filters: Sequence[str], start_seq: int, through_seq: int) -> AsyncIterator[Stored]:
     """Every matching message from start_seq up to through_seq, then ends. Raises GapInLog."""
     if start_seq > through_seq:
         return

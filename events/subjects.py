@@ -36,9 +36,7 @@ class StoredSubject:
 def check_tenant(tenant: str) -> str:
     """The tenant itself when it is a safe subject token. Raises InvalidToken."""
     if not _TENANT.match(tenant):
-        raise InvalidToken(
-            f"tenant {tenant[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'"
-        )
+        raise InvalidToken(f"tenant {tenant[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
     return tenant
 
 

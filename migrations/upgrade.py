@@ -27,9 +27,7 @@ def config(connection: sa.Connection | None = None) -> Config:
 
 
 def engine(database_url: str) -> sa.Engine:
-    return sa.create_engine(
-        sqlalchemy_url(database_url), connect_args={"options": f"-c search_path={SCHEMA},public"}
-    )
+    return sa.create_engine(sqlalchemy_url(database_url), connect_args={"options": f"-c search_path={SCHEMA},public"})
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:

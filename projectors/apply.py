@@ -61,7 +61,7 @@ async def _apply(
         waiting = await parking.parked_places(conn, at.at, at.build, at.partition)
         for projection in projections:
             mine = [i for i in batch if i.seq > at.at[projection.name] and concerns(projection, i)]
-            act = _one_by_one if careful else _all_at_once
+            act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)
         await positions.move(conn, at, through)
@@ -97,9 +97,10 @@ async def _all_at_once(
     return parked
 
 
-async def _one_by_one(
+async def apply_events(
     conn: Connection, projection: Projection, batch: Sequence[Incoming], waiting: set[Place]
 ) -> list[Parked]:
+    """Event by event, each in a savepoint; returns what must be parked. The caller owns the transaction."""
     blocked = set(waiting)
     parked: list[Parked] = []
     for one in batch:

@@ -242,11 +242,7 @@ def _episode(question: Question, answered: Recorded, answer: str) -> Episode:
 
 
 def _head(text: str, limit: float) -> str:
-    return (
-        text
-        if estimated_tokens(text) <= limit
-        else text[: max(1, int(len(text) * limit / estimated_tokens(text)))]
-    )
+    return text if estimated_tokens(text) <= limit else text[: max(1, int(len(text) * limit / estimated_tokens(text)))]
 
 
 def _clean(text: str) -> str:

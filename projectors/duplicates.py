@@ -5,6 +5,7 @@ by whoever reads first; every reader of a partition reads it in order and comes 
 """
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from turnlog.projectors.incoming import Incoming
 from turnlog.projectors.writer import Connection
@@ -24,5 +25,5 @@ async def without_duplicates(conn: Connection, batch: Sequence[Incoming], partit
     rows = await conn.execute(
         "SELECT event_id, seq FROM event_ids WHERE partition = %s AND event_id = ANY(%s)", (partition, ids)
     )
-    first = dict(await rows.fetchall())
+    first: dict[UUID, int] = dict(await rows.fetchall())
     return [i for i in batch if i.recorded is None or first[i.recorded.event.id] == i.seq]

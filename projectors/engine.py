@@ -7,22 +7,20 @@ advisory lock); a gap, a moved position or a lost connection throws the batch aw
 import asyncio
 import contextlib
 import logging
-import zlib
 from collections.abc import AsyncIterator, Sequence
 
 import psycopg
-from psycopg import AsyncConnection
 
-from turnlog.events.errors import DatabaseUnavailable, GapInLog, TurnlogError
+from turnlog.events.errors import GapInLog, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader
 from turnlog.projectors import positions
 from turnlog.projectors.apply import apply_batch
+from turnlog.projectors.database import connect, take_locks
 from turnlog.projectors.duplicates import without_duplicates
 from turnlog.projectors.incoming import incoming
 from turnlog.projectors.positions import LIVE, PositionMoved, Positions
 from turnlog.projectors.projection import Projection
-from turnlog.projectors.tables import SCHEMA
 from turnlog.projectors.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
@@ -31,29 +29,10 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
 STANDBY_POLL_S = 0.5
 
 
-async def connect(database_url: str, search_path: str = SCHEMA) -> Connection:
-    """An autocommit connection whose unqualified names mean `search_path`. Raises DatabaseUnavailable."""
-    try:
-        return await AsyncConnection.connect(
-            database_url,
-            autocommit=True,
-            connect_timeout=10,
-            prepare_threshold=3,
-            options=f"-c search_path={search_path},{SCHEMA},public",
-        )
-    except psycopg.Error as error:
-        raise DatabaseUnavailable(
-            f"cannot connect to Postgres: {str(error).strip()}. Check DATABASE_URL, or unset it to use the "
-            "embedded server"
-        ) from error
-
-
 class Runner:
     """Keeps the projections of one partition up to date until stopped."""
 
-    def __init__(
-        self, log: Log, database_url: str, projections: Sequence[Projection], partition: int
-    ) -> None:
+    def __init__(self, log: Log, database_url: str, projections: Sequence[Projection], partition: int) -> None:
         self._log, self._url, self._partition = log, database_url, partition
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()
@@ -107,7 +86,11 @@ class Runner:
 
 
 async def step(
-    conn: Connection, reader: OrderedReader, projections: Sequence[Projection], at: Positions, wait_s: float = 0.5
+    conn: Connection,
+    reader: OrderedReader,
+    projections: Sequence[Projection],
+    at: Positions,
+    wait_s: float = 0.5,
 ) -> Positions:
     """One batch: read → decode → drop duplicates → apply and move, in one transaction."""
     stored = await reader.batch(BATCH, wait_s)
@@ -116,14 +99,3 @@ async def step(
         return at
     batch = await without_duplicates(conn, [incoming(s) for s in stored], at.partition)
     return await apply_batch(conn, projections, batch, at, through=stored[-1].seq)
-
-
-async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:
-    """Session advisory locks on (projection, build, partition); all or none."""
-    for name in sorted(names):
-        key = zlib.crc32(f"{name}/{build}".encode()) - 2**31
-        row = await (await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (key, partition))).fetchone()
-        if row is None or not row[0]:
-            await conn.execute("SELECT pg_advisory_unlock_all()")
-            return False
-    return True

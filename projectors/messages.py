@@ -78,11 +78,15 @@ _COLUMNS = (
 
 
 async def thread_messages(
-    conn: AsyncConnection[TupleRow], tenant: str, thread: str, after_seq: int = 0, through_seq: int | None = None
+    conn: AsyncConnection[TupleRow],
+    tenant: str,
+    thread: str,
+    after_seq: int = 0,
+    through_seq: int | None = None,
 ) -> list[Message]:
     """The thread's turns after a sequence, oldest first; through_seq bounds them for a look at the past."""
     rows = await conn.execute(
-        f"SELECT {_COLUMNS} FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s AND seq <= %s ORDER BY seq",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s AND seq <= %s ORDER BY seq",
         (tenant, thread, after_seq, through_seq if through_seq is not None else 2**62),
     )
     return [Message(*found) for found in await rows.fetchall()]

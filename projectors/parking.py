@@ -18,9 +18,7 @@ class Parked:
     error: str
 
 
-async def parked_places(
-    conn: Connection, names: Iterable[str], build: str, partition: int
-) -> dict[str, set[Place]]:
+async def parked_places(conn: Connection, names: Iterable[str], build: str, partition: int) -> dict[str, set[Place]]:
     """Projection name → the (tenant, thread token) pairs whose events must wait."""
     found: dict[str, set[Place]] = {name: set() for name in names}
     rows = await conn.execute(
@@ -43,7 +41,16 @@ async def park(conn: Connection, name: str, at: Positions, parked: list[Parked])
         "ON CONFLICT (projection, build, seq) DO UPDATE SET reason = excluded.reason, error = excluded.error, "
         "status = 'parked'",
         [
-            (name, at.build, p.incoming.seq, at.partition, *p.incoming.place, p.incoming.type, p.reason, p.error[:2000])
+            (
+                name,
+                at.build,
+                p.incoming.seq,
+                at.partition,
+                *p.incoming.place,
+                p.incoming.type,
+                p.reason,
+                p.error[:2000],
+            )
             for p in parked
         ],
     )

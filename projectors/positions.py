@@ -38,9 +38,7 @@ class Positions:
         return self.build, self.partition, sorted(self.at)
 
 
-async def load(
-    conn: Connection, projections: Sequence[Projection], build: str, partition: int
-) -> Positions:
+async def load(conn: Connection, projections: Sequence[Projection], build: str, partition: int) -> Positions:
     """The positions, made 0 where there were none. Raises RebuildNeeded."""
     await conn.cursor().executemany(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
@@ -49,7 +47,7 @@ async def load(
     )
     versions = {p.name: p.version for p in projections}
     rows = await conn.execute(
-        f"SELECT projection, position, code_version FROM projection_positions WHERE {_MINE}",  # noqa: S608
+        f"SELECT projection, position, code_version FROM projection_positions WHERE {_MINE}",
         (build, partition, sorted(versions)),
     )
     found = await rows.fetchall()
@@ -68,7 +66,7 @@ async def lock(conn: Connection, positions: Positions) -> None:
     Raises PositionMoved when a position is not what the caller read (compare and swap).
     """
     rows = await conn.execute(
-        f"SELECT projection, position FROM projection_positions WHERE {_MINE} ORDER BY projection FOR UPDATE",  # noqa: S608
+        f"SELECT projection, position FROM projection_positions WHERE {_MINE} ORDER BY projection FOR UPDATE",
         positions.key,
     )
     _compare(dict(await rows.fetchall()), positions)
@@ -76,7 +74,7 @@ async def lock(conn: Connection, positions: Positions) -> None:
 
 async def move(conn: Connection, positions: Positions, through: int) -> None:
     await conn.execute(
-        f"UPDATE projection_positions SET position = greatest(position, %s), updated_at = now() WHERE {_MINE}",  # noqa: S608
+        f"UPDATE projection_positions SET position = greatest(position, %s), updated_at = now() WHERE {_MINE}",
         (through, *positions.key),
     )
 
@@ -84,7 +82,7 @@ async def move(conn: Connection, positions: Positions, through: int) -> None:
 async def assert_unmoved(conn: Connection, positions: Positions) -> None:
     """Raises PositionMoved when a rebuild or a retry moved a position while this reader was idle."""
     rows = await conn.execute(
-        f"SELECT projection, position FROM projection_positions WHERE {_MINE}",  # noqa: S608
+        f"SELECT projection, position FROM projection_positions WHERE {_MINE}",
         positions.key,
     )
     _compare(dict(await rows.fetchall()), positions)

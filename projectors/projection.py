@@ -18,6 +18,7 @@ class Projection:
     project takes a batch in log order, in which a removal of a thread stands alone, and returns changes in the
     order they must happen. It is pure: no clock, no network, no model, no randomness.
     insert_only: rows are only ever inserted or removed, so a rebuild makes its keys last.
+    per_thread: every row belongs to one thread, so that a thread can be rebuilt alone.
     version: raised when project() or the tables change their meaning; the live one must then be rebuilt.
     """
 
@@ -27,6 +28,7 @@ class Projection:
     handles: frozenset[str]
     project: Callable[[Sequence[Recorded]], list[Change]]
     insert_only: bool = False
+    per_thread: bool = True
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
         """project() over the runs between removals."""

@@ -58,18 +58,14 @@ def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> sql.Composed:
 
 
 @cache
-def _upsert_sql(
-    table: sa.Table, columns: tuple[str, ...], update: tuple[tuple[str, str], ...]
-) -> sql.Composed:
+def _upsert_sql(table: sa.Table, columns: tuple[str, ...], update: tuple[tuple[str, str], ...]) -> sql.Composed:
     keys = [column.name for column in table.primary_key]
     arrays = [sql.SQL("%s::{}[]").format(sql.SQL(_type_name(table.c[name]))) for name in columns]
-    action = sql.SQL("NOTHING")
+    action: sql.Composable = sql.SQL("NOTHING")
     if update:
         sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
         action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
-    return sql.SQL(
-        "INSERT INTO {} AS t ({}) SELECT * FROM unnest({}) ON CONFLICT ({}) DO {}"
-    ).format(
+    return sql.SQL("INSERT INTO {} AS t ({}) SELECT * FROM unnest({}) ON CONFLICT ({}) DO {}").format(
         sql.Identifier(table.name), _names(columns), sql.SQL(", ").join(arrays), _names(keys), action
     )
 

@@ -1,0 +1,48 @@
+"""Connections of the engine and of lookups, and the advisory locks that fence projectors."""
+
+import zlib
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import AsyncConnection
+
+from turnlog.events.errors import DatabaseUnavailable
+from turnlog.projectors.tables import SCHEMA
+from turnlog.projectors.writer import Connection
+
+CONNECT_TIMEOUT_S = 10
+
+
+async def connect(database_url: str, search_path: str = SCHEMA) -> Connection:
+    """An autocommit connection whose unqualified names mean `search_path` first. Raises DatabaseUnavailable."""
+    try:
+        return await AsyncConnection.connect(
+            database_url,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            prepare_threshold=3,
+            options=search_path_option(search_path),
+        )
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(
+            f"cannot connect to Postgres: {str(error).strip()}. Check DATABASE_URL, or unset it to use the "
+            "embedded server"
+        ) from error
+
+
+def search_path_option(search_path: str = SCHEMA) -> str:
+    return f"-c search_path={search_path},{SCHEMA},public"
+
+
+async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:
+    """Session advisory locks on (projection, build, partition): all of them, or none and False.
+
+    They end with the connection, and with it every transaction that relied on them.
+    """
+    for name in sorted(names):
+        key = zlib.crc32(f"{name}/{build}".encode()) - 2**31
+        row = await (await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (key, partition))).fetchone()
+        if row is None or not row[0]:
+            await conn.execute("SELECT pg_advisory_unlock_all()")
+            return False
+    return True

@@ -1,0 +1,83 @@
+"""How far projections are behind the log, and waiting until they are not (read your writes)."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.projectors.writer import Connection
+
+STALLED_AFTER_S = 15.0
+FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
+
+
+class NotProjectedInTime(TurnlogError):
+    """The projection did not reach the sequence within the time given."""
+
+    code = "not-projected-in-time"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One projection's distance from the end of its partition. stalled: behind, and not moving."""
+
+    projection: str
+    partition: int
+    position: int
+    head: int
+    parked: int
+    seconds_since_moved: float
+    stalled: bool
+
+    @property
+    def behind(self) -> int:
+        """Sequences between position and head, an upper bound of the events to come."""
+        return max(0, self.head - self.position)
+
+
+async def lag(log: Log, conn: Connection) -> list[Lag]:
+    heads = {p: await log.partition_head(p) for p in range(log.partitions)}
+    rows = await conn.execute(
+        "SELECT p.projection, p.partition, p.position, "
+        "(SELECT count(*) FROM dead_letters d WHERE d.projection = p.projection AND d.partition = p.partition "
+        "AND d.build = 'live' AND d.status = 'parked'), extract(epoch FROM now() - p.updated_at)::float "
+        "FROM projection_positions p WHERE p.build = 'live' ORDER BY p.projection, p.partition"
+    )
+    return [
+        Lag(
+            name,
+            part,
+            at,
+            heads.get(part, 0),
+            parked,
+            idle,
+            at < heads.get(part, 0) and idle > STALLED_AFTER_S,
+        )
+        for name, part, at, parked, idle in await rows.fetchall()
+    ]
+
+
+async def wait_for(
+    conn: Connection, projections: tuple[str, ...], partition: int, seq: int, timeout_s: float = 30.0
+) -> None:
+    """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime."""
+    deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
+    while (behind := await _behind(conn, projections, partition, seq)) is not None:
+        if time.monotonic() > deadline:
+            raise NotProjectedInTime(
+                f"{behind} did not reach sequence {seq} within {timeout_s:g} s; `turnlog lag` shows where it stands. "
+                "Is a projector running (`turnlog up` or `turnlog worker projectors`)?"
+            )
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, MAX_POLL_S)
+
+
+async def _behind(conn: Connection, projections: tuple[str, ...], partition: int, seq: int) -> str | None:
+    rows = await conn.execute(
+        "SELECT projection FROM projection_positions WHERE build = 'live' AND partition = %s AND position >= %s "
+        "AND projection = ANY(%s)",
+        (partition, seq, list(projections)),
+    )
+    reached = {name for (name,) in await rows.fetchall()}
+    return next((name for name in projections if name not in reached), None)

@@ -1,0 +1,74 @@
+"""Shadow tables: where a rebuild or a verification writes, out of sight of live reads."""
+
+import sqlalchemy as sa
+from psycopg import sql
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from turnlog.projectors.projection import Projection
+from turnlog.projectors.tables import SCHEMA
+from turnlog.projectors.writer import Connection
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+def schema_of(build: str) -> str:
+    return f"{SCHEMA}_{build}"
+
+
+async def create(conn: Connection, projection: Projection, build: str) -> None:
+    """Empty tables in a schema of their own. Insert-only tables get their keys last, others at once."""
+    await discard(conn, projection, build)
+    await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
+    for table in projection.tables:
+        bare = table.to_metadata(sa.MetaData(), schema=schema_of(build))
+        if projection.insert_only:
+            bare.constraints.discard(bare.primary_key)
+        await conn.execute(_ddl(CreateTable(bare)))
+
+
+async def finish(conn: Connection, projection: Projection, build: str) -> None:
+    """Keys and indexes, the approximate-neighbour ones (HNSW) last."""
+    for table in projection.tables:
+        if projection.insert_only:
+            await conn.execute(
+                sql.SQL("ALTER TABLE {}.{} ADD CONSTRAINT {} PRIMARY KEY ({})").format(
+                    sql.Identifier(schema_of(build)),
+                    sql.Identifier(table.name),
+                    sql.Identifier(f"{table.name}_pkey"),
+                    sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key),
+                )
+            )
+        shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
+        for index in sorted(shadow.indexes, key=_hnsw_last):
+            await conn.execute(_ddl(CreateIndex(index)))
+
+
+async def swap(conn: Connection, projection: Projection, build: str) -> None:
+    """Puts the shadow tables in the place of the live ones; the caller's transaction makes it one moment."""
+    for table in projection.tables:
+        names = {
+            "live": sql.Identifier(SCHEMA, table.name),
+            "shadow": sql.Identifier(schema_of(build), table.name),
+            "schema": sql.Identifier(SCHEMA),
+        }
+        await conn.execute(sql.SQL("DROP TABLE {live}").format(**names))
+        await conn.execute(sql.SQL("ALTER TABLE {shadow} SET SCHEMA {schema}").format(**names))
+
+
+async def discard(conn: Connection, projection: Projection, build: str) -> None:
+    """Removes everything a build left behind; also after a crash of an earlier one."""
+    await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_of(build))))
+    for table in ("projection_positions", "dead_letters"):
+        await conn.execute(
+            sql.SQL("DELETE FROM {} WHERE projection = %s AND build = %s").format(sql.Identifier(table)),
+            (projection.name, build),
+        )
+
+
+def _hnsw_last(index: sa.Index) -> tuple[bool, str]:
+    return index.dialect_kwargs.get("postgresql_using") == "hnsw", str(index.name)
+
+
+def _ddl(element: CreateTable | CreateIndex) -> bytes:
+    return str(element.compile(dialect=_DIALECT)).encode()
