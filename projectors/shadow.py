@@ -1,5 +1,7 @@
 """Shadow tables: where a rebuild or a verification writes, out of sight of live reads."""
 
+from typing import LiteralString
+
 import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.dialects import postgresql
@@ -22,9 +24,9 @@ async def create(conn: Connection, projection: Projection, build: str) -> None:
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
     for table in projection.tables:
         bare = table.to_metadata(sa.MetaData(), schema=schema_of(build))
-        if projection.insert_only:
-            bare.constraints.discard(bare.primary_key)
         await conn.execute(_ddl(CreateTable(bare)))
+        if projection.insert_only:
+            await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
 
 
 async def finish(conn: Connection, projection: Projection, build: str) -> None:
@@ -32,12 +34,7 @@ async def finish(conn: Connection, projection: Projection, build: str) -> None:
     for table in projection.tables:
         if projection.insert_only:
             await conn.execute(
-                sql.SQL("ALTER TABLE {}.{} ADD CONSTRAINT {} PRIMARY KEY ({})").format(
-                    sql.Identifier(schema_of(build)),
-                    sql.Identifier(table.name),
-                    sql.Identifier(f"{table.name}_pkey"),
-                    sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key),
-                )
+                _key_sql("ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})", table, build)
             )
         shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
         for index in sorted(shadow.indexes, key=_hnsw_last):
@@ -64,6 +61,14 @@ async def discard(conn: Connection, projection: Projection, build: str) -> None:
             sql.SQL("DELETE FROM {} WHERE projection = %s AND build = %s").format(sql.Identifier(table)),
             (projection.name, build),
         )
+
+
+def _key_sql(text: LiteralString, table: sa.Table, build: str) -> sql.Composed:
+    return sql.SQL(text).format(
+        table=sql.Identifier(schema_of(build), table.name),
+        name=sql.Identifier(f"{table.name}_pkey"),
+        columns=sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key),
+    )
 
 
 def _hnsw_last(index: sa.Index) -> tuple[bool, str]:

@@ -35,7 +35,7 @@ you you'd you'll you're you've your yours yourself yourselves
 _CHINESE = """
 的 了 是 我 你 他 她 它 们 我们 你们 他们 她们 在 有 和 与 也 就 都 不 吗 呢 吧 啊 呀 哦 嗯 很 这 那
 这个 那个 一个 个 什么 怎么 谁 哪 哪里 哪些 哪个 多少 几 会 要 说 到 对 把 被 让 给 从 还 又 着 过 得
-地 之 年 日 号 曾经 曾 么
+地 之 年 日 号 曾经 曾 么 为什么 为什 怎样 怎么样 如何 哪儿 没有
 """
 # Function words, and question words: those say what kind of answer is wanted, not what it is about.
 STOPWORDS_EN = frozenset(_ENGLISH.split())
@@ -117,17 +117,16 @@ def _simple(word: str) -> str:
 
 
 def _chinese(run: str) -> tuple[str, ...]:
-    """Words, the words within them (jieba's search mode) and the pairs of characters of long ones.
+    """Words, the words within them (jieba's search mode) and the character pairs of three-character ones.
 
-    The pairs are for names, which no dictionary has: 曼婷 finds 张曼婷. `5月` becomes the term of `May`.
+    The pairs are for names, which no dictionary has all of: 曼婷 finds 张曼婷. `5月` becomes the term of `May`.
     """
     if run[0].isdigit():
         return (_month(int(run[:-1])),)
     found: list[str] = []
     for word in rjieba.cut_for_search(run):
-        if word not in STOPWORDS_ZH and word.strip():
-            found.append(word[:MAX_TERM_CHARS])
-            found.extend(word[i : i + 2] for i in range(len(word) - 1) if len(word) == 3)
+        pairs = (word[:2], word[1:]) if len(word) == 3 else ()
+        found.extend(term[:MAX_TERM_CHARS] for term in (word, *pairs) if term not in STOPWORDS_ZH)
     return tuple(found)
 
 
