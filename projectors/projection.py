@@ -19,6 +19,7 @@ class Projection:
     order they must happen. It is pure: no clock, no network, no model, no randomness.
     insert_only: rows are only ever inserted or removed, so a rebuild makes its keys last.
     per_thread: every row belongs to one thread, so that a thread can be rebuilt alone.
+    last_sql: statements that end a rebuild, such as indexes that depend on the rows.
     version: raised when project() or the tables change their meaning; the live one must then be rebuilt.
     """
 
@@ -29,6 +30,7 @@ class Projection:
     project: Callable[[Sequence[Recorded]], list[Change]]
     insert_only: bool = False
     per_thread: bool = True
+    last_sql: tuple[str, ...] = ()
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
         """project() over the runs between removals."""

@@ -1,11 +1,24 @@
 """All read models by name, in the order they are listed to people."""
 
 from turnlog.events.errors import NotFound
+from turnlog.projectors.checkpoints import CHECKPOINTS
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.projection import Projection
+from turnlog.projectors.summaries import SUMMARIES
 from turnlog.projectors.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.topics import TOPICS
+from turnlog.projectors.usage import USAGE
+from turnlog.projectors.vectors import VECTORS
 
-PROJECTIONS: tuple[Projection, ...] = (THREAD_ACTIVITY, MESSAGES)
+PROJECTIONS: tuple[Projection, ...] = (
+    THREAD_ACTIVITY,
+    MESSAGES,
+    CHECKPOINTS,
+    SUMMARIES,
+    VECTORS,
+    TOPICS,
+    USAGE,
+)
 BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 
 

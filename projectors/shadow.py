@@ -37,8 +37,10 @@ async def finish(conn: Connection, projection: Projection, build: str) -> None:
                 _key_sql("ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})", table, build)
             )
         shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
-        for index in sorted(shadow.indexes, key=_hnsw_last):
+        for index in sorted(shadow.indexes, key=lambda index: str(index.name)):
             await conn.execute(_ddl(CreateIndex(index)))
+    for text in projection.last_sql:
+        await conn.execute(text.encode())
 
 
 async def swap(conn: Connection, projection: Projection, build: str) -> None:
@@ -69,10 +71,6 @@ def _key_sql(text: LiteralString, table: sa.Table, build: str) -> sql.Composed:
         name=sql.Identifier(f"{table.name}_pkey"),
         columns=sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key),
     )
-
-
-def _hnsw_last(index: sa.Index) -> tuple[bool, str]:
-    return index.dialect_kwargs.get("postgresql_using") == "hnsw", str(index.name)
 
 
 def _ddl(element: CreateTable | CreateIndex) -> bytes:

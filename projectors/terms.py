@@ -15,6 +15,7 @@ import snowballstemmer  # type: ignore[import-untyped]
 MAX_TERM_CHARS = 64
 MAX_TERMS = 2048
 MAX_CHARS = 100_000
+CACHED_CHARS = 32  # words as long as this come again; longer ones would only fill the cache
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -61,7 +62,7 @@ def terms(text: str) -> list[str]:
     """The search terms of `text` in order, repeats kept (BM25 counts them); at most MAX_TERMS of them."""
     found: list[str] = []
     for word in _words(text[:MAX_CHARS]):
-        found.extend(_expand(word))
+        found.extend(_expand_often(word) if len(word) <= CACHED_CHARS else _expand(word))
         if len(found) >= MAX_TERMS:
             return found[:MAX_TERMS]
     return found
@@ -75,7 +76,6 @@ def _words(text: str) -> list[str]:
     return [match.group() for match in _WORD.finditer(text)]
 
 
-@lru_cache(maxsize=200_000)
 def _expand(word: str) -> tuple[str, ...]:
     if _CJK_RUN.search(word):
         return _chinese(word)
@@ -85,6 +85,9 @@ def _expand(word: str) -> tuple[str, ...]:
     if lower.isalpha() and (word == lower or word.istitle()):
         return (_english(lower),)
     return _compound(word)
+
+
+_expand_often = lru_cache(maxsize=100_000)(_expand)
 
 
 def _english(lower: str) -> str:
@@ -125,7 +128,7 @@ def _chinese(run: str) -> tuple[str, ...]:
         return (_month(int(run[:-1])),)
     found: list[str] = []
     for word in rjieba.cut_for_search(run):
-        pairs = (word[:2], word[1:]) if len(word) == 3 else ()
+        pairs = [pair for pair in (word[:2], word[1:]) if len(word) == 3 and pair not in found]
         found.extend(term[:MAX_TERM_CHARS] for term in (word, *pairs) if term not in STOPWORDS_ZH)
     return tuple(found)
 

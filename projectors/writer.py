@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
 from sqlalchemy.dialects import postgresql
 
-from turnlog.projectors.changes import Change, DeleteThread, Insert, Row, Statement, Upsert
+from turnlog.projectors.changes import Change, DeleteThread, Insert, Statement, Upsert
 
 Connection = AsyncConnection[TupleRow]
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -60,19 +61,30 @@ def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> sql.Composed:
 @cache
 def _upsert_sql(table: sa.Table, columns: tuple[str, ...], update: tuple[tuple[str, str], ...]) -> sql.Composed:
     keys = [column.name for column in table.primary_key]
-    arrays = [sql.SQL("%s::{}[]").format(sql.SQL(_type_name(table.c[name]))) for name in columns]
     action: sql.Composable = sql.SQL("NOTHING")
     if update:
         sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
         action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
-    return sql.SQL("INSERT INTO {} AS t ({}) SELECT * FROM unnest({}) ON CONFLICT ({}) DO {}").format(
-        sql.Identifier(table.name), _names(columns), sql.SQL(", ").join(arrays), _names(keys), action
+    return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM unnest({}) AS u ({}) ON CONFLICT ({}) DO {}").format(
+        sql.Identifier(table.name),
+        _names(columns),
+        sql.SQL(", ").join(_selected(table.c[name]) for name in columns),
+        sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(_sent_type(table.c[name]))) for name in columns),
+        _names(columns),
+        _names(keys),
+        action,
     )
+
+
+def _sent_type(column: sa.Column[Any]) -> str:
+    """unnest flattens arrays of arrays, so array values travel as literals and are cast on arrival."""
+    return "text" if isinstance(column.type, sa.ARRAY) else column.type.compile(_DIALECT)
+
+
+def _selected(column: sa.Column[Any]) -> sql.Composable:
+    cast = sql.SQL("::{}").format(sql.SQL(column.type.compile(_DIALECT)))
+    return sql.SQL("u.{}{}").format(sql.Identifier(column.name), cast)
 
 
 def _names(columns: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(name) for name in columns)
-
-
-def _type_name(column: sa.Column[Row]) -> str:
-    return column.type.compile(_DIALECT)

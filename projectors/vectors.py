@@ -1,0 +1,177 @@
+"""P5 memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes (A 1.2, D 2.2).
+
+Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model (L7).
+An episode is a question and its answer; it names two chunks and repeats neither text nor vector.
+"""
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+
+from turnlog.events.contracts import ChunksEmbedded, Recorded, TopicsTagged, TurnRecorded
+from turnlog.projectors.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.chunking import Chunk, chunks, fold
+from turnlog.projectors.projection import REMOVALS, Projection
+from turnlog.projectors.tables import metadata, timestamptz
+
+memory_vectors = sa.Table(
+    "memory_vectors",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True, comment="hash of tenant, thread and index_text"),
+    sa.Column("user_id", sa.Text),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="first turn that says it"),
+    sa.Column("seqs", ARRAY(sa.BigInteger), nullable=False),
+    sa.Column("event_ids", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False),
+    sa.Column("source_ids", ARRAY(sa.Text), nullable=False),
+    sa.Column("piece", sa.Integer, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("speaker", sa.Text, nullable=False),
+    sa.Column("chunk", sa.Text, nullable=False),
+    sa.Column("index_text", sa.Text, nullable=False, comment="what is embedded"),
+    sa.Column("terms", ARRAY(sa.Text), nullable=False, comment="the chunk's search terms, repeated as it repeats them"),
+    sa.Column("topics", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("embedding", HALFVEC()),
+    sa.Column("embedding_model", sa.Text),
+    sa.Column("created_at", timestamptz(), nullable=False),
+)
+sa.Index("memory_vectors_user", memory_vectors.c.tenant, memory_vectors.c.user_id)
+sa.Index("memory_vectors_terms", memory_vectors.c.terms, postgresql_using="gin")
+sa.Index("memory_vectors_topics", memory_vectors.c.topics, postgresql_using="gin")
+sa.Index("memory_vectors_unembedded", memory_vectors.c.seq, postgresql_where=memory_vectors.c.embedding.is_(None))
+
+memory_episodes = sa.Table(
+    "memory_episodes",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("question_seq", sa.BigInteger, primary_key=True),
+    sa.Column("question_chunk", sa.Text, nullable=False),
+    sa.Column("answer_seq", sa.BigInteger, nullable=False),
+    sa.Column("answer_chunk", sa.Text, nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False),
+)
+
+COLUMNS = tuple(c.name for c in memory_vectors.columns if c.name not in ("topics", "embedding", "embedding_model"))
+_SAID_AGAIN = tuple((name, f"t.{name} || excluded.{name}") for name in ("seqs", "event_ids", "source_ids"))
+
+_EPISODE = """
+INSERT INTO memory_episodes (tenant, thread_id, question_seq, question_chunk, answer_seq, answer_chunk, created_at)
+SELECT tenant, thread_id, seq, id, %(seq)s, %(chunk)s, %(time)s FROM memory_vectors
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND role = 'user' AND piece = 0 AND seq < %(seq)s
+ORDER BY seq DESC LIMIT 1
+ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
+SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
+WHERE memory_episodes.answer_seq < excluded.answer_seq"""
+
+_TAG = """
+UPDATE memory_vectors SET topics = (
+  SELECT array_agg(DISTINCT topic ORDER BY topic) FROM unnest(topics || %(topics)s::text[]) topic
+  WHERE topic = ANY(memory_vectors.topics) OR strpos(lower(index_text), lower(topic)) > 0)
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+AND EXISTS (SELECT FROM unnest(%(topics)s::text[]) topic WHERE strpos(lower(index_text), lower(topic)) > 0)"""
+
+_EMBED = """
+UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model FROM embedding_cache c
+WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s)
+AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
+
+# One approximate-neighbour index per model, over the dimensions its vectors have; safe to run again.
+NEIGHBOUR_INDEXES = """
+DO $$ DECLARE found record; BEGIN
+  FOR found IN SELECT DISTINCT embedding_model AS model, vector_dims(embedding) AS dims FROM memory_vectors
+    WHERE embedding IS NOT NULL LOOP
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON memory_vectors USING hnsw '
+      '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE embedding_model = %L',
+      'memory_vectors_hnsw_' || left(md5(found.model), 8), found.dims, found.model);
+  END LOOP;
+END $$"""
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((memory_vectors, memory_episodes), first.tenant, first.thread)]
+    turns = [(recorded, chunks(recorded)) for recorded in batch if isinstance(recorded.event.data, TurnRecorded)]
+    derived = [recorded for recorded in batch if not isinstance(recorded.event.data, TurnRecorded)]
+    changes = [_upsert(turns), _episodes(turns), *(_update(recorded) for recorded in derived)]
+    return [change for change in changes if change is not None]
+
+
+def _upsert(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
+    about = {recorded.seq: recorded for recorded, _ in turns}
+    rows = [_row(chunk, about[chunk.seqs[0]]) for chunk in fold(c for _, found in turns for c in found)]
+    return Upsert(memory_vectors, COLUMNS, rows, _SAID_AGAIN) if rows else None
+
+
+def _row(chunk: Chunk, recorded: Recorded) -> Row:
+    turn = recorded.event.data
+    assert isinstance(turn, TurnRecorded)
+    return (
+        chunk.tenant,
+        chunk.thread,
+        chunk.id,
+        recorded.event.user,
+        chunk.seqs[0],
+        _array(chunk.seqs),
+        _array(chunk.event_ids),
+        _array(chunk.source_ids),
+        chunk.piece,
+        turn.role,
+        chunk.speaker,
+        chunk.text,
+        chunk.index_text,
+        _array(chunk.terms),
+        chunk.created_at,
+    )
+
+
+def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
+    params = [
+        {
+            "tenant": recorded.event.tenant,
+            "thread": recorded.event.thread,
+            "seq": recorded.seq,
+            "chunk": found[0].id,
+            "time": recorded.event.time,
+        }
+        for recorded, found in turns
+        if found and isinstance(recorded.event.data, TurnRecorded) and recorded.event.data.role == "assistant"
+    ]
+    return Statement(_EPISODE, params) if params else None
+
+
+def _update(recorded: Recorded) -> Change | None:
+    event = recorded.event
+    place = {"tenant": event.tenant, "thread": event.thread}
+    match event.data:
+        case TopicsTagged(topics=topics, derivation=d):
+            return Statement(_TAG, [{**place, "topics": list(topics), "first": d.from_seq, "last": d.through_seq}])
+        case ChunksEmbedded(model=model, chunk_ids=ids):
+            return Statement(_EMBED, [{**place, "model": model, "ids": list(ids)}])
+    return None
+
+
+def _array(values: Iterable[str | int | UUID | None]) -> str:
+    """A Postgres array literal; the writer casts it."""
+    return "{" + ",".join("NULL" if v is None else _quoted(str(v)) for v in values) + "}"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+VECTORS = Projection(
+    "vectors",
+    1,
+    (memory_vectors, memory_episodes),
+    REMOVALS | {"turn_recorded", "topics_tagged", "chunks_embedded"},
+    project,
+    last_sql=(NEIGHBOUR_INDEXES,),
+)
