@@ -1,0 +1,22 @@
+"""What a model sees: the token-budgeted, tiered context of a conversation and its receipt. Pure functions."""
+
+from turnlog.agent.context.digest import Summary
+from turnlog.agent.context.given import ContextInput, ContextSettings
+from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, answer_receipt
+from turnlog.agent.context.tiers import build_context
+from turnlog.agent.context.tokens import TokenCounter, counter_for
+from turnlog.agent.context.window import WindowTooSmall
+
+__all__ = [
+    "Context",
+    "ContextInput",
+    "ContextReceipt",
+    "ContextSettings",
+    "Summary",
+    "Tier",
+    "TokenCounter",
+    "WindowTooSmall",
+    "answer_receipt",
+    "build_context",
+    "counter_for",
+]

@@ -1,0 +1,75 @@
+"""Tier 1: the summary of what came before and the topics that can be recalled, as one message (A 4.4)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from turnlog.agent.context.cut import cut_end
+from turnlog.agent.context.tokens import TokenCounter
+from turnlog.agent.context.wire import Wire
+
+# A user message, since a summary is made from what users said and must not gain the system's authority, and
+# since many chat templates allow a system message only in front.
+ROLE = "user"
+RECALL_HINT = "Use the recall_memory tool to retrieve details about any topic above."
+
+
+class Summary(NamedTuple):
+    """The rolling summary of a thread; `seq` is the event that wrote it."""
+
+    text: str
+    seq: int | None = None
+
+
+class Digest(NamedTuple):
+    """Tier 1 as it is sent, its tokens, and the topics that found room."""
+
+    message: Wire
+    tokens: int
+    topics: tuple[str, ...]
+    cut: bool
+
+
+def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounter) -> Digest | None:
+    """Tier 1 in at most `limit` tokens, or None when there is nothing to say or no room for it.
+
+    topics: most important first. Over the limit the topics keep at most a quarter and the summary is cut at
+    its end, with a mark.
+    """
+    summary = summary.strip()
+    names = tuple(name for topic in topics if (name := " ".join(topic.split())))
+    whole = _digest(summary, names, False, counter)
+    if whole is None or whole.tokens <= limit:
+        return whole
+    kept = _fitting_topics(names, limit // 4, counter) if summary else _fitting_topics(names, limit, counter)
+    frame = _digest("-", kept, True, counter) if summary else None
+    room = limit - (frame.tokens if frame else 0)
+    shorter = _digest(cut_end(summary, max(0, room), counter), kept, True, counter)
+    return shorter if shorter is not None and shorter.tokens <= limit else None
+
+
+def digest_text(summary: str, topics: Sequence[str]) -> str:
+    """The text exactly as A 4.4 shows it; a part that is empty is left out."""
+    parts = [f"[Conversation Summary]\n{summary}"] if summary else []
+    if topics:
+        parts.append(f"[Recallable Topics]: {', '.join(topics)}\n{RECALL_HINT}")
+    return "\n\n".join(parts)
+
+
+def _digest(summary: str, topics: tuple[str, ...], cut: bool, counter: TokenCounter) -> Digest | None:
+    text = digest_text(summary, topics)
+    if not text:
+        return None
+    message: Wire = {"role": ROLE, "content": text}
+    return Digest(message, counter.wire({"role": ROLE, "content": ""}) + counter.cached_text(text), topics, cut)
+
+
+def _fitting_topics(topics: tuple[str, ...], limit: int, counter: TokenCounter) -> tuple[str, ...]:
+    """As many of the first topics as fit into `limit` tokens with their frame, found by halving."""
+    low, high = 0, len(topics)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if counter.wire({"role": ROLE, "content": digest_text("", topics[:middle])}) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return topics[:low]

@@ -1,0 +1,47 @@
+"""What a context is built from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.context.digest import Summary
+from turnlog.agent.context.wire import Wire
+from turnlog.projectors.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, and two choices of ours.
+
+    keep_thinking: send thinking blocks of tier 3 as `<thinking>` text, which the API itself has no place for.
+    share_unused: tier 2 may take what the other tiers leave. Ten short messages fill a hundredth of a large
+    window; with fixed shares half of it would stay empty while messages are left out.
+    """
+
+    full_recent_count: int = 10
+    condensed_tool_max: int = 200
+    keep_thinking: bool = False
+    share_unused: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInput:
+    """Everything a context depends on.
+
+    messages: what the conversation state holds, after pruning. pruned_through_seq: turns up to it were pruned
+    (0: none), so that tier 1 stands for them even when the rest fits. window: tokens, 0 infers it.
+    as_of_seq: leave out later turns. topics: most important first. tools: OpenAI tool schemas.
+    recalled_chunks, memories: ids of what else the prompt was given, for the receipt.
+    """
+
+    messages: Sequence[Message]
+    model: str
+    system_prompt: str = ""
+    tools: Sequence[Wire] = ()
+    summary: Summary | None = None
+    topics: Sequence[str] = ()
+    pruned_through_seq: int = 0
+    window: int = 0
+    as_of_seq: int | None = None
+    settings: ContextSettings = ContextSettings()
+    recalled_chunks: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()

@@ -1,0 +1,93 @@
+"""The latest user message is always sent; when it alone is larger than the budget, its middle is cut."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from turnlog.agent.context.cut import cut_middle
+from turnlog.agent.context.tokens import TokenCounter
+from turnlog.agent.context.turns import Form, Piece, Remark, Unit, piece_tokens, render, unit_tokens
+from turnlog.agent.context.wire import Wire
+
+
+class Item(NamedTuple):
+    """One message of the request: the stored turn it shows, its role there and its tokens."""
+
+    seq: int
+    role: str
+    tokens: int
+
+
+class Shown(NamedTuple):
+    """Units as they are sent: messages and items in step, and their tokens together."""
+
+    messages: list[Wire]
+    items: list[Item]
+    tokens: int
+
+
+class Shrunk(NamedTuple):
+    """A unit made to fit, what had to be left out of it and what was altered."""
+
+    shown: Shown
+    dropped: list[Remark]
+    altered: list[Remark]
+
+
+def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
+    """The units' messages in a form, in order."""
+    messages: list[Wire] = []
+    items: list[Item] = []
+    total = 0
+    for unit in units:
+        for piece in unit.pieces:
+            wire = render(piece, form)
+            if wire is not None:
+                tokens = piece_tokens(piece, form, counter)
+                messages.append(wire)
+                items.append(Item(piece.message.seq, wire["role"], tokens))
+                total += tokens
+    return Shown(messages, items, total)
+
+
+def latest_user(units: Sequence[Unit]) -> int | None:
+    """Index of the unit with the newest message in which a user says something."""
+    for index in range(len(units) - 1, -1, -1):
+        if _user_piece(units[index]):
+            return index
+    return None
+
+
+def shrink(unit: Unit, limit: int, form: Form, counter: TokenCounter) -> Shrunk:
+    """The unit of the latest user message in at most `limit` tokens: condensed, else only the user's own
+    words, else those cut in the middle.
+    """
+    condensed = form._replace(condensed=True)
+    if unit_tokens(unit, condensed, counter) <= limit:
+        remark = Remark(unit.messages[0].seq, "condensed, since it holds the latest user message and is too large")
+        return Shrunk(show([unit], condensed, counter), [], [remark])
+    piece = _user_piece(unit)
+    wire = render(piece, form) if piece else None
+    if piece is None or wire is None:
+        raise ValueError("only a unit with words of a user can be made smaller")
+    altered = []
+    if piece_tokens(piece, form, counter) > limit:
+        wire = _cut(wire, limit, counter)
+        altered.append(Remark(piece.message.seq, "cut in the middle: larger than the whole budget"))
+    left_out = [
+        Remark(m.seq, "no room beside the latest user message") for m in unit.messages if m is not piece.message
+    ]
+    tokens = counter.wire(wire)
+    return Shrunk(Shown([wire], [Item(piece.message.seq, "user", tokens)], tokens), left_out, altered)
+
+
+def _user_piece(unit: Unit) -> Piece | None:
+    return next((p for p in reversed(unit.pieces) if p.kind == "body" and p.message.role == "user"), None)
+
+
+def _cut(wire: Wire, limit: int, counter: TokenCounter) -> Wire:
+    """The message's text with its middle cut; images are named, no longer sent."""
+    content = wire["content"]
+    if not isinstance(content, str):
+        content = "\n".join(part["text"] if part["type"] == "text" else "[image]" for part in content)
+    frame = counter.wire({**wire, "content": ""})
+    return {**wire, "content": cut_middle(content, limit - frame, counter)}

@@ -1,0 +1,212 @@
+"""Messages → units that are never cut (C4): an assistant's tool calls with all their results are one unit.
+
+Whatever the log holds comes out valid for the API: results find their call also when late or out of order, a
+second result for a call is left out, a result without its call is shown as text, a call without a result gets
+a placeholder.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from turnlog.agent.context.condense import TOOL_MAX, condense
+from turnlog.agent.context.tokens import TokenCounter
+from turnlog.agent.context.wire import (
+    Result,
+    Wire,
+    WireOptions,
+    body,
+    calls,
+    results,
+    tail,
+    tool_message,
+)
+from turnlog.projectors.message import Message
+
+NO_RESULT = "(no result recorded)"
+ORPHAN = "[Result of a tool call that is not part of this conversation]"
+
+
+class Form(NamedTuple):
+    """How messages are shown: unchanged (tier 3) or condensed (tier 2)."""
+
+    condensed: bool = False
+    tool_max: int = TOOL_MAX
+    options: WireOptions = WireOptions()
+
+
+class Piece(NamedTuple):
+    """What of a stored message becomes one of the API. nth: which result; call_id: the call it answers."""
+
+    message: Message
+    kind: Literal["body", "tail", "result", "orphan", "missing"]
+    nth: int = 0
+    call_id: str = ""
+
+
+class Unit(NamedTuple):
+    """Messages that stay together. pieces: in the order of the API; messages: in the order of the log."""
+
+    pieces: tuple[Piece, ...]
+    messages: tuple[Message, ...]
+
+
+class Remark(NamedTuple):
+    """Something that a receipt must say about the message `seq`."""
+
+    seq: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Turns:
+    """The grouped conversation. dropped: messages that no unit shows; altered: shown in another form."""
+
+    units: list[Unit] = field(default_factory=list)
+    dropped: list[Remark] = field(default_factory=list)
+    altered: list[Remark] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """An assistant message with calls while its results are gathered."""
+
+    opener: Message
+    open: dict[str, str]
+    answers: dict[str, Piece] = field(default_factory=dict)
+    extra: list[Piece] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+
+class _Grouping:
+    def __init__(self, options: WireOptions) -> None:
+        self.options = options
+        self.out = Turns()
+        self.slots: list[Unit | _Exchange] = []
+        self.waiting: dict[str, _Exchange] = {}
+        self.answered: set[str] = set()
+
+    def add(self, message: Message) -> None:
+        if message.role == "assistant" and (found := calls(message)):
+            self._open(message, {call.stored_id: call.wire["id"] for call in found})
+        elif message.role == "tool" or not isinstance(message.content, str):
+            self._add_mixed(message)
+        else:
+            self.slots.append(Unit((Piece(message, "body"),), (message,)))
+
+    def _open(self, message: Message, ids: dict[str, str]) -> None:
+        exchange = _Exchange(message, ids, messages=[message])
+        self.slots.append(exchange)
+        self.waiting |= dict.fromkeys(ids, exchange)
+        self.answered -= ids.keys()
+        for index, result in enumerate(results(message)):
+            self._answer(exchange, message, index, result)
+        if tail(message, self.options) is not None:
+            exchange.extra.append(Piece(message, "tail"))
+
+    def _add_mixed(self, message: Message) -> None:
+        """A message with blocks or results: it joins the exchange it answers, else it stands alone."""
+        found = results(message)
+        shown = self._own_words(message)
+        home = self._home(found, must_be_last=bool(shown))
+        if home is None:
+            self._stand_alone(message, found, shown)
+            return
+        home.messages.append(message)
+        for index, result in enumerate(found):
+            self._answer(home, message, index, result)
+        home.extra += shown
+
+    def _own_words(self, message: Message) -> list[Piece]:
+        """What a message says besides the results it carries."""
+        words = [Piece(message, "body")] if body(message, self.options) is not None else []
+        return [*words, Piece(message, "tail")] if tail(message, self.options) is not None else words
+
+    def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
+        """The exchange that the results belong to. Text cannot move back in time, bare results can."""
+        homes = [self.waiting[r.call_id] for r in found if r.call_id is not None and r.call_id in self.waiting]
+        if must_be_last:
+            homes = [home for home in homes if home is self.slots[-1]]
+        return homes[-1] if homes else None
+
+    def _stand_alone(self, message: Message, found: list[Result], shown: list[Piece]) -> None:
+        orphans = [p for i, r in enumerate(found) if (p := self._orphan(message, i, r)) is not None]
+        if orphans or shown:
+            self.slots.append(Unit((*orphans, *shown), (message,)))
+        elif not found:
+            self.out.dropped.append(Remark(message.seq, "nothing but thinking or empty blocks"))
+        else:
+            self.out.dropped.append(Remark(message.seq, "second result for the same call"))
+
+    def _answer(self, exchange: _Exchange, message: Message, index: int, result: Result) -> None:
+        call_id = result.call_id
+        if call_id is not None and self.waiting.get(call_id) is exchange:
+            wire_id = exchange.open[call_id]
+            exchange.answers[wire_id] = Piece(message, "result", index, wire_id)
+            del self.waiting[call_id]
+            self.answered.add(call_id)
+        elif (orphan := self._orphan(message, index, result)) is not None:
+            exchange.extra.append(orphan)
+
+    def _orphan(self, message: Message, index: int, result: Result) -> Piece | None:
+        if result.call_id in self.answered:
+            self.out.altered.append(Remark(message.seq, "second result for the same call left out"))
+            return None
+        self.out.altered.append(Remark(message.seq, "result without its call, shown as text"))
+        return Piece(message, "orphan", index)
+
+    def finish(self) -> Turns:
+        self.out.units = [s if isinstance(s, Unit) else self._close(s) for s in self.slots]
+        gone = {remark.seq for remark in self.out.dropped}
+        self.out.altered = [remark for remark in self.out.altered if remark.seq not in gone]
+        return self.out
+
+    def _close(self, exchange: _Exchange) -> Unit:
+        opener = exchange.opener
+        answers = [
+            exchange.answers.get(wire_id) or Piece(opener, "missing", 0, wire_id) for wire_id in exchange.open.values()
+        ]
+        if len(exchange.answers) < len(exchange.open):
+            self.out.altered.append(Remark(opener.seq, "call without a result, given a placeholder"))
+        pieces = (Piece(opener, "body"), *answers, *exchange.extra)
+        return Unit(pieces, tuple(exchange.messages))
+
+
+def group(messages: Iterable[Message], options: WireOptions | None = None) -> Turns:
+    """Messages in log order → units in the order of their first message. Every message is in at most one."""
+    grouping = _Grouping(options or WireOptions())
+    for message in messages:
+        grouping.add(message)
+    return grouping.finish()
+
+
+def render(piece: Piece, form: Form) -> Wire | None:
+    """The piece as a message of the API; None when condensing left nothing of it."""
+    message = condense(piece.message, form.tool_max) if form.condensed else piece.message
+    if piece.kind == "body":
+        return body(message, form.options)
+    if piece.kind == "tail":
+        return tail(message, form.options)
+    if piece.kind == "missing":
+        return tool_message(piece.call_id, NO_RESULT)
+    text = results(message)[piece.nth].text
+    if piece.kind == "result":
+        return tool_message(piece.call_id, text)
+    # Not as the user's words: what a tool returned must not gain the user's authority.
+    return {"role": "assistant", "content": f"{ORPHAN}\n{text}"}
+
+
+def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
+    """Tokens of a piece in a form; counted once per process, and once for both forms where they are alike."""
+
+    def count() -> int:
+        if form.condensed and condense(piece.message, form.tool_max) is piece.message:
+            return piece_tokens(piece, form._replace(condensed=False), counter)
+        wire = render(piece, form)
+        return counter.wire(wire) if wire is not None else 0
+
+    return counter.once(piece.message, (piece.kind, piece.nth, form), count)
+
+
+def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
+    return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)

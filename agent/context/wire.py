@@ -1,0 +1,170 @@
+"""Stored message → messages of the OpenAI chat API.
+
+The API has no thinking blocks and takes results of tools only as messages of their own, so one stored message
+becomes a body, the results it carries, and a tail (what an assistant wrote after a result). turns.py puts the
+results behind their calls; `to_wire` shows one message alone.
+"""
+
+import json
+import re
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from turnlog.agent.context.condense import THINKING_TYPES, result_text
+from turnlog.projectors.message import Message
+
+Wire = dict[str, Any]
+Blocks = list[dict[str, Any]]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+_MAX_ID = 40  # the API refuses longer ids of calls
+
+
+class WireOptions(NamedTuple):
+    """keep_thinking: send an assistant's thinking as a text part `<thinking>…</thinking>`.
+
+    The API has no place for thinking, and providers ask not to get it back, so it is left out by default.
+    """
+
+    keep_thinking: bool = False
+
+
+class Call(NamedTuple):
+    """A tool call: the id it is stored under, and the wire form with an id that the API takes."""
+
+    stored_id: str
+    wire: Wire
+
+
+class Result(NamedTuple):
+    """What a tool returned; `call_id` as stored, None when the turn names no call."""
+
+    call_id: str | None
+    text: str
+
+
+def to_wire(message: Message, options: WireOptions) -> list[Wire]:
+    """One message alone, its calls and results not matched with anyone's."""
+    main = body(message, options)
+    answers = [tool_message(r.call_id or "", r.text) for r in results(message)]
+    last = tail(message, options)
+    order = [main, *answers, last] if message.role == "assistant" else [*answers, main]
+    return [wire for wire in order if wire is not None]
+
+
+def body(message: Message, options: WireOptions) -> Wire | None:
+    """The message without the results it carries; None when nothing of it is left to show."""
+    if message.role == "tool":
+        return None
+    content = message.content
+    if not isinstance(content, str):
+        if message.role == "assistant":
+            content = content[: _first_result(content)]
+        parts = _parts(content, message.role, options)
+        if not parts and message.content and not calls(message):
+            return None
+        content = _collapse(parts)
+    wire: Wire = {"role": message.role, "content": content}
+    if message.name:
+        _put_name(wire, message.name)
+    if message.role == "assistant" and (found := calls(message)):
+        wire["content"] = wire["content"] or None
+        wire["tool_calls"] = [call.wire for call in found]
+    return wire
+
+
+def tail(message: Message, options: WireOptions) -> Wire | None:
+    """What an assistant wrote after a result inside its own message (tools that run at the provider)."""
+    if message.role != "assistant" or isinstance(message.content, str):
+        return None
+    parts = _parts(message.content[_first_result(message.content) :], message.role, options)
+    return {"role": "assistant", "content": _collapse(parts)} if parts else None
+
+
+def calls(message: Message) -> list[Call]:
+    """The tool calls of an assistant, from `tool_calls` and from tool_use blocks; the same id counts once."""
+    if message.role != "assistant" or (isinstance(message.content, str) and not message.tool_calls):
+        return []
+    raw = [(str(c["id"]), str(c["name"]), str(c.get("arguments") or "{}")) for c in message.tool_calls]
+    if not isinstance(message.content, str):
+        raw += [
+            (str(b["id"]), str(b["name"]), json.dumps(b.get("input") or {}, ensure_ascii=False))
+            for b in message.content
+            if b["type"] == "tool_use"
+        ]
+    unique = {call_id: (name, arguments) for call_id, name, arguments in reversed(raw)}
+    return [Call(i, _call(i, *unique[i], message.seq)) for i in dict.fromkeys(call_id for call_id, _, _ in raw)]
+
+
+def results(message: Message) -> list[Result]:
+    """The results a message carries: a tool message is one, tool_result blocks are one each."""
+    content = message.content
+    blocks = [] if isinstance(content, str) else [b for b in content if b["type"] == "tool_result"]
+    found = [Result(str(b["tool_use_id"]), _result_block_text(b)) for b in blocks]
+    if message.role != "tool":
+        return found
+    rest = content if isinstance(content, str) else [b for b in content if b["type"] != "tool_result"]
+    return [*found, Result(message.tool_call_id, result_text(rest))] if rest or not found else found
+
+
+def tool_message(call_id: str, text: str) -> Wire:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def _call(stored_id: str, name: str, arguments: str, seq: int) -> Wire:
+    function = {"name": _NOT_NAME.sub("_", name)[:64] or "unnamed", "arguments": arguments}
+    return {"id": _wire_id(stored_id, seq), "type": "function", "function": function}
+
+
+def _wire_id(stored_id: str, seq: int) -> str:
+    if 0 < len(stored_id) <= _MAX_ID:
+        return stored_id
+    return "call_" + sha256(f"{seq} {stored_id}".encode()).hexdigest()[:24]
+
+
+def _first_result(blocks: Blocks) -> int:
+    return next((i for i, block in enumerate(blocks) if block["type"] == "tool_result"), len(blocks))
+
+
+def _parts(blocks: Blocks, role: str, options: WireOptions) -> Blocks:
+    return [part for block in blocks if (part := _part(block, role, options)) is not None]
+
+
+def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, Any] | None:
+    """A block as a content part; None for what goes elsewhere (calls, results) or nowhere (thinking)."""
+    kind = block["type"]
+    if kind == "text":
+        return {"type": "text", "text": block["text"]} if block["text"] else None
+    if kind == "image" and role == "user":
+        return {"type": "image_url", "image_url": {"url": block["url"]}}
+    if kind == "image":
+        return {"type": "text", "text": result_text([block])}
+    if kind in THINKING_TYPES and options.keep_thinking:
+        return {"type": "text", "text": f"<thinking>{block.get('thinking', '')}</thinking>"}
+    return None
+
+
+def _collapse(parts: Blocks) -> str | Blocks:
+    """One text part is sent as a string, the form that every provider takes."""
+    if not parts:
+        return ""
+    return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _result_block_text(block: dict[str, Any]) -> str:
+    text = result_text(block.get("content", ""))
+    return f"[error] {text}" if block.get("is_error") else text
+
+
+def _put_name(wire: Wire, name: str) -> None:
+    """Say who speaks: as `name` where the API takes it, else (小明) in front of the text."""
+    ascii_name = _NOT_NAME.sub("_", name).strip("_") if name.isascii() else ""
+    if _NAME.fullmatch(name):
+        wire["name"] = name
+    elif _NAME.fullmatch(ascii_name):
+        wire["name"] = ascii_name
+    elif isinstance(wire["content"], str):
+        wire["content"] = f"{name}: {wire['content']}"
+    else:
+        wire["content"] = [{"type": "text", "text": f"{name}: "}, *wire["content"]]

@@ -1,0 +1,32 @@
+"""Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
+
+from turnlog.agent.importers.detect import Format, detect_format
+from turnlog.agent.importers.events import events
+from turnlog.agent.importers.export import export_jsonl, export_openai
+from turnlog.agent.importers.imported import (
+    Defaults,
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Skipped,
+    import_id,
+)
+from turnlog.agent.importers.reader import FORMATS, read
+
+__all__ = [
+    "FORMATS",
+    "Defaults",
+    "Format",
+    "ImportFailed",
+    "ImportedTurn",
+    "Item",
+    "Rejected",
+    "Skipped",
+    "detect_format",
+    "events",
+    "export_jsonl",
+    "export_openai",
+    "import_id",
+    "read",
+]

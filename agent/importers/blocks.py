@@ -1,0 +1,130 @@
+"""Content as chat APIs write it (OpenAI parts, Anthropic blocks, our own) to our content blocks."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from turnlog.events.contracts import (
+    Block,
+    Content,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+Part = dict[str, Any]
+
+
+def content_of(value: Any) -> Content:
+    """A string stays a string; a list of strings and parts becomes blocks. Raises ValueError without text.
+
+    A part of a type that no block stands for is kept as text, its JSON behind its type.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return tuple(_block(part) for part in value)
+    if value is None:
+        raise ValueError("no text: the turn has no content")
+    raise ValueError(f"content is {type(value).__name__}; it must be text or a list of blocks")
+
+
+def _block(part: Any) -> Block:
+    if isinstance(part, str):
+        return TextBlock(text=part)
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise ValueError("a content block is no object with a type")
+    make = _BLOCKS.get(part["type"])
+    if make is None:
+        return TextBlock(text=f"[{part['type']}] {json.dumps(part, ensure_ascii=False)}")
+    try:
+        return make(part)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a {part['type']} block lacks or garbles {error}") from error
+
+
+def _text(part: Part) -> Block:
+    return TextBlock(text=part["text"])
+
+
+def _refusal(part: Part) -> Block:
+    return TextBlock(text=part["refusal"])
+
+
+def _image_url(part: Part) -> Block:
+    image = part["image_url"]
+    return ImageBlock(url=image if isinstance(image, str) else image["url"])
+
+
+def _image(part: Part) -> ImageBlock:
+    """Ours, by url; or Anthropic's, by a source that holds the bytes or the url."""
+    if "source" not in part:
+        return ImageBlock(url=part["url"], media_type=part.get("media_type"))
+    source = part["source"]
+    if source["type"] == "url":
+        return ImageBlock(url=source["url"])
+    kind = source["media_type"]
+    return ImageBlock(url=f"data:{kind};base64,{source['data']}", media_type=kind)
+
+
+def _audio(part: Part) -> Block:
+    """The sound itself is left out: a note says that it was there."""
+    audio = part.get("input_audio", part)
+    return TextBlock(text=f"[audio: {audio.get('format') or audio.get('transcript') or 'sound'}]")
+
+
+def _file(part: Part) -> Block:
+    file = part.get("file", part)
+    name = file.get("filename") or file.get("title") or file.get("file_id") or "unnamed"
+    return TextBlock(text=f"[file: {name}]")
+
+
+def _thinking(part: Part) -> Block:
+    return ThinkingBlock(thinking=part["thinking"], signature=part.get("signature"))
+
+
+def _redacted_thinking(part: Part) -> Block:
+    return ThinkingBlock(thinking="[redacted]", signature=part.get("data"))
+
+
+def _tool_use(part: Part) -> Block:
+    return ToolUseBlock(id=part["id"], name=part["name"], input=part.get("input") or {})
+
+
+def _tool_result(part: Part) -> Block:
+    content = part.get("content") or ("" if part.get("content") is None else part["content"])
+    return ToolResultBlock(
+        tool_use_id=part["tool_use_id"],
+        content=content if isinstance(content, str) else tuple(_result_block(item) for item in content),
+        is_error=part.get("is_error") or False,
+    )
+
+
+def _result_block(part: Any) -> TextBlock | ImageBlock:
+    block = _block(part)
+    if isinstance(block, TextBlock | ImageBlock):
+        return block
+    return TextBlock(text=json.dumps(part, ensure_ascii=False))
+
+
+_BLOCKS: dict[str, Callable[[Part], Block]] = {
+    "text": _text,
+    "input_text": _text,
+    "output_text": _text,
+    "refusal": _refusal,
+    "image_url": _image_url,
+    "input_image": _image_url,
+    "image": _image,
+    "input_audio": _audio,
+    "audio": _audio,
+    "file": _file,
+    "input_file": _file,
+    "document": _file,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted_thinking,
+    "tool_use": _tool_use,
+    "server_tool_use": _tool_use,
+    "tool_result": _tool_result,
+}

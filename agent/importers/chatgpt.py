@@ -1,0 +1,118 @@
+"""ChatGPT's data export: conversations.json, or the zip that holds it.
+
+A conversation is a tree of nodes (edits and retries branch it); the branch that ends in `current_node`, the
+one the person saw last, is imported. thread = the conversation's id, label = its title, source_id = message
+id. Hidden and empty messages are skipped.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from turnlog.agent.importers.chatgpt_content import HIDDEN, content_of
+from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected, Skipped
+from turnlog.agent.importers.jsonarray import Record
+from turnlog.agent.importers.naming import Conversation, ThreadNames
+from turnlog.agent.importers.reasons import MALFORMED, reason_of
+from turnlog.events.contracts import ToolCall, TurnRecorded
+
+Node = dict[str, Any]
+
+
+def read_chatgpt(records: Iterable[Record], defaults: Defaults, stem: str) -> Iterator[Item]:
+    """The turns of every conversation in the records."""
+    names = ThreadNames(defaults, stem)
+    for record in records:
+        try:
+            conversation, nodes = _conversation(record, defaults, names)
+        except MALFORMED as error:
+            yield Rejected(record.where, reason_of(error))
+            continue
+        for node in nodes:
+            if node.get("message") is not None:
+                yield conversation.item(node["message"])
+
+
+def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tuple["ChatGPTConversation", list[Node]]:
+    value = record.value
+    if record.error or not isinstance(value, dict) or not isinstance(value.get("mapping"), dict):
+        raise ValueError(record.error or "no ChatGPT conversation: it lacks `mapping`")
+    label = value.get("title") if isinstance(value.get("title"), str) else None
+    thread = names.next(value.get("conversation_id") or value.get("id"))
+    opened = Conversation(defaults, thread, label, None, value.get("create_time"))
+    return ChatGPTConversation(opened), branch(value["mapping"], value.get("current_node"))
+
+
+def branch(mapping: dict[str, Node], current: Any) -> list[Node]:
+    """The nodes from the root to `current`; without a current node, to the end of the newest children."""
+    node_id = current if current in mapping else _newest_leaf(mapping)
+    path: dict[str, Node] = {}
+    while node_id in mapping and node_id not in path:
+        path[node_id] = mapping[node_id]
+        node_id = mapping[node_id].get("parent")
+    return list(reversed(path.values()))
+
+
+def _newest_leaf(mapping: dict[str, Node]) -> Any:
+    node_id = next((key for key, node in mapping.items() if node.get("parent") not in mapping), None)
+    seen: set[Any] = set()
+    while node_id in mapping and node_id not in seen:
+        seen.add(node_id)
+        children = [child for child in mapping[node_id].get("children") or () if child in mapping]
+        if not children:
+            break
+        node_id = children[-1]
+    return node_id
+
+
+class ChatGPTConversation:
+    """Turns messages into turns; pairs a tool's answer with the open call to that tool."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._open_calls: dict[str, str] = {}
+
+    def item(self, message: Any) -> Item:
+        where = f"{self._conversation.thread}, message {message.get('id') if isinstance(message, dict) else '?'}"
+        try:
+            reason = _hidden(message)
+            if reason:
+                return Skipped(where, reason)
+            return self._turn(message)
+        except MALFORMED as error:
+            return Rejected(where, reason_of(error))
+
+    def _turn(self, message: Node) -> ImportedTurn:
+        self._conversation.number += 1
+        role, tool = message["author"]["role"], message["author"].get("name")
+        call = self._call(message)
+        data = TurnRecorded(
+            role=role,
+            name=tool if role == "tool" else None,
+            content=content_of(message["content"]) if call is None else "",
+            tool_calls=(call,) if call else (),
+            tool_call_id=self._open_calls.get(tool) if role == "tool" else None,
+            model=(message.get("metadata") or {}).get("model_slug") if role == "assistant" else None,
+            source_id=message.get("id"),
+        )
+        return self._conversation.turn(data, message.get("create_time"), data.source_id)
+
+    def _call(self, message: Node) -> ToolCall | None:
+        """A message of the assistant to somebody else than all is a call; its text is the argument."""
+        tool = message.get("recipient") or "all"
+        if message["author"]["role"] != "assistant" or tool == "all":
+            return None
+        content = content_of(message["content"])
+        text = content if isinstance(content, str) else "\n".join(getattr(b, "text", "") for b in content)
+        self._open_calls[tool] = message["id"]
+        return ToolCall(id=message["id"], name=tool, arguments=text)
+
+
+def _hidden(message: Node) -> str | None:
+    """Why a message is left out: ChatGPT hides it, or there is nothing in it."""
+    content = message.get("content") or {}
+    if (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
+        return "hidden in ChatGPT"
+    if content.get("content_type") in HIDDEN:
+        return f"hidden in ChatGPT: {content['content_type']}"
+    empty = not content.get("text") and not any(content.get("parts") or ())
+    return "empty" if content.get("content_type") in ("text", "code", "multimodal_text") and empty else None

@@ -1,0 +1,48 @@
+"""Imported turns to events, ready to append in batches: a thread_opened before the first turn of a thread."""
+
+from collections.abc import Iterable, Iterator
+
+from turnlog.agent.importers.imported import ImportedTurn, Item, Rejected, Skipped, import_id
+from turnlog.events.contracts import Event, ThreadOpened
+
+SOURCE = "turnlog/import"
+
+
+def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped]:
+    """The items with each turn as its event. Ids are those of the turns; an opening's depends only on tenant,
+    thread and the first turn's time, so a later title of the same thread does not open it twice.
+    """
+    opened: set[str] = set()
+    for item in items:
+        if isinstance(item, ImportedTurn):
+            if item.thread not in opened:
+                opened.add(item.thread)
+                yield _opening(item, tenant)
+            yield _event(item, tenant)
+        else:
+            yield item
+
+
+def _opening(turn: ImportedTurn, tenant: str) -> Event:
+    return Event(
+        id=import_id(tenant, turn.thread, "thread_opened", turn.time),
+        source=SOURCE,
+        time=turn.time,
+        tenant=tenant,
+        thread=turn.thread,
+        user=turn.user,
+        data=ThreadOpened(label=turn.label),
+    )
+
+
+def _event(turn: ImportedTurn, tenant: str) -> Event:
+    """`data` is an instance already, so building the event does not validate it again."""
+    return Event(
+        id=turn.id,
+        source=SOURCE,
+        time=turn.time,
+        tenant=tenant,
+        thread=turn.thread,
+        user=turn.user,
+        data=turn.data,
+    )

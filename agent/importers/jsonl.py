@@ -1,0 +1,76 @@
+"""turnlog's own format, a turn a line: {thread, user, text|content, time, role?, name?, source_id?, label?}.
+
+`user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is
+also the owner of the turn unless --user names one. Without `source_id` the line number stands for it (L12).
+Optional: tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export
+`event_id` with its `tenant`: back in the same tenant and thread the turn keeps its event id.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected, import_id
+from turnlog.agent.importers.jsontext import parse
+from turnlog.agent.importers.reasons import reason_of
+from turnlog.agent.importers.times import Clock
+from turnlog.events.contracts import TurnRecorded
+
+_COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms"))
+
+
+def read_jsonl(lines: Iterable[bytes], defaults: Defaults, stem: str) -> Iterator[Item]:
+    """The turns of the lines. stem: the thread of lines that name none."""
+    clock = Clock(defaults.base_time)
+    for number, line in enumerate(lines, 1):
+        if line.isspace():
+            continue
+        try:
+            yield _turn(parse(line), number, defaults, stem, clock)
+        except ValueError as error:
+            yield Rejected(f"line {number}", reason_of(error))
+
+
+def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -> ImportedTurn:
+    if not isinstance(line, dict):
+        raise ValueError(f"a turn must be an object, not {type(line).__name__}")
+    thread = defaults.thread or _id(line, "thread") or stem
+    data = _data(line, number)
+    time = clock.time(thread, line.get("time"))
+    return ImportedTurn(
+        id=_event_id(line, number, defaults.tenant, thread, data, time),
+        thread=thread,
+        label=_id(line, "label"),
+        user=defaults.user or _id(line, "user"),
+        time=time,
+        data=data,
+    )
+
+
+def _data(line: dict[str, Any], number: int) -> TurnRecorded:
+    role = line.get("role", "user")
+    name = line["name"] if "name" in line else _id(line, "user") if role == "user" else None
+    source_id = _id(line, "source_id") if "source_id" in line else f"L{number}"
+    content = content_of(line.get("content", line.get("text")))
+    copied = {key: line[key] for key in _COPIED & line.keys()}
+    return TurnRecorded(role=role, content=content, name=name, source_id=source_id, **copied)
+
+
+def _event_id(line: dict[str, Any], number: int, tenant: str, thread: str, data: TurnRecorded, time: datetime) -> UUID:
+    """The content belongs to the key: two files may both have an L12, and a source_id may be used twice."""
+    if "event_id" in line and line.get("tenant") == tenant and line.get("thread") == thread:
+        return UUID(str(line["event_id"]))
+    content = data.content if isinstance(data.content, str) else repr(line.get("content"))
+    place = data.source_id if line.get("source_id") is not None else f"L{number}"
+    return import_id(tenant, thread, f"{place}\n{data.role}\n{data.name}\n{content}", time)
+
+
+def _id(line: dict[str, Any], key: str) -> str | None:
+    value = line.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"{key} is {type(value).__name__}; it must be text")

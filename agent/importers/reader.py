@@ -1,0 +1,87 @@
+"""read(): the one door for all formats."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, get_args
+from zipfile import BadZipFile
+
+from turnlog.agent.importers.chatgpt import read_chatgpt
+from turnlog.agent.importers.detect import Format, detect_format
+from turnlog.agent.importers.files import opened
+from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected
+from turnlog.agent.importers.jsonarray import Record
+from turnlog.agent.importers.jsonl import read_jsonl
+from turnlog.agent.importers.jsontext import records
+from turnlog.agent.importers.locomo import read_locomo
+from turnlog.agent.importers.memorybank import read_memorybank
+from turnlog.agent.importers.openai import read_openai
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+RecordReader = Callable[[Iterable[Record], Defaults, str], Iterator[Item]]
+_RECORD_READERS: dict[Format, RecordReader] = {
+    "openai": read_openai,
+    "chatgpt": read_chatgpt,
+    "locomo": read_locomo,
+    "memorybank": read_memorybank,
+}
+_DAMAGED = (EOFError, zlib.error, BadZipFile, OSError)
+
+
+def read(path: Path, format: Format | None = None, defaults: Defaults | None = None) -> Iterator[Item]:
+    """The turns of a file in its order, with what was refused or skipped between them; memory stays flat.
+
+    The file may be gzipped. Raises ImportFailed: no such file, no known format, another format than was
+    asked for, or not one turn in it.
+    """
+    asked = format or _detected(path)
+    defaults = defaults or Defaults()
+    turns, first_error = 0, ""
+    try:
+        for item in _items(path, asked, defaults):
+            if isinstance(item, Rejected) and not (turns or first_error):
+                _refuse_other_format(path, asked, item)
+                first_error = f": {item.where}: {item.error}"
+            turns += isinstance(item, ImportedTurn)
+            yield item
+    except _DAMAGED as error:
+        if not turns:
+            raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
+        yield Rejected("end of file", f"the file is damaged from here on ({error})")
+    if not turns:
+        raise ImportFailed(f"{path} holds no turn in the format {asked}{first_error or ': it is empty'}")
+
+
+def _items(path: Path, format: Format, defaults: Defaults) -> Iterator[Item]:
+    stem = path.name.split(".")[0] or path.name
+    with opened(path) as streams:
+        for stream in streams:
+            yield from _reader(format)(stream, defaults, stem)
+
+
+def _reader(format: Format) -> Callable[[IO[bytes], Defaults, str], Iterator[Item]]:
+    if format == "jsonl":
+        return read_jsonl
+    return partial(_read_records, _RECORD_READERS[format])
+
+
+def _read_records(reader: RecordReader, stream: IO[bytes], defaults: Defaults, stem: str) -> Iterator[Item]:
+    return reader(records(stream), defaults, stem)
+
+
+def _detected(path: Path) -> Format:
+    found = detect_format(path)
+    if found is None:
+        raise ImportFailed(f"{path}: its format is not clear; say --format {'|'.join(FORMATS)}")
+    return found
+
+
+def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
+    """The first piece was refused: stop at once when the file plainly is of another format."""
+    found = detect_format(path)
+    if found not in (None, asked):
+        raise ImportFailed(
+            f"{path} is not in the format {asked} ({first.where}: {first.error}); "
+            f"it looks like {found}: use --format {found}"
+        )

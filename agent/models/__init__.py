@@ -1,0 +1,1 @@
+"""Models: chat, embeddings and text tasks, remote (any OpenAI-compatible server) or offline."""

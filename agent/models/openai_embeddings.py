@@ -1,0 +1,117 @@
+"""Embeddings from any server that speaks the OpenAI API."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
+from turnlog.agent.models.openai_chat import new_client
+from turnlog.agent.models.pricing import Price, cost_of
+from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
+
+MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays under every known server's request limits
+
+
+class OpenAIEmbedder:
+    """An Embedder. base_url and api_key: of the embedding server, or the chat server's when it has none of its own.
+
+    dimensions: what the caller expects (0: whatever the model gives); other vectors are refused, they would not
+    fit the index. Vectors are scaled to unit length.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        model: str,
+        *,
+        count_tokens: CountTokens,
+        dimensions: int = 0,
+        timeout_s: float = 30.0,
+        caller: Caller | None = None,
+        prices: Mapping[str, Price] | None = None,
+    ) -> None:
+        self.model, self.dimensions = model, dimensions
+        self.provider = urlsplit(base_url).hostname or "openai"
+        self._client = new_client(base_url, api_key, timeout_s)
+        self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
+        self._count, self._prices = count_tokens, prices
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+        vectors = await self.embed_passages([text], meter)
+        first: Vectors = vectors[0]
+        return first
+
+    async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        started, tokens, found = time.perf_counter(), 0, []
+        for batch in batches(texts):
+            vectors, used = await self._embed(batch)
+            found.append(vectors)
+            tokens += used
+        if meter is not None and found:
+            cost = cost_of(self.model, tokens, 0, self._prices)
+            meter(
+                Usage(
+                    provider=self.provider,
+                    model=self.model,
+                    calls=len(found),
+                    tokens_in=tokens,
+                    cost_usd=cost.usd,
+                    price_known=cost.known,
+                    latency_ms=(time.perf_counter() - started) * 1000,
+                )
+            )
+        return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
+
+    async def _embed(self, batch: list[str]) -> tuple[Vectors, int]:
+        reply = await self._caller.call(lambda: self._request(batch))
+        vectors = np.asarray([item.embedding for item in reply.data], dtype=np.float32)
+        if self.dimensions == 0:
+            self.dimensions = vectors.shape[1]
+        if vectors.shape[1] != self.dimensions:
+            raise ModelRefused(
+                f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions where "
+                f"{self.dimensions} were expected; correct the configured dimensions, or rebuild for the new model."
+            )
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        used = reply.usage.prompt_tokens if reply.usage else sum(map(self._count, batch))
+        return vectors / np.maximum(lengths, 1e-12), used
+
+    async def _request(self, batch: list[str]) -> Any:
+        """The reply, its vectors in the order of the texts. The client asks for base64 and takes floats as well."""
+        reply = await self._client.embeddings.create(model=self.model, input=batch)
+        items = getattr(reply, "data", None) or []
+        if len(items) != len(batch) or len({len(item.embedding) for item in items}) != 1:
+            raise ModelUnavailable(
+                f"{self._caller.url} gave {len(items)} vectors for {len(batch)} texts, or of unequal length."
+            )
+        items.sort(key=lambda item: item.index)
+        return reply
+
+
+def batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in order, cut into requests. An empty text is sent as a space: servers refuse empty strings."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and (len(batch) == MAX_TEXTS or size + len(text) > MAX_CHARS):
+            yield batch
+            batch, size = [], 0
+        batch.append(text or " ")
+        size += len(text)
+    if batch:
+        yield batch
+
+
+async def probe_dimensions(embedder: OpenAIEmbedder) -> int:
+    """The model's dimensions, by one small call if they are not known yet."""
+    if embedder.dimensions == 0:
+        await embedder.embed_query("dimensions")
+    return embedder.dimensions

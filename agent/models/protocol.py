@@ -1,0 +1,153 @@
+"""What turnlog asks of a model, as values and Protocols; the implementations are the other modules here."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.events.contracts import ToolCall
+
+Vectors = NDArray[np.float32]
+CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one piece of model work took. cost_usd is 0.0 when price_known is False."""
+
+    provider: str
+    model: str
+    calls: int = 1
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+    price_known: bool = True
+    latency_ms: float = 0.0
+
+
+Meter = Callable[[Usage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """messages and tools in the OpenAI wire format. model: another one than the client's own.
+
+    restart: a stream that breaks after its first token may be started over once; the caller then gets a
+    Delta with `restarted` and must drop the text it has. Without it a broken stream is an error.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    model: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer. tool_calls is not empty when the model wants tools run before it goes on."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+    model: str
+    provider: str
+    latency_ms: float
+    price_known: bool = True
+    finish_reason: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            provider=self.provider,
+            model=self.model,
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            cost_usd=self.cost_usd,
+            price_known=self.price_known,
+            latency_ms=self.latency_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One step of a stream: a text piece, or the end (`final`, always the last one, with assembled tool calls)."""
+
+    text: str = ""
+    final: Completion | None = None
+    restarted: bool = False
+
+
+class ChatModel(Protocol):
+    """Raises ModelUnavailable, ModelTimedOut or ModelRefused (errors.py)."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def provider(self) -> str: ...
+
+    def stream(self, request: ChatRequest) -> AsyncIterator[Delta]: ...
+
+    async def complete(self, request: ChatRequest) -> Completion: ...
+
+
+class Embedder(Protocol):
+    """Texts to unit vectors. `model` is part of the cache key: the same model and text give the same vector.
+
+    dimensions is 0 until a remote model answered once. embed_passages gives float32 (len(texts), dimensions),
+    embed_query float32 (dimensions,). meter is called once with what the call took. Raises as ChatModel does.
+    """
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def provider(self) -> str: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
+
+    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text made by TextTasks, with what an event's `derivation` needs."""
+
+    text: str
+    prompt_hash: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics with their number of mentions, the most important first."""
+
+    topics: dict[str, int]
+    prompt_hash: str
+    usage: Usage
+
+
+class TextTasks(Protocol):
+    """The text work of the reactors. messages: one string a turn, `speaker: text`, in order.
+
+    language: the name of the language to write in ("English", "Chinese"); None: that of the conversation.
+    """
+
+    async def summarise(
+        self, messages: Sequence[str], previous_summary: str, max_tokens: int, language: str | None = None
+    ) -> Written: ...
+
+    async def compress(self, summary: str, target_tokens: int, language: str | None = None) -> Written: ...
+
+    async def topics(self, texts: Sequence[str], limit: int) -> Topics: ...

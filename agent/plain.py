@@ -1,0 +1,29 @@
+"""Stored content as plain text, for people, summaries and topics."""
+
+from typing import Any
+
+from turnlog.projectors.message import Message
+
+
+def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:
+    """The words of a message. Thinking and images are left out, tool results cut to tool_chars."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part for block in content if (part := _block(block, tool_chars)))
+
+
+def said(message: Message, tool_chars: int = 400) -> str:
+    """`speaker: text`, or '' when nothing was said in words."""
+    text = content_text(message.content, tool_chars).strip()
+    return f"{message.name or message.role}: {text}" if text else ""
+
+
+def _block(block: dict[str, Any], tool_chars: int) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block["text"])
+        case "tool_use":
+            return f"[call {block['name']}]"
+        case "tool_result":
+            return content_text(block["content"], tool_chars)[:tool_chars]
+    return ""

