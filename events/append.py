@@ -6,7 +6,7 @@ stored stays one event, and its first sequence is returned.
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from uuid import UUID
 
 from nats.aio.client import Client
@@ -24,11 +24,12 @@ from turnlog.events.publish import (
     outgoing,
     publish,
 )
-from turnlog.events.stored_ids import recently_stored
+from turnlog.events.stored_ids import all_stored, recently_stored
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 RETRY_WAIT_S = 0.25
+LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[UUID, int]]]
 _UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
 
 
@@ -67,6 +68,17 @@ class Appender:
             done.extend(await self._store(batch))
         return done
 
+    async def append_whole(self, events: Sequence[Event]) -> bool:
+        """Stores the events as one atomic batch, unless any of their ids is stored already: then nothing.
+
+        For results that belong together and whose ids a second attempt repeats only in part. True: stored now.
+        Raises ValueError over MAX_BATCH events, and as `append`.
+        """
+        outs = [outgoing(event, None, self._nc.max_payload) for event in events]
+        if len(outs) > MAX_BATCH:
+            raise ValueError(f"{len(outs)} events are more than one atomic batch of {MAX_BATCH} can hold")
+        return not any(done.duplicate for done in await self._store(outs, whole=True))
+
     async def _flush(self) -> None:
         while self._queue:
             size = len(next(_batches([out for out, _ in self._queue[:MAX_BATCH]])))
@@ -78,15 +90,20 @@ class Appender:
             else:
                 _settle([future for _, future in taken], results)
 
-    async def _store(self, batch: list[Outgoing]) -> list[Appended]:
-        """Sends until every event is known to be stored, or says why it cannot be."""
+    async def _store(self, batch: list[Outgoing], whole: bool = False) -> list[Appended]:
+        """Sends until every event is known to be stored, or says why it cannot be.
+
+        whole: ends as soon as one turns out to be stored already, and returns what is there.
+        """
         deadline = time.monotonic() + self._timeout_s
         known: dict[UUID, Appended] = {}
         missing = list({out.id: out for out in batch}.values())
         while missing:
             known |= await self._attempt(missing, deadline)
             missing = [out for out in missing if out.id not in known]
-        return [known[out.id] for out in batch]
+            if whole and known:
+                break
+        return [known[out.id] for out in batch if out.id in known]
 
     async def _attempt(self, missing: list[Outgoing], deadline: float) -> dict[UUID, Appended]:
         try:
@@ -101,18 +118,21 @@ class Appender:
         """A retry may meet its own first try: as a duplicate, or as the very move of the thread it ruled out."""
         if refusal.code not in (DUPLICATE_IN_BATCH, STALE_EXPECTATION):
             raise explain(missing[0], refusal)
-        found = await self._read_back(missing, deadline)
+        found = await self._read_back(missing, deadline) or await self._read_back(missing, deadline, all_stored)
         if not found and refusal.code == STALE_EXPECTATION:
             raise explain(missing[0], refusal)
         if not found:
             await self._pause(deadline, refusal)
         return found
 
-    async def _read_back(self, missing: list[Outgoing], deadline: float) -> dict[UUID, Appended]:
+    async def _read_back(
+        self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
+    ) -> dict[UUID, Appended]:
+        """look_up: all_stored where the answer must hold for a late retry and a wrong clock too."""
         wanted = {out.id for out in missing}
         while True:
             try:
-                found = await recently_stored(self._nc, [(out.tenant, out.thread) for out in missing])
+                found = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
                 return {i: Appended(i, seq, duplicate=True) for i, seq in found.items() if i in wanted}
             except _UNKNOWN_OUTCOME as error:
                 await self._pause(deadline, error)

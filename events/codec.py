@@ -5,6 +5,7 @@ string values, as CloudEvents demands; `dataschema` carries the contract's versi
 Source: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
 """
 
+import re
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRAC
 _SCHEMAS: dict[str, tuple[str, int]] = {
     f"urn:turnlog:{name}:{v}": (name, v) for name, top in VERSIONS.items() for v in range(1, top + 1)
 }
+_VERSION = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 _TYPE = {"type"}
 _OPTIONAL = ("user", "causation", "correlation", "traceparent")
 
@@ -105,7 +107,7 @@ def _contract(envelope: dict[str, Any]) -> tuple[str, int]:
     if known is not None and known[0] == type_:
         return known
     version = schema.removeprefix(f"urn:turnlog:{type_}:")
-    if version.isdigit() and int(version) > VERSIONS[type_]:
+    if _VERSION.fullmatch(version) and int(version) > VERSIONS[type_]:
         raise FutureEventVersion(
             f"{type_} version {version} is newer than {VERSIONS[type_]}, the newest this turnlog reads; upgrade it"
         )

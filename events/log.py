@@ -1,10 +1,10 @@
 """The log as the rest of turnlog uses it: connect, append, read, head."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
@@ -21,30 +21,43 @@ from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 CONNECT_TIMEOUT_S = 5.0
 
 
-async def _quiet(_: Exception) -> None:
-    """nats-py prints a traceback for every lost connection by default; our callers see what matters."""
+async def connect_nats(
+    url: str,
+    name: str,
+    on_closed: Callable[[], Awaitable[None]] | None = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Client:
+    """A client that reconnects for ever. Raises LogUnavailable when there is no first connection in time."""
+    nc = Client()
+    failures: list[Exception] = []
 
+    async def on_error(error: Exception) -> None:
+        """nats-py prints a traceback for every lost connection by default; our callers see what matters."""
+        if not nc.is_connected:
+            failures[:] = [error]
 
-async def connect_nats(url: str, name: str, on_closed: Callable[[], Awaitable[None]] | None = None) -> Client:
-    """A client that reconnects for ever. Raises LogUnavailable when the first connection fails."""
     try:
-        return await nats.connect(
-            [part.strip() for part in url.split(",")],
-            name=name,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.1,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            allow_reconnect=True,
-            error_cb=_quiet,
-            closed_cb=on_closed,
-            ping_interval=10,
-            max_outstanding_pings=2,
-            flusher_queue_size=65_536,
-        )
-    except (NatsError, OSError, TimeoutError) as error:
+        # Reconnecting for ever would also try the first connection for ever.
+        async with asyncio.timeout(timeout_s):
+            await nc.connect(
+                [part.strip() for part in url.split(",")],
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.1,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                allow_reconnect=True,
+                error_cb=on_error,
+                closed_cb=on_closed,
+                ping_interval=10,
+                max_outstanding_pings=2,
+                flusher_queue_size=65_536,
+            )
+    except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: a port that is no number
+        cause = failures[-1] if failures else error
         raise LogUnavailable(
-            f"cannot connect to NATS at {_without_secret(url)}: {error!r}. Start it with `turnlog up`, or set NATS_URL"
+            f"cannot connect to NATS at {_without_secret(url)}: {cause!r}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
+    return nc
 
 
 @dataclass(slots=True)
@@ -78,6 +91,9 @@ class Log:
 
     async def append_many(self, events: Sequence[Event], expected: int | None = None) -> list[Appended]:
         return await self.appender.append_many(events, expected)
+
+    async def append_whole(self, events: Sequence[Event]) -> bool:
+        return await self.appender.append_whole(events)
 
     async def head(self) -> int:
         """The stream's last sequence, 0 when it is empty. Raises LogUnavailable."""

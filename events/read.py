@@ -175,7 +175,8 @@ class OrderedReader:
             return
         self._outstanding = PULL
         self._asked_at = asyncio.get_running_loop().time()
-        ask = {"batch": PULL, "max_bytes": PULL_BYTES, "expires": int(PULL_EXPIRES_S * 1e9)}
+        room = max(PULL_BYTES, 2 * self._nc.max_payload)  # or the largest message would never come
+        ask = {"batch": PULL, "max_bytes": room, "expires": int(PULL_EXPIRES_S * 1e9)}
         try:
             await self._nc.publish(
                 f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}", json.dumps(ask).encode(), self._inbox

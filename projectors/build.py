@@ -118,7 +118,7 @@ async def building(
     """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
     name = f"{kind}_{projection.name}"
     async with await connect(database_url, shadow.schema_of(name)) as conn:
-        if not await take_locks(conn, [projection.name], name, -1):
+        if not await take_locks(conn, [projection.name], "build", -1):
             raise RebuildRunning(f"{projection.name} is being rebuilt or verified by another process; wait for it")
         await shadow.create(conn, projection, name)
         try:

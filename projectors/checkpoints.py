@@ -141,3 +141,14 @@ async def thread_state(conn: Connection, tenant: str, thread: str) -> State:
     found = await rows.fetchone()
     assert found is not None
     return State(int(found[0]), int(found[1]), int(found[2]))
+
+
+async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The sequence up to which turns left the conversation state; 0 when none did."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) FROM checkpoint_blobs WHERE tenant = %s "
+        "AND thread_id = %s AND checkpoint_ns = '' AND channel = 'pruned_through'",
+        (tenant, thread),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0

@@ -36,6 +36,7 @@ class Runner:
         self._log, self._url, self._partition = log, database_url, partition
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()
+        self._backoff = FIRST_BACKOFF_S
         self.last_error: str | None = None
 
     def stop(self) -> None:
@@ -43,20 +44,18 @@ class Runner:
         self._stop.set()
 
     async def run(self) -> None:
-        backoff = FIRST_BACKOFF_S
         while not self._stop.is_set():
             try:
                 async with self._owned_connection() as conn:
                     await self._follow(conn)
-                    backoff = FIRST_BACKOFF_S
             except (GapInLog, PositionMoved) as reason:
                 logger.info("partition %d reopens: %s", self._partition, reason)
-                backoff = FIRST_BACKOFF_S
+                self._backoff = FIRST_BACKOFF_S
             except (psycopg.Error, TurnlogError, OSError) as error:
                 self.last_error = f"{type(error).__name__}: {error}"
                 logger.warning("partition %d waits: %s", self._partition, self.last_error)
-                backoff = min(backoff * 2, MAX_BACKOFF_S)
-            await self._pause(backoff)
+                self._backoff = min(self._backoff * 2, MAX_BACKOFF_S)
+            await self._pause(self._backoff)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -82,7 +81,7 @@ class Runner:
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
             while not self._stop.is_set():
                 at = await step(conn, reader, self._projections, at)
-                self.last_error = None
+                self.last_error, self._backoff = None, FIRST_BACKOFF_S
 
 
 async def step(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from turnlog.events.contracts import Event, Recorded
-from turnlog.events.errors import InvalidEvent
+from turnlog.events.errors import TurnlogError
 from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import parse_stored
 
@@ -29,8 +29,9 @@ def incoming(stored: Stored) -> Incoming:
         found = recorded(stored)
         if _NUL_ESCAPE in stored.body:
             found = replace(found, event=_without_nul(found.event))
-    except InvalidEvent as error:
-        return Incoming(stored.seq, (tenant, token), type_, None, f"{error.code}: {error}")
+    except Exception as error:  # whatever a body does to the decoder, only its own thread may stop
+        reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
+        return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}")
     return Incoming(stored.seq, (tenant, token), type_, found)
 
 

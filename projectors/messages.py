@@ -1,6 +1,7 @@
 """P2 messages: the full transcript, content blocks intact, in the order of the log."""
 
 from collections.abc import Sequence
+from uuid import UUID as UUIDValue
 
 import sqlalchemy as sa
 from psycopg import AsyncConnection
@@ -92,6 +93,13 @@ async def thread_messages(
     return [Message(*found) for found in await rows.fetchall()]
 
 
-async def message_by_event(conn: AsyncConnection[TupleRow], tenant: str, thread: str, seq: int) -> Message | None:
-    found = await thread_messages(conn, tenant, thread, seq - 1, seq)
-    return found[0] if found else None
+async def message_by_event(
+    conn: AsyncConnection[TupleRow], tenant: str, thread: str, event_id: UUIDValue
+) -> Message | None:
+    rows = await conn.execute(
+        "SELECT seq FROM messages WHERE tenant = %s AND thread_id = %s AND event_id = %s", (tenant, thread, event_id)
+    )
+    if (at := await rows.fetchone()) is None:
+        return None
+    found = await thread_messages(conn, tenant, thread, at[0] - 1, at[0])
+    return found[0]

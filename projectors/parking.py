@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+from psycopg.rows import dict_row
 
 from turnlog.projectors.incoming import Incoming
 from turnlog.projectors.positions import Positions
@@ -49,8 +52,20 @@ async def park(conn: Connection, name: str, at: Positions, parked: list[Parked])
                 *p.incoming.place,
                 p.incoming.type,
                 p.reason,
-                p.error[:2000],
+                p.error.replace("\x00", "\ufffd")[:2000],
             )
             for p in parked
         ],
     )
+
+
+async def listed(conn: Connection, projection: str | None) -> list[dict[str, Any]]:
+    """Parked and dropped events of the live projections, in the order of the log."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT seq, projection, partition, tenant, thread_token, event_type, reason, error, status, parked_at "
+        "FROM dead_letters WHERE build = 'live' AND (%(name)s::text IS NULL OR projection = %(name)s) "
+        "ORDER BY seq, projection",
+        {"name": projection},
+    )
+    return await cursor.fetchall()

@@ -64,4 +64,5 @@ def _overlap(sentences: list[str]) -> list[str]:
 
 def head(text: str, limit: float) -> str:
     """The beginning of the text, at most `limit` estimated tokens."""
-    return text if estimated_tokens(text) <= limit else text[: max(1, int(len(text) * limit / estimated_tokens(text)))]
+    tokens = estimated_tokens(text)
+    return text if tokens <= limit else text[: max(1, int(len(text) * limit / tokens))]

@@ -17,13 +17,21 @@ memory_topics = sa.Table(
     sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("topic", sa.Text, primary_key=True),
     sa.Column("mention_count", sa.Integer, nullable=False),
-    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence that was tagged"),
     sa.Column("last_seen_at", timestamptz(), nullable=False),
 )
+memory_tagged = sa.Table(
+    "memory_tagged",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence topics were looked for in"),
+)
+TABLES = (memory_topics, memory_tagged)
 COLUMNS = tuple(column.name for column in memory_topics.columns)
+_TAGGED = tuple(column.name for column in memory_tagged.columns)
+_THROUGH = (("through_seq", "greatest(t.through_seq, excluded.through_seq)"),)
 _UPDATE = (
     ("mention_count", "t.mention_count + excluded.mention_count"),
-    ("through_seq", "greatest(t.through_seq, excluded.through_seq)"),
     ("last_seen_at", "greatest(t.last_seen_at, excluded.last_seen_at)"),
 )
 
@@ -31,28 +39,40 @@ _UPDATE = (
 def project(batch: Sequence[Recorded]) -> list[Change]:
     first = batch[0].event
     if first.type in REMOVALS:
-        return [DeleteThread((memory_topics,), first.tenant, first.thread)]
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
     folded: dict[tuple[str, str, str], Row] = {}
     for recorded in batch:
         for row in _rows(recorded):
             key = (row[0], row[1], row[2])
             known = folded.get(key)
             folded[key] = row if known is None else _add(known, row)
-    return [Upsert(memory_topics, COLUMNS, list(folded.values()), _UPDATE)]
+    return [
+        Upsert(memory_topics, COLUMNS, list(folded.values()), _UPDATE),
+        Upsert(memory_tagged, _TAGGED, _spans(batch), _THROUGH),
+    ]
+
+
+def _spans(batch: Sequence[Recorded]) -> list[Row]:
+    through: dict[tuple[str, str], int] = {}
+    for recorded in batch:
+        event, data = recorded.event, recorded.event.data
+        assert isinstance(data, TopicsTagged)
+        place = (event.tenant, event.thread)
+        through[place] = max(through.get(place, 0), data.derivation.through_seq)
+    return [(*place, seq) for place, seq in through.items()]
 
 
 def _rows(recorded: Recorded) -> list[Row]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, TopicsTagged)
-    through = data.derivation.through_seq
-    return [(event.tenant, event.thread, topic, n, through, event.time) for topic, n in data.topics.items()]
+    return [(event.tenant, event.thread, topic, n, event.time) for topic, n in data.topics.items()]
 
 
 def _add(known: Row, row: Row) -> Row:
-    return (*known[:3], known[3] + row[3], max(known[4], row[4]), max(known[5], row[5]))
+    return (*known[:3], known[3] + row[3], max(known[4], row[4]))
 
 
-TOPICS = Projection("topics", 1, (memory_topics,), REMOVALS | {"topics_tagged"}, project)
+TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged"}, project)
 
 
 async def thread_topics(conn: Connection, tenant: str, thread: str, limit: int = 20) -> list[str]:
@@ -63,3 +83,13 @@ async def thread_topics(conn: Connection, tenant: str, thread: str, limit: int =
         (tenant, thread, limit),
     )
     return [topic for (topic,) in await rows.fetchall()]
+
+
+async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The last sequence that topics were looked for in; 0 when none was."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(through_seq), 0) FROM memory_tagged WHERE tenant = %s AND thread_id = %s",
+        (tenant, thread),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0

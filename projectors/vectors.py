@@ -78,7 +78,7 @@ AND EXISTS (SELECT FROM unnest(%(topics)s::text[]) topic WHERE strpos(lower(inde
 
 _EMBED = """
 UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model FROM embedding_cache c
-WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s)
+WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s) AND v.seq < %(seq)s
 AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
 
 # One approximate-neighbour index per model, over the dimensions its vectors have; safe to run again.
@@ -94,6 +94,7 @@ END $$"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
+    """Turns first, then what was derived, which touches only rows of earlier turns: the batch's cut is no matter."""
     first = batch[0].event
     if first.type in REMOVALS:
         return [DeleteThread((memory_vectors, memory_episodes), first.tenant, first.thread)]
@@ -151,9 +152,11 @@ def _update(recorded: Recorded) -> Change | None:
     place = {"tenant": event.tenant, "thread": event.thread}
     match event.data:
         case TopicsTagged(topics=topics, derivation=d):
-            return Statement(_TAG, [{**place, "topics": list(topics), "first": d.from_seq, "last": d.through_seq}])
+            return Statement(
+                _TAG, [{**place, "topics": list(topics), "first": d.from_seq, "last": min(d.through_seq, recorded.seq)}]
+            )
         case ChunksEmbedded(model=model, chunk_ids=ids):
-            return Statement(_EMBED, [{**place, "model": model, "ids": list(ids)}])
+            return Statement(_EMBED, [{**place, "model": model, "ids": list(ids), "seq": recorded.seq}])
     return None
 
 

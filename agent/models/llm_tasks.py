@@ -79,4 +79,6 @@ def _line(line: str) -> tuple[str, object]:
 
 
 def _mentions(count: object) -> int:
-    return max(1, int(count)) if isinstance(count, int | float) or str(count).isdecimal() else 1  # type: ignore[call-overload]
+    """At least 1, also for a number in a string or no number at all."""
+    found = re.match(r"\d{1,9}", str(count).strip())
+    return max(1, int(found.group())) if found else 1

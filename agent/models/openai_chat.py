@@ -5,18 +5,17 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 from openai import AsyncOpenAI
 
+from turnlog.agent.models.answer import Answer
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
-from turnlog.events.contracts import ToolCall
 
 # These count their reasoning as output and refuse the older field name.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
@@ -25,53 +24,6 @@ _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
     """The client without its own retries (Caller has them). Servers on one's own machine need no key."""
     return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0)
-
-
-@dataclass
-class _Answer:
-    """What has arrived of one answer."""
-
-    started: float
-    text: list[str] = field(default_factory=list)
-    calls: dict[int, dict[str, str]] = field(default_factory=dict)
-    model: str | None = None
-    finish_reason: str | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-
-    def forget(self) -> None:
-        """Start over: an attempt that failed before the first token may have left its model name."""
-        self.__dict__.update(_Answer(self.started).__dict__)
-
-    def take(self, chunk: Any) -> str:
-        """Note what the chunk brings; returns its text piece. Only the first choice counts (n is never asked)."""
-        self.model = chunk.model or self.model
-        if chunk.usage is not None:
-            self.tokens_in, self.tokens_out = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
-        if not chunk.choices:
-            return ""
-        choice = chunk.choices[0]
-        self.finish_reason = choice.finish_reason or self.finish_reason
-        for piece in choice.delta.tool_calls or ():
-            self._take_call(piece)
-        text = choice.delta.content or ""
-        self.text.append(text)
-        return text
-
-    def _take_call(self, piece: Any) -> None:
-        # Some servers leave the index out and send each call whole.
-        index = piece.index if piece.index is not None else len(self.calls)
-        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        call["id"] = piece.id or call["id"]
-        if piece.function is not None:
-            call["name"] = piece.function.name or call["name"]
-            call["arguments"] += piece.function.arguments or ""
-
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(
-            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=c["arguments"] or "{}")
-            for i, c in sorted(self.calls.items())
-        )
 
 
 class OpenAIChat:
@@ -102,15 +54,8 @@ class OpenAIChat:
         await self._client.close()
 
     async def complete(self, request: ChatRequest) -> Completion:
-        answer = _Answer(time.perf_counter())
-        reply = await self._caller.call(lambda: self._create(request, stream=False))
-        for index, call in enumerate(reply.choices[0].message.tool_calls or ()):
-            function = call.function
-            answer.calls[index] = {"id": call.id, "name": function.name, "arguments": function.arguments}
-        answer.text.append(reply.choices[0].message.content or "")
-        answer.model, answer.finish_reason = reply.model, reply.choices[0].finish_reason
-        if reply.usage is not None:
-            answer.tokens_in, answer.tokens_out = reply.usage.prompt_tokens, reply.usage.completion_tokens
+        answer = Answer(time.perf_counter())
+        answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False)))
         return self._completion(request, answer)
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
@@ -129,7 +74,7 @@ class OpenAIChat:
             yield Delta(restarted=True)
 
     async def _stream_once(self, request: ChatRequest) -> AsyncIterator[Delta]:
-        answer = _Answer(time.perf_counter())
+        answer = Answer(time.perf_counter())
         chunks, text = await self._caller.open(lambda: self._first_token(request, answer))
         settled = False
         try:
@@ -155,7 +100,7 @@ class OpenAIChat:
                 await chunks.close()
         yield Delta(final=self._completion(request, answer))
 
-    async def _first_token(self, request: ChatRequest, answer: _Answer) -> tuple[Any, str]:
+    async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, str]:
         """The open stream and its first text; role-only chunks before it still count as nothing said."""
         answer.forget()
         chunks = await self._create(request, stream=True)
@@ -200,7 +145,7 @@ class OpenAIChat:
             options[field_name] = request.max_tokens
         return options
 
-    def _completion(self, request: ChatRequest, answer: _Answer) -> Completion:
+    def _completion(self, request: ChatRequest, answer: Answer) -> Completion:
         text, calls = "".join(answer.text), answer.tool_calls()
         tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
         if tokens_in is None or tokens_out is None:

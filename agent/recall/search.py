@@ -93,9 +93,7 @@ class Recall:
         ranked = rank(Query(query, vector), loaded.index, len(columns.chunks), allowed=allowed)
         return _turns(ranked, columns.chunks, k)
 
-    async def _load(
-        self, conn: Connection, scope: Scope, query: str
-    ) -> tuple[_Loaded, NDArray[np.float32] | None]:
+    async def _load(self, conn: Connection, scope: Scope, query: str) -> tuple[_Loaded, NDArray[np.float32] | None]:
         model = self._embedder.model if self._embedder else None
         stamp = await scope_stamp(conn, scope, model)
         vector = await self._vector(query) if stamp.embedded else None

@@ -95,12 +95,17 @@ def upgrade() -> None:
     sa.Column('created_at', postgresql.TIMESTAMP(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('tenant', 'thread_id', 'question_seq')
     )
+    op.create_table('memory_tagged',
+    sa.Column('tenant', sa.Text(), nullable=False),
+    sa.Column('thread_id', sa.Text(), nullable=False),
+    sa.Column('through_seq', sa.BigInteger(), nullable=False, comment='last sequence topics were looked for in'),
+    sa.PrimaryKeyConstraint('tenant', 'thread_id')
+    )
     op.create_table('memory_topics',
     sa.Column('tenant', sa.Text(), nullable=False),
     sa.Column('thread_id', sa.Text(), nullable=False),
     sa.Column('topic', sa.Text(), nullable=False),
     sa.Column('mention_count', sa.Integer(), nullable=False),
-    sa.Column('through_seq', sa.BigInteger(), nullable=False, comment='last sequence that was tagged'),
     sa.Column('last_seen_at', postgresql.TIMESTAMP(timezone=True), nullable=False),
     sa.PrimaryKeyConstraint('tenant', 'thread_id', 'topic')
     )
@@ -223,6 +228,7 @@ def downgrade() -> None:
     op.drop_index('memory_vectors_terms', table_name='memory_vectors', postgresql_using='gin')
     op.drop_table('memory_vectors')
     op.drop_table('memory_topics')
+    op.drop_table('memory_tagged')
     op.drop_table('memory_episodes')
     op.drop_table('event_ids')
     op.drop_table('embedding_cache')

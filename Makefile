@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh clone: `make demo` and `make test`. Only Python 3.11+ and make are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check lint types install bench chaos clean
+
+demo: $(STAMP)
+	$(BIN)/turnlog demo
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+check: $(STAMP) lint types test
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[bench]" --config-settings editable_mode=strict
+	$(BIN)/python -m tests.benchmarks
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos
+
+install: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("turnlog needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --config-settings editable_mode=strict
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Wiring: roles, reactors, the agent consumer, analytics and the command line."""

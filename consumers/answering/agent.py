@@ -1,0 +1,173 @@
+"""The agent consumer: request → own turn projected → context → tool loop → answer, receipt and usage in one batch."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from turnlog.agent.context import Context, answer_receipt
+from turnlog.agent.models.errors import ModelError, ModelRefused
+from turnlog.agent.models.factory import Models
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.threads import thread_context
+from turnlog.consumers.answering.loop import Answer, Round, answer
+from turnlog.consumers.answering.progress import Progress, progress_of
+from turnlog.consumers.answering.request import answer_id
+from turnlog.consumers.answering.tool import SCHEMA, ToolResult, run_tool
+from turnlog.consumers.inbox import Delivery, Later
+from turnlog.consumers.runtime import Runtime
+from turnlog.events.contracts import AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.read import recorded
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.writer import Connection
+
+NAME = "agent"
+SOURCE = "turnlog/agent"
+READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
+TRIES = 5
+
+
+class AgentConsumer:
+    """work() is what its Inbox calls, with the requests of one thread."""
+
+    def __init__(self, runtime: Runtime, models: Models) -> None:
+        self._runtime, self._models = runtime, models
+        self._recall = Recall(models.embedder)
+
+    async def work(self, deliveries: list[Delivery]) -> None:
+        for delivery in sorted(deliveries, key=lambda d: d.seq):
+            try:
+                event = recorded(await self._runtime.log.stored(delivery.seq)).event
+            except InvalidEvent:
+                continue  # the projectors park it, visibly
+            await self._answer(event, delivery)
+
+    async def _answer(self, request: Event, delivery: Delivery) -> None:
+        progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
+        async with self._runtime.pool.connection() as conn:
+            await wait_for(conn, READS, delivery.partition, delivery.seq)
+            if await _is_answered(conn, delivery.partition, answer_id(request.id, "answer")):
+                await progress.tell("end")
+                return
+            try:
+                await self._make(conn, request, delivery.seq, progress)
+            except ModelError as error:
+                await self._failed(request, delivery, progress, error)
+
+    async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
+        await progress.tell("start")
+        data = request.data
+        assert isinstance(data, AnswerRequested)
+        context = await self._context(conn, request, data, seq)
+        scope = Scope(request.tenant, request.thread)
+        first_shown = _first_shown(context, seq)
+
+        async def run(call: ToolCall) -> ToolResult:
+            top_k = self._runtime.settings.recall_top_k
+            return await run_tool(call, conn, self._recall, scope, top_k, first_shown)
+
+        made = await answer(self._models.chat, context.messages, run, progress, data.model)
+        await self._runtime.log.append_whole(_events(request, data, context, made))
+        await progress.tell("end")
+
+    async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
+        return await thread_context(
+            conn,
+            self._runtime.settings,
+            request.tenant,
+            request.thread,
+            model=data.model or self._models.chat.model,
+            system_prompt=data.system_prompt,
+            tools=[SCHEMA],
+            through_seq=seq,
+        )
+
+    async def _failed(self, request: Event, delivery: Delivery, progress: Progress, error: ModelError) -> None:
+        """A refusal ends it; a model that is away is tried again, TRIES times. Either way it is on the log."""
+        final = isinstance(error, ModelRefused) or delivery.attempt >= TRIES
+        await progress.tell("error", str(error), final)
+        failed = UsageMetered(
+            purpose="answer",
+            agent=NAME,
+            provider=self._models.chat.provider,
+            model=self._models.chat.model,
+            error=f"{error.code}: {error}"[:500],
+        )
+        await self._runtime.log.append(_event(request, f"failure-{delivery.attempt}", failed))
+        if not final:
+            raise Later(error.retry_after_s or 5.0 * delivery.attempt, str(error)) from error
+
+
+async def _is_answered(conn: Connection, partition: int, event_id: UUID) -> bool:
+    rows = await conn.execute("SELECT FROM event_ids WHERE partition = %s AND event_id = %s", (partition, event_id))
+    return await rows.fetchone() is not None
+
+
+def _first_shown(context: Context, seq: int) -> int:
+    """Recall leaves out what the window shows: turns from the first one that is shown."""
+    return min((item.seq for tier in context.tiers for item in tier.items if item.seq), default=seq)
+
+
+def _events(request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
+    turns = [event for number, one in enumerate(made.rounds) for event in _round_events(request, number, one, made)]
+    receipt = answer_receipt(
+        context.receipt,
+        request_id=request.id,
+        turn_id=data.turn_id,
+        answer_ids=tuple(event.id for event in turns),
+        recalled_chunks=made.chunks,
+    )
+    usages = [_event(request, f"usage-{number}", _usage(one)) for number, one in enumerate(made.rounds)]
+    return [*turns, _event(request, "receipt", receipt), *usages]
+
+
+def _round_events(request: Event, number: int, one: Round, made: Answer) -> list[Event]:
+    last = number == len(made.rounds) - 1
+    completion = one.completion
+    spoken = TurnRecorded(
+        role="assistant",
+        content=completion.text,
+        tool_calls=completion.tool_calls if one.results else (),
+        agent=NAME,
+        model=completion.model,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        latency_ms=completion.latency_ms,
+    )
+    results = [
+        _event(
+            request,
+            f"round-{number}/result-{at}",
+            TurnRecorded(role="tool", content=result.text, tool_call_id=call.id, name=call.name),
+        )
+        for at, (call, result) in enumerate(one.results)
+    ]
+    return [_event(request, "answer" if last else f"round-{number}", spoken), *results]
+
+
+def _usage(one: Round) -> UsageMetered:
+    c = one.completion
+    return UsageMetered(
+        purpose="answer",
+        agent=NAME,
+        provider=c.provider,
+        model=c.model,
+        tokens_in=c.tokens_in,
+        tokens_out=c.tokens_out,
+        cost_usd=c.cost_usd,
+        latency_ms=c.latency_ms,
+    )
+
+
+def _event(request: Event, part: str, data: EventData) -> Event:
+    return Event(
+        id=answer_id(request.id, part),
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=request.tenant,
+        thread=request.thread,
+        user=request.user,
+        causation=request.id,
+        correlation=request.correlation or request.id,
+        data=data,
+    )

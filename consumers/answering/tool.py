@@ -1,0 +1,60 @@
+"""recall_memory: the tool the model may call for what is not in its window (C9)."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.recall.search import Recall
+from turnlog.events.contracts import ToolCall
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.writer import Connection
+
+SCHEMA: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "recall_memory",
+        "description": (
+            "Search earlier parts of this conversation that are no longer in view, by meaning and by words. "
+            "Returns what was said, by whom and when."
+        ),
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for, in the conversation's language."},
+                "k": {"type": "integer", "minimum": 1, "maximum": 20},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    },
+}
+MAX_K = 20
+MAX_TEXT = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """text: what the model gets; chunks: for the receipt."""
+
+    text: str
+    chunks: tuple[str, ...] = ()
+
+
+async def run_tool(
+    call: ToolCall, conn: Connection, recall: Recall, scope: Scope, top_k: int, before_seq: int
+) -> ToolResult:
+    """A model's mistakes are answered as a result it can read, never raised."""
+    if call.name != "recall_memory":
+        return ToolResult(json.dumps({"error": f"there is no tool {call.name!r}; use recall_memory"}))
+    try:
+        arguments = json.loads(call.arguments or "{}")
+        query = str(arguments["query"])
+        k = min(MAX_K, max(1, int(arguments.get("k") or top_k)))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return ToolResult(json.dumps({"error": f"arguments must be {{'query': text, 'k': number}}: {error!r}"}))
+    found = await recall.search(conn, scope, query, k, before_seq)
+    items = [
+        {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
+        for one in found
+    ]
+    return ToolResult(json.dumps({"items": items}, ensure_ascii=False), tuple(one.chunk_id for one in found))

@@ -1,0 +1,100 @@
+"""`turnlog up` as one process per home: its pid file, in the foreground and in the background."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from turnlog.agent.settings import Settings
+from turnlog.events.errors import TurnlogError
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 40.0
+POLL_S = 0.1
+
+
+class AlreadyUp(TurnlogError):
+    """`turnlog up` runs already for this data folder."""
+
+    code = "already-up"
+
+
+def pid_path(settings: Settings) -> Path:
+    return settings.home / "up.json"
+
+
+def log_path(settings: Settings) -> Path:
+    return settings.home / "turnlog.log"
+
+
+def running_pid(settings: Settings) -> int | None:
+    """The pid of this home's `up`; a file left by a crash, or a pid used anew, is none."""
+    try:
+        found = json.loads(pid_path(settings).read_text("utf-8"))
+        process = psutil.Process(int(found["pid"]))
+        return process.pid if abs(process.create_time() - float(found["created"])) < 1.0 else None
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return None
+
+
+def refuse_second(settings: Settings) -> None:
+    """Raises AlreadyUp."""
+    if (pid := running_pid(settings)) is not None and pid != os.getpid():
+        raise AlreadyUp(f"turnlog is up already for {settings.home} (pid {pid}); `turnlog down` ends it")
+
+
+@contextlib.contextmanager
+def registered(settings: Settings) -> Iterator[None]:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    created = psutil.Process().create_time()
+    pid_path(settings).write_text(json.dumps({"pid": os.getpid(), "created": created}), "utf-8")
+    try:
+        yield
+    finally:
+        pid_path(settings).unlink(missing_ok=True)
+
+
+async def start(settings: Settings) -> int:
+    """Starts `up` detached from the terminal and waits until it is ready. Raises AlreadyUp, TurnlogError."""
+    refuse_second(settings)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    with log_path(settings).open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "turnlog.consumers.cli", "up"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while running_pid(settings) is None:
+            if child.poll() is not None:
+                raise TurnlogError(f"turnlog did not start: {_last_line(log_path(settings))}")
+            await asyncio.sleep(POLL_S)
+    return child.pid
+
+
+async def stop(settings: Settings) -> int | None:
+    """Ends this home's `up`, kindly and then by force; returns its pid, None when there was none."""
+    pid = running_pid(settings)
+    if pid is None:
+        return None
+    process = psutil.Process(pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+    except psutil.TimeoutExpired:
+        process.kill()
+    return pid
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"see {path}"

@@ -1,0 +1,105 @@
+"""What commands share: options, output, errors and progress bars."""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.events.errors import TurnlogError
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:
+    """Runs a command to its exit code. Expected errors become one line; unexpected ones one line with an id."""
+    try:
+        settings = load_settings()
+        logging.basicConfig(
+            level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+        )
+        code = asyncio.run(work(settings)) or 0
+    except TurnlogError as error:
+        fail(error.code, str(error), as_json)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+    except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
+        reference = uuid.uuid4().hex[:8]
+        logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
+        fail(
+            "internal-error",
+            f"{type(error).__name__}: {error} (reference {reference}; TURNLOG_LOG_LEVEL=DEBUG shows where)",
+            as_json,
+        )
+    else:
+        raise typer.Exit(code)
+
+
+def fail(code: str, message: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False), file=sys.stderr)
+    else:
+        err.print(Text(f"error: {message} [{code}]", style="red"))
+    raise typer.Exit(1)
+
+
+def emit(document: Any) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(to_jsonable_python(document), ensure_ascii=False, indent=2) + "\n")
+
+
+def emit_line(document: Any) -> None:
+    """One JSON document on one line, for streams."""
+    sys.stdout.write(json.dumps(to_jsonable_python(document), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "", style="progress.data.speed")
+
+
+@contextmanager
+def progress(label: str, total: float | None = None) -> Iterator[Callable[[float, float | None], None]]:
+    """A bar on stderr with rate and time left; yields update(completed, total). Silent where no one watches."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+        task = bar.add_task(label, total=total)
+
+        def update(completed: float, total: float | None = None) -> None:
+            bar.update(task, completed=completed, total=total)
+
+        yield update

@@ -1,0 +1,132 @@
+"""threads, messages, context, recall: what the read models hold and what a model would see."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.events.errors import NotFound
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(threads)
+    app.command()(messages)
+    app.command()(context)
+    app.command()(recall)
+
+
+def threads(
+    user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 100,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Conversations, most recently active first."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.runtime import opened, projecting
+        from turnlog.projectors.thread_activity import list_threads
+
+        async with opened(settings) as runtime, projecting(runtime):
+            await runtime.settle(names=("thread_activity",))
+            async with runtime.pool.connection() as conn:
+                rows = await list_threads(conn, tenant or settings.tenant, user, limit)
+        if json:
+            emit(rows)
+        elif not rows:
+            out.print("no threads yet; `turnlog import FILE` or `turnlog chat` makes the first")
+        for row in () if json else rows:
+            out.print(
+                f"{row['last_active_at']:%Y-%m-%d %H:%M}  {row['message_count']:>7,}  {row['thread_id']}"
+                + (f"  ({row['label']})" if row["label"] and row["label"] != row["thread_id"] else ""),
+                markup=False,
+            )
+        return 0
+
+    run(work, json)
+
+
+def messages(
+    thread: Annotated[str, typer.Argument()],
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """A thread's transcript, oldest first."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.rendering import message_line
+        from turnlog.consumers.runtime import opened, projecting
+        from turnlog.projectors.messages import thread_messages
+
+        async with opened(settings) as runtime, projecting(runtime):
+            await runtime.settle(names=("messages",))
+            async with runtime.pool.connection() as conn:
+                rows = await thread_messages(conn, tenant or settings.tenant, thread)
+        if not rows:
+            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+        rows = rows[-limit:] if limit else rows
+        if json:
+            emit(rows)
+        for row in () if json else rows:
+            out.print(message_line(row), markup=False)
+        return 0
+
+    run(work, json)
+
+
+def context(
+    thread: Annotated[str, typer.Argument()],
+    query: Annotated[str | None, typer.Option(help="A user message to put at the end.")] = None,
+    window: Annotated[int | None, typer.Option(min=256, help="Context window in tokens.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """What a model would see of a thread now: tiers with their tokens, and the messages."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent.threads import thread_context
+        from turnlog.consumers.rendering import context_document, context_lines
+        from turnlog.consumers.runtime import opened, projecting
+
+        async with opened(settings) as runtime, projecting(runtime):
+            await runtime.settle(names=("messages", "checkpoints", "summaries", "topics"))
+            async with runtime.pool.connection() as conn:
+                found = await thread_context(
+                    conn, settings, tenant or settings.tenant, thread, query=query, window=window
+                )
+        if json:
+            emit(context_document(found))
+        for line in () if json else context_lines(found):
+            out.print(line, markup=False)
+        return 0
+
+    run(work, json)
+
+
+def recall(
+    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user.")] = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many turns; MEMORY_RECALL_TOP_K.")] = None,
+    explain: Annotated[bool, typer.Option(help="Show the parts of each score.")] = False,
+    batch: Annotated[
+        Path | None, typer.Option(help='JSON lines {"query","thread","k"}; answers as JSON lines.')
+    ] = None,
+    keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Find what was said, by meaning and by words."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.recalling import RecallCommand, recall_batch, recall_once
+
+        command = RecallCommand(tenant or settings.tenant, thread, user, k or settings.recall_top_k, keyword_only)
+        if batch is not None:
+            return await recall_batch(settings, command, batch)
+        return await recall_once(settings, command, query, explain, json)
+
+    run(work, json)

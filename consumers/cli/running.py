@@ -1,0 +1,144 @@
+"""up, down, worker, doctor: processes and servers."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import Json, emit, err, out, run
+from turnlog.events.errors import TurnlogError
+
+Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; all when not given.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+    app.command()(down)
+    app.command()(worker)
+    app.command()(doctor)
+
+
+def up(
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
+    json: Json = False,
+) -> None:
+    """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent import embedded
+        from turnlog.consumers import background
+        from turnlog.consumers.roles import ROLES, playing
+        from turnlog.consumers.runtime import opened
+
+        if detach:
+            pid = await background.start(settings)
+            where = {"pid": pid, "home": str(settings.home), "log": str(background.log_path(settings))}
+            emit(where) if json else out.print(f"turnlog runs in the background (pid {pid}); log: {where['log']}")
+            return 0
+        background.refuse_second(settings)
+        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES):
+            if not settings.nats_url or not settings.database_url:
+                await embedded.keep(settings.home)
+            with background.registered(settings):
+                ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
+                emit(ready) if json else out.print(f"turnlog is up ({', '.join(ROLES)}); Ctrl-C ends it", markup=False)
+                async with _until_signal() as stopped:
+                    await stopped.wait()
+            err.print("finishing what is under way …")
+        if not settings.nats_url or not settings.database_url:
+            await embedded.stop(settings.home)
+        return 0
+
+    run(work, json)
+
+
+def down(json: Json = False) -> None:
+    """Stop what `up` started: its roles, then the embedded servers. Data stays."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent import embedded
+        from turnlog.consumers import background
+
+        ended = await background.stop(settings)
+        await embedded.stop(settings.home)
+        emit({"stopped": True, "pid": ended}) if json else out.print("stopped")
+        return 0
+
+    run(work, json)
+
+
+def worker(
+    role: Annotated[str, typer.Argument(help="projectors, reactors, agent or analytics.")],
+    partitions: Partitions = None,
+    json: Json = False,
+) -> None:
+    """Play one role in this process until a signal."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.roles import ROLES, playing
+        from turnlog.consumers.runtime import opened
+
+        if role not in ROLES:
+            raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
+        async with opened(settings, f"turnlog-{role}") as runtime:
+            chosen = parse_partitions(partitions, runtime.log.partitions)
+            async with playing(runtime, [role], chosen):
+                emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
+                async with _until_signal() as stopped:
+                    await stopped.wait()
+        return 0
+
+    run(work, json)
+
+
+def doctor(json: Json = False) -> None:
+    """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.checkup import checkup
+
+        findings = await checkup(settings)
+        if json:
+            emit([{"check": f.check, "ok": f.ok, "detail": f.detail, "fix": f.fix} for f in findings])
+        for finding in () if json else findings:
+            mark = "ok  " if finding.ok else "FAIL"
+            out.print(f"{mark}  {finding.check:<14} {finding.detail}", markup=False)
+            if finding.fix:
+                out.print(f"      {'':<14} → {finding.fix}", markup=False)
+        return int(not all(finding.ok for finding in findings))
+
+    run(work, json)
+
+
+def parse_partitions(text: str | None, count: int) -> list[int] | None:
+    """'0-3,5' to numbers. Raises TurnlogError for what the stream does not have."""
+    if text is None:
+        return None
+    try:
+        spans = [part.split("-") for part in text.split(",")]
+        chosen = sorted({n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)})
+    except ValueError:
+        raise TurnlogError(f"cannot read partitions {text!r}; write 0-3 or 0,2") from None
+    if outside := [n for n in chosen if n not in range(count)]:
+        raise TurnlogError(f"the stream has no partition {outside[0]}, only 0 to {count - 1} (TURNLOG_PARTITIONS)")
+    return chosen
+
+
+@contextlib.asynccontextmanager
+async def _until_signal() -> AsyncIterator[asyncio.Event]:
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(name)
+
+
+def _clean(url: str) -> str:
+    return url.rsplit("@", 1)[-1]

@@ -1,0 +1,121 @@
+"""import, export, tail: conversations in and out, and the log as it happens."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import Json, Tenant, emit, emit_line, err, out, progress, run
+from turnlog.events.errors import NotFound
+
+
+def register(app: typer.Typer) -> None:
+    app.command("import")(import_file)
+    app.command("export")(export_thread)
+    app.command("tail")(tail)
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(help="The file; .gz and ChatGPT's .zip too.")],
+    format: Annotated[
+        str | None, typer.Option(help="openai, chatgpt, locomo, jsonl or memorybank; found out when not given.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
+    thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
+    tenant: Tenant = None,
+    embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 10,000 turns.")] = None,
+    json: Json = False,
+) -> None:
+    """Import conversations. The same file again adds nothing."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent.importers import Defaults
+        from turnlog.consumers.importing import ImportRequest, import_conversations
+
+        request = ImportRequest(
+            file, format, Defaults(tenant=tenant or settings.tenant, user=user, thread=thread), embed
+        )
+        with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
+            report = await import_conversations(settings, request, appended, projected, vectors)
+        for rejected in report.rejected[:20]:
+            err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
+        if json:
+            emit(report)
+        else:
+            out.print(report.sentence(), markup=False)
+        return 0
+
+    run(work, json)
+
+
+def export_thread(
+    thread: Annotated[str, typer.Argument()],
+    format: Annotated[str, typer.Option(help="jsonl (imports again to the same turns) or openai.")] = "jsonl",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Write a thread's transcript as JSON lines, or as OpenAI messages."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent.importers import export_jsonl, export_openai
+        from turnlog.consumers.runtime import opened, projecting
+        from turnlog.projectors.messages import thread_messages
+
+        async with opened(settings) as runtime, projecting(runtime):
+            await runtime.settle(names=("messages",))
+            async with runtime.pool.connection() as conn:
+                rows = await thread_messages(conn, tenant or settings.tenant, thread)
+        if not rows:
+            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+        lines = list(export_jsonl(rows, tenant=tenant or settings.tenant, thread=thread))
+        if output is not None:
+            output.write_text("".join(lines) if format == "jsonl" else _openai(export_openai(rows)), "utf-8")
+            out.print(f"wrote {len(rows)} messages to {output}", markup=False)
+        elif json or format == "openai":
+            emit(export_openai(rows) if format == "openai" else [_parsed(line) for line in lines])
+        else:
+            print("".join(lines), end="")
+        return 0
+
+    run(work, json)
+
+
+def tail(
+    start: Annotated[
+        int | None, typer.Option("--from", help="Sequence to start at; only new events if absent.")
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow ends at the log's end.")] = True,
+    thread: Annotated[str | None, typer.Option(help="Only this thread.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Show events as the log gets them (with --json one document a line)."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.runtime import opened
+        from turnlog.consumers.tailing import events_from
+
+        async with opened(settings) as runtime:
+            first = start if start is not None else await runtime.log.head() + 1
+            async for line in events_from(runtime.log, first, follow, tenant, thread):
+                if json:
+                    emit_line(line.document())
+                else:
+                    out.print(line.text(), markup=False)
+        return 0
+
+    run(work, json)
+
+
+def _openai(document: object) -> str:
+    import json
+
+    return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+
+
+def _parsed(line: str) -> object:
+    import json
+
+    return json.loads(line)

@@ -1,0 +1,187 @@
+"""The embedder: vectors into the content-addressed cache, then an event that says they are there (L7)."""
+
+import asyncio
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pgvector import HalfVector
+
+from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.models.protocol import Embedder, Usage, Vectors
+from turnlog.consumers.runtime import Runtime
+from turnlog.events.contracts import ChunksEmbedded, Event, UsageMetered
+from turnlog.projectors.vectors import NEIGHBOUR_INDEXES
+from turnlog.projectors.writer import Connection
+
+SOURCE = "turnlog/embedder"
+BATCH = 128
+LOCK = 0x656D6264
+OnProgress = Callable[[float, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    tenant: str
+    thread: str
+    user: str | None
+    chunk_id: str
+    text: str
+
+    @property
+    def text_hash(self) -> bytes:
+        return hashlib.sha256(self.text.encode()).digest()
+
+
+async def embed_pending(
+    runtime: Runtime,
+    on_progress: OnProgress = lambda done, total: None,
+    stop: asyncio.Event | None = None,
+) -> int:
+    """Embeds every chunk without a vector of the present model, newest first; returns how many.
+
+    One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set
+    or the hourly budget is spent; what is left is found again. Raises ModelError.
+    """
+    embedder = make_embedder(runtime.settings)
+    try:
+        async with runtime.pool.connection() as conn:
+            row = await (await conn.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,))).fetchone()
+            if row is None or not row[0]:
+                return 0
+            try:
+                return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event())
+            finally:
+                await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+    finally:
+        await embedder.close()
+
+
+async def _embed_all(
+    runtime: Runtime, conn: Connection, embedder: Embedder, on_progress: OnProgress, stop: asyncio.Event
+) -> int:
+    done, stuck = 0, set[str]()
+    while not stop.is_set() and (batch := await pending_chunks(conn, embedder.model, BATCH, stuck)):
+        await embed_chunks(runtime, conn, embedder, batch)
+        stuck |= await _still_pending(conn, embedder.model, batch)
+        done += len(batch)
+        on_progress(done, done + await _left(conn, embedder.model))
+    if done:
+        await conn.execute(NEIGHBOUR_INDEXES.encode())
+    return done
+
+
+async def embed_chunks(runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending]) -> None:
+    """Cache, then events, then wait until P5 shows them, so that nobody embeds the same again."""
+    events = await embedding_events(conn, embedder, batch)
+    await runtime.log.append_many(events)
+    await runtime.settle(names=("vectors",))
+
+
+async def embedding_events(conn: Connection, embedder: Embedder, batch: Sequence[Pending]) -> list[Event]:
+    """Fills the cache with what it lacks and returns one chunks_embedded a thread, and the usage if any."""
+    spent: list[Usage] = []
+    await _fill_cache(conn, embedder, batch, spent)
+    threads: defaultdict[tuple[str, str, str | None], list[str]] = defaultdict(list)
+    for one in batch:
+        threads[(one.tenant, one.thread, one.user)].append(one.chunk_id)
+    events = [_embedded(place, ids, embedder) for place, ids in threads.items()]
+    first = batch[0]
+    return events + [_metered(first, usage) for usage in spent]
+
+
+async def pending_chunks(
+    conn: Connection,
+    model: str,
+    limit: int,
+    stuck: Collection[str] = (),
+    tenant: str | None = None,
+    thread: str | None = None,
+) -> list[Pending]:
+    """Chunks with no vector of this model, the newest first; first those with none at all, found by index.
+
+    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
+    """
+    for lacking in ("embedding IS NULL", "embedding IS NOT NULL AND embedding_model <> %(model)s"):
+        rows = await conn.execute(
+            f"SELECT tenant, thread_id, user_id, id, index_text FROM memory_vectors WHERE {lacking} "
+            "AND (%(thread)s::text IS NULL OR (tenant = %(tenant)s AND thread_id = %(thread)s)) "
+            "AND id <> ALL(%(stuck)s) ORDER BY seq DESC, piece LIMIT %(limit)s".encode(),
+            {"model": model, "limit": limit, "stuck": list(stuck), "tenant": tenant, "thread": thread},
+        )
+        if found := await rows.fetchall():
+            return [Pending(*row) for row in found]
+    return []
+
+
+async def _still_pending(conn: Connection, model: str, batch: Sequence[Pending]) -> set[str]:
+    rows = await conn.execute(
+        "SELECT id FROM memory_vectors WHERE id = ANY(%s) AND embedding_model IS DISTINCT FROM %s",
+        ([one.chunk_id for one in batch], model),
+    )
+    return {chunk_id for (chunk_id,) in await rows.fetchall()}
+
+
+async def _fill_cache(conn: Connection, embedder: Embedder, batch: Sequence[Pending], spent: list[Usage]) -> None:
+    texts = {one.text_hash: one.text for one in batch}
+    rows = await conn.execute(
+        "SELECT text_hash FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",
+        (embedder.model, list(texts)),
+    )
+    known = {bytes(found) for (found,) in await rows.fetchall()}
+    missing = {key: text for key, text in texts.items() if key not in known}
+    if missing:
+        await _store(conn, embedder.model, list(missing), await _embed(embedder, list(missing.values()), spent))
+
+
+async def _embed(embedder: Embedder, texts: list[str], spent: list[Usage]) -> Vectors:
+    return await embedder.embed_passages(texts, spent.append)
+
+
+async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vectors) -> None:
+    await conn.cursor().executemany(
+        "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec) ON CONFLICT DO NOTHING",
+        [(model, key, HalfVector(vector).to_text()) for key, vector in zip(hashes, vectors, strict=True)],
+    )
+
+
+async def _left(conn: Connection, model: str) -> int:
+    rows = await conn.execute(
+        "SELECT count(*) FROM memory_vectors WHERE embedding IS NULL OR embedding_model <> %s", (model,)
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
+
+
+def _embedded(place: tuple[str, str, str | None], ids: list[str], embedder: Embedder) -> Event:
+    tenant, thread, user = place
+    return Event(
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=tenant,
+        thread=thread,
+        user=user,
+        data=ChunksEmbedded(model=embedder.model, dimensions=embedder.dimensions, chunk_ids=tuple(ids)),
+    )
+
+
+def _metered(place: Pending, usage: Usage) -> Event:
+    return Event(
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=place.tenant,
+        thread=place.thread,
+        user=place.user,
+        data=UsageMetered(
+            purpose="embedding",
+            provider=usage.provider,
+            model=usage.model,
+            calls=usage.calls,
+            tokens_in=usage.tokens_in,
+            tokens_out=usage.tokens_out,
+            cost_usd=usage.cost_usd,
+            latency_ms=usage.latency_ms,
+        ),
+    )

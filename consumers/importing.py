@@ -1,0 +1,156 @@
+"""Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+from turnlog.agent.importers import Defaults, Format, Rejected, Skipped, events, read
+from turnlog.agent.settings import Settings
+from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.events.contracts import Event
+from turnlog.events.errors import EventTooLarge, InvalidEvent
+from turnlog.events.publish import Appended
+from turnlog.projectors.lag import NotProjectedInTime, lag
+from turnlog.projectors.writer import Connection
+
+BATCH = 1_000
+MAX_SILENT_WAITS = 120
+WAIT_FOR_VECTORS_UP_TO = 10_000
+OnProgress = Callable[[float, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """embed: wait for vectors; None decides by the number of new turns."""
+
+    path: Path
+    format: str | None
+    defaults: Defaults
+    embed: bool | None = None
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did. turns: new ones; known: turns that the log held already."""
+
+    file: str
+    turns: int = 0
+    known: int = 0
+    threads: int = 0
+    last_seq: int = 0
+    embedded: int = 0
+    skipped: int = 0
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        parts = [f"imported {self.turns:,} new turns in {self.threads:,} threads from {self.file}"]
+        if self.known:
+            parts.append(f"{self.known:,} were there already")
+        if self.embedded:
+            parts.append(f"{self.embedded:,} chunks embedded")
+        if self.skipped:
+            parts.append(f"{self.skipped:,} left out on purpose")
+        if self.rejected:
+            parts.append(f"{len(self.rejected):,} rejected")
+        return "; ".join(parts) + "."
+
+
+async def import_conversations(
+    settings: Settings, request: ImportRequest, appended: OnProgress, projected: OnProgress, vectors: OnProgress
+) -> ImportReport:
+    """Raises ImportFailed for a file that is none of ours; single bad pieces are in the report."""
+    report = ImportReport(request.path.name)
+    async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
+        await runtime.settle(timeout_s=600)
+        await _append_all(runtime, request, report, appended)
+        await _settle(runtime, projected)
+        if report.turns and _wants_vectors(request, report):
+            from turnlog.consumers.embedding import embed_pending
+
+            report.embedded = await embed_pending(runtime, vectors)
+    return report
+
+
+def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
+    return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
+
+
+async def _append_all(runtime: Runtime, request: ImportRequest, report: ImportReport, appended: OnProgress) -> None:
+    threads: set[str] = set()
+    async with runtime.pool.connection() as conn:
+        for batch in _batches(request, report):
+            known = await _known(conn, runtime.log.partitions, [event.id for event in batch])
+            new = [event for event in batch if event.id not in known]
+            for event, done in zip(new, await _append(runtime, new, report), strict=True):
+                if done is not None:
+                    report.last_seq = done.seq
+                    threads.add(event.thread)
+                    report.turns += event.type == "turn_recorded" and not done.duplicate
+            report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
+                event.type == "turn_recorded" for event in new
+            )
+            appended(report.turns + report.known, None)
+    report.threads = len(threads)
+
+
+async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
+    """A batch at once; when one event of it cannot be stored, one by one, so that only that one is rejected."""
+    try:
+        return list(await runtime.log.append_many(new))
+    except (InvalidEvent, EventTooLarge):
+        return [await _append_one(runtime, event, report) for event in new]
+
+
+async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> Appended | None:
+    try:
+        return await runtime.log.append(event)
+    except (InvalidEvent, EventTooLarge) as error:
+        source = getattr(event.data, "source_id", None)
+        report.rejected.append(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
+        return None
+
+
+def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
+    batch: list[Event] = []
+    items = read(request.path, cast(Format | None, request.format), request.defaults)
+    for item in events(items, request.defaults.tenant):
+        match item:
+            case Rejected():
+                report.rejected.append(item)
+            case Skipped():
+                report.skipped += 1
+            case _:
+                batch.append(item)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _known(conn: Connection, partitions: int, ids: list[UUID]) -> set[UUID]:
+    rows = await conn.execute(
+        "SELECT event_id FROM event_ids WHERE partition = ANY(%s) AND event_id = ANY(%s)",
+        (list(range(partitions)), ids),
+    )
+    return {event_id for (event_id,) in await rows.fetchall()}
+
+
+async def _settle(runtime: Runtime, projected: OnProgress) -> None:
+    """Waits as long as the read models move; a minute without a move is an error with its cause."""
+    reached, silent = -1, 0
+    while True:
+        async with runtime.pool.connection() as conn:
+            lags = await lag(runtime.log, conn)
+        position = min((one.position for one in lags), default=0)
+        projected(position, max((one.head for one in lags), default=0))
+        silent = 0 if position > reached else silent + 1
+        reached = position
+        try:
+            await runtime.settle(timeout_s=0.5)
+            return
+        except NotProjectedInTime:
+            if silent > MAX_SILENT_WAITS:
+                raise

@@ -1,0 +1,123 @@
+"""What was delivered and is not done yet: grouped by thread, worked through, acknowledged only when done."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from faststream.nats import NatsMessage
+
+from turnlog.events.subjects import parse_stored
+
+logger = logging.getLogger("turnlog.consumers")
+HEARTBEAT_S = 10.0
+RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message that waits for its work. place: (tenant, thread token)."""
+
+    message: NatsMessage
+    place: tuple[str, str]
+    partition: int
+    seq: int
+    attempt: int
+
+
+class Later(Exception):
+    """The work cannot be done now; deliver it again after `seconds`."""
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+Work = Callable[[list[Delivery]], Awaitable[None]]
+
+
+class Inbox:
+    """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
+
+    work returns when the deliveries are done; Later or any other exception has them delivered again.
+    """
+
+    def __init__(self, name: str, work: Work, parallel: int = 1) -> None:
+        self.name, self._work, self._parallel = name, work, parallel
+        self._waiting: dict[tuple[str, str], list[Delivery]] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._arrived = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, message: NatsMessage) -> None:
+        subject = parse_stored(message.raw_message.subject)
+        about = message.raw_message.metadata
+        place = (subject.tenant, subject.thread_token)
+        delivery = Delivery(message, place, subject.partition, about.sequence.stream, about.num_delivered or 1)
+        self._waiting.setdefault(place, []).append(delivery)
+        self._arrived.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stop; the work under way is finished, what waits is left to be delivered again."""
+        beat = asyncio.create_task(self._heartbeat())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                self._start_ready()
+                arrived = asyncio.create_task(self._arrived.wait())
+                await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+                arrived.cancel()
+            await asyncio.gather(*self._tasks)
+        finally:
+            for task in (beat, stopping):
+                task.cancel()
+
+    def _start_ready(self) -> None:
+        self._arrived.clear()
+        for place in list(self._waiting):
+            if len(self._busy) >= self._parallel:
+                return
+            if place in self._busy:
+                continue
+            task = asyncio.create_task(self._do(place, self._waiting.pop(place)))
+            self._busy.add(place)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, place: tuple[str, str], deliveries: list[Delivery]) -> None:
+        beat = asyncio.create_task(self._keep(deliveries))
+        try:
+            await self._work(deliveries)
+            for delivery in deliveries:
+                await delivery.message.ack()
+        except Later as later:
+            logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
+            await self._again(deliveries, later.seconds)
+        except Exception as error:  # one thread's failure must not end the role; the work is delivered again
+            logger.warning("%s failed on %s: %s: %s", self.name, place[1], type(error).__name__, error)
+            await self._again(deliveries, RETRY_S * min(deliveries[0].attempt, 12))
+        finally:
+            beat.cancel()
+            self._busy.discard(place)
+
+    async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
+        with contextlib.suppress(Exception):  # not told: the server delivers again after its ack wait
+            for delivery in deliveries:
+                await delivery.message.nack(delay=seconds)
+
+    async def _keep(self, deliveries: list[Delivery]) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await _in_progress(deliveries)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
+
+
+async def _in_progress(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        with contextlib.suppress(Exception):  # a lost server: the delivery will come again
+            await delivery.message.in_progress()

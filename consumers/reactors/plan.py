@@ -1,0 +1,73 @@
+"""What is due for a thread: a pure decision from its facts (C6, A 3.1, D 2.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.settings import Settings
+from turnlog.projectors.message import Message
+
+UPDATE_AFTER = 5
+PRUNE_BUFFER = 20
+TAG_AFTER = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A thread's conversation state, oldest first, and how far its derived results reach (sequences)."""
+
+    messages: Sequence[Message]
+    summarised_through: int
+    tagged_through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sequences up to which each is due; None: not due. prune implies the others reach at least as far."""
+
+    summarise_through: int | None = None
+    tag_through: int | None = None
+    prune_through: int | None = None
+
+    @property
+    def nothing(self) -> bool:
+        return self.summarise_through is None and self.tag_through is None and self.prune_through is None
+
+
+def plan(facts: Facts, settings: Settings) -> Plan:
+    prune = prune_through(facts.messages, settings.max_messages_per_thread)
+    if prune is not None:
+        return Plan(
+            prune if facts.summarised_through < prune and settings.enable_summary else None,
+            prune if facts.tagged_through < prune else None,
+            prune,
+        )
+    return Plan(_summarise_through(facts, settings), _tag_through(facts))
+
+
+def prune_through(messages: Sequence[Message], limit: int) -> int | None:
+    """Over the limit the oldest N = total − limit + 20 go (A 3.1); a call and its result go together (C4)."""
+    if len(messages) <= limit:
+        return None
+    count = len(messages) - limit + PRUNE_BUFFER
+    while count < len(messages) and _answers_a_call(messages[count]):
+        count += 1
+    return messages[count - 1].seq
+
+
+def _answers_a_call(message: Message) -> bool:
+    if message.role == "tool":
+        return True
+    return isinstance(message.content, list) and any(b.get("type") == "tool_result" for b in message.content)
+
+
+def _summarise_through(facts: Facts, settings: Settings) -> int | None:
+    """The newest turns stay out, since a context shows them in full anyway."""
+    if not settings.enable_summary or len(facts.messages) < settings.summary_threshold:
+        return None
+    older = [m for m in facts.messages[: -settings.full_recent_count] if m.seq > facts.summarised_through]
+    return older[-1].seq if len(older) >= UPDATE_AFTER else None
+
+
+def _tag_through(facts: Facts) -> int | None:
+    untagged = [m for m in facts.messages if m.seq > facts.tagged_through]
+    return untagged[-1].seq if len(untagged) >= TAG_AFTER else None

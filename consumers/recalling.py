@@ -1,0 +1,110 @@
+"""The recall command: one question, or a file of them."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import emit, emit_line, err, out
+from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.chunk_lookup import Scope
+
+
+class BadQuery(TurnlogError):
+    """A recall query lacks its text or its scope."""
+
+    code = "bad-query"
+
+
+@dataclass(frozen=True, slots=True)
+class RecallCommand:
+    tenant: str
+    thread: str | None
+    user: str | None
+    k: int
+    keyword_only: bool
+
+
+async def recall_once(
+    settings: Settings, command: RecallCommand, query: str | None, explain: bool, as_json: bool
+) -> int:
+    if not query:
+        raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
+    async with opened(settings) as runtime, projecting(runtime):
+        await runtime.settle(names=("vectors",))
+        recall = make_recall(settings, command.keyword_only)
+        started = time.perf_counter()
+        items = await _search(runtime, recall, _scope(command, command.thread), query, command.k)
+        milliseconds = (time.perf_counter() - started) * 1000
+    if recall.degraded:
+        err.print(recall.degraded, markup=False)
+    if as_json:
+        documents = [item.document(explain) for item in items]
+        emit({"query": query, "items": documents, "milliseconds": round(milliseconds, 1), "degraded": recall.degraded})
+    elif not items:
+        out.print("nothing found")
+    for item in () if as_json else items:
+        out.print(_line(item, explain), markup=False)
+    return 0
+
+
+async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -> int:
+    """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
+    bad = 0
+    async with opened(settings) as runtime, projecting(runtime):
+        await runtime.settle(names=("vectors",))
+        recall = make_recall(settings, command.keyword_only)
+        for number, line in _lines(path):
+            try:
+                emit_line(await _answer(runtime, recall, command, line))
+            except (BadQuery, ValueError) as error:
+                bad += 1
+                emit_line({"line": number, "error": str(error), "items": []})
+    return int(bad > 0)
+
+
+def make_recall(settings: Settings, keyword_only: bool = False) -> Recall:
+    return Recall(None if keyword_only else make_embedder(settings))
+
+
+async def _answer(runtime: Runtime, recall: Recall, command: RecallCommand, line: str) -> dict[str, Any]:
+    asked = json.loads(line)
+    if not isinstance(asked, dict) or not isinstance(asked.get("query"), str):
+        raise BadQuery('a line must be an object with "query", "thread" (or "user") and "k"')
+    k = int(asked.get("k") or command.k)
+    scope = _scope(command, asked.get("thread") or command.thread, asked.get("user"))
+    items = await _search(runtime, recall, scope, asked["query"], k)
+    return {**asked, "k": k, "items": [item.document() for item in items]}
+
+
+def _scope(command: RecallCommand, thread: str | None, user: str | None = None) -> Scope:
+    user = user or command.user
+    if thread is None and user is None:
+        raise BadQuery("say where to look: a thread, or a user for all of theirs")
+    return Scope(command.tenant, thread, None if thread is not None else user)
+
+
+async def _search(runtime: Runtime, recall: Recall, scope: Scope, query: str, k: int) -> list[Recalled]:
+    async with runtime.pool.connection() as conn:
+        return await recall.search(conn, scope, query, k)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadQuery(f"cannot read {path}: {error}") from error
+    return ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
+
+
+def _line(item: Recalled, explain: bool) -> str:
+    source = f" {item.source_id}" if item.source_id else ""
+    parts = "  (" + ", ".join(f"{k} {v:+.2f}" for k, v in item.parts.items()) + ")" if explain else ""
+    text = " ".join(item.text.split())
+    return f"{item.score:7.2f}  {item.seq:>7}{source}  {item.time:%Y-%m-%d}  {item.speaker}: {text}{parts}"

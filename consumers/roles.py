@@ -1,0 +1,81 @@
+"""The roles a process can play: projectors, reactors, agent, analytics. `turnlog up` plays them all."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.factory import make_models
+from turnlog.consumers.analytics import analytics
+from turnlog.consumers.answering.agent import NAME as AGENT
+from turnlog.consumers.answering.agent import AgentConsumer
+from turnlog.consumers.app import make_broker, subscribe
+from turnlog.consumers.embedding import embed_pending
+from turnlog.consumers.inbox import Inbox
+from turnlog.consumers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.reactors.memory import MemoryReactor
+from turnlog.consumers.runtime import Runtime, projecting
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import type_filter
+
+logger = logging.getLogger("turnlog.consumers")
+ROLES = ("projectors", "reactors", "agent", "analytics")
+EMBED_POLL_S = 2.0
+AGENT_PARALLEL = 8
+
+
+@contextlib.asynccontextmanager
+async def playing(
+    runtime: Runtime, roles: Sequence[str], partitions: Sequence[int] | None = None
+) -> AsyncIterator[None]:
+    """Plays the roles while the block runs; at its end the work under way is finished first."""
+    async with contextlib.AsyncExitStack() as stack:
+        if "projectors" in roles:
+            await stack.enter_async_context(projecting(runtime, partitions))
+        if "reactors" in roles or "agent" in roles:
+            await stack.enter_async_context(_models_at_work(runtime, roles))
+        if "analytics" in roles:
+            await stack.enter_async_context(analytics(runtime))
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
+    models, stop = make_models(runtime.settings), asyncio.Event()
+    broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles))
+    inboxes: list[Inbox] = []
+    tasks: list[asyncio.Task[None]] = []
+    if "reactors" in roles:
+        inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
+        subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
+        tasks.append(asyncio.create_task(_embed(runtime, stop)))
+    if "agent" in roles:
+        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL))
+        subscribe(broker, type_filter("answer_requested"), inboxes[-1])
+    tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
+    try:
+        await broker.start()
+        yield
+    finally:
+        stop.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await broker.stop()
+        await models.close()
+
+
+async def _embed(runtime: Runtime, stop: asyncio.Event) -> None:
+    """Looks for chunks without vectors now and then; a dead model or database is a pause, not an end."""
+    pause = EMBED_POLL_S
+    while not stop.is_set():
+        try:
+            await embed_pending(runtime, stop=stop)
+            pause = EMBED_POLL_S
+        except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
+            logger.warning("embedder waits: %s", error)
+            pause = min(pause * 2, 60.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stop.wait()

@@ -1,0 +1,105 @@
+"""The composition root: settings → servers → log, database and models → roles, and back in reverse order."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from turnlog.agent import embedded
+from turnlog.agent.settings import Settings
+from turnlog.events.log import Log
+from turnlog.migrations.upgrade import upgrade
+from turnlog.projectors.database import connect, search_path_option
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.lag import NotProjectedInTime, wait_for
+from turnlog.projectors.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.writer import Connection
+
+Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+
+
+@dataclass(slots=True)
+class Runtime:
+    """Everything a command or a worker needs. pool: for lookups; its connections are autocommit."""
+
+    settings: Settings
+    nats_url: str
+    database_url: str
+    log: Log
+    pool: Pool
+    started: tuple[str, ...] = ()
+    runners: list[Runner] = field(default_factory=list)
+
+    async def settle(self, timeout_s: float = 60.0, names: Sequence[str] = tuple(BY_NAME)) -> None:
+        """Waits until the named projections have applied all that is in the log now. Raises NotProjectedInTime."""
+        async with self.pool.connection() as conn:
+            for partition in range(self.log.partitions):
+                await self._wait(conn, partition, tuple(names), timeout_s)
+
+    async def _wait(self, conn: Connection, partition: int, names: tuple[str, ...], timeout_s: float) -> None:
+        try:
+            await wait_for(conn, names, partition, await self.log.partition_head(partition), timeout_s)
+        except NotProjectedInTime as error:
+            causes = [runner.last_error for runner in self.runners if runner.last_error]
+            if not causes:
+                raise
+            raise NotProjectedInTime(f"{error} Last error: {causes[0]}") from error
+
+
+@contextlib.asynccontextmanager
+async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
+    """The servers the settings name, or the embedded ones, held by a lease while the block runs."""
+    if settings.nats_url and settings.database_url:
+        yield embedded.Servers(settings.nats_url, settings.database_url, ())
+        return
+    async with embedded.lease(settings.home):
+        own = await embedded.start(settings.home)
+        yield embedded.Servers(
+            settings.nats_url or own.nats_url, settings.database_url or own.database_url, own.started
+        )
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Runtime]:
+    """Servers, a migrated database, the log and a pool; no role runs yet. Raises TurnlogErrors."""
+    async with servers(settings) as where:
+        await asyncio.to_thread(upgrade, where.database_url)
+        log = await Log.connect(where.nats_url, settings.stream, name)
+        try:
+            async with connection_pool(where.database_url) as pool:
+                yield Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
+        finally:
+            await log.close()
+
+
+@contextlib.asynccontextmanager
+async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
+    await (await connect(database_url)).close()
+    pool: Pool = AsyncConnectionPool(
+        database_url,
+        min_size=1,
+        max_size=8,
+        open=False,
+        kwargs={"autocommit": True, "options": search_path_option(), "prepare_threshold": 3},
+    )
+    async with pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
+async def projecting(runtime: Runtime, partitions: Sequence[int] | None = None) -> AsyncIterator[None]:
+    """Runs the projectors in this process. Where another process already does, these stand by."""
+    chosen = range(runtime.log.partitions) if partitions is None else partitions
+    runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition) for partition in chosen]
+    runtime.runners.extend(runners)
+    tasks = [asyncio.create_task(runner.run(), name=f"projectors-{at}") for at, runner in enumerate(runners)]
+    try:
+        yield
+    finally:
+        for runner in runners:
+            runner.stop()
+        await asyncio.gather(*tasks)

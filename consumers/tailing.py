@@ -1,0 +1,78 @@
+"""The log as a stream of short lines, undecodable events included."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.events.errors import GapInLog
+from turnlog.events.log import Log
+from turnlog.events.read import OrderedReader, Stored
+from turnlog.events.subjects import STORED_PREFIX, parse_stored, tenant_filter, thread_filter
+
+LINE_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message. body: its JSON, or None where it is none."""
+
+    stored: Stored
+    body: dict[str, Any] | None
+
+    def document(self) -> dict[str, Any]:
+        place = parse_stored(self.stored.subject)
+        return {
+            "seq": self.stored.seq,
+            "stored_at": self.stored.stored_at,
+            "partition": place.partition,
+            "type": place.type,
+            "event": self.body if self.body is not None else self.stored.body.decode("utf-8", "replace"),
+        }
+
+    def text(self) -> str:
+        place, event = parse_stored(self.stored.subject), self.body or {}
+        thread = str(event.get("thread", place.thread_token))
+        data = json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False)
+        short = data if len(data) <= LINE_CHARS else data[:LINE_CHARS] + "…"
+        return f"{self.stored.seq:>8}  {self.stored.stored_at:%H:%M:%S}  {place.type:<16}  {thread[:24]:<24}  {short}"
+
+
+async def events_from(
+    log: Log, start: int, follow: bool, tenant: str | None, thread: str | None
+) -> AsyncIterator[Line]:
+    """Events from a sequence; for ever with follow, which also outlives a lost server."""
+    head, position = await log.head(), start
+    filters = [_filter(tenant, thread)]
+    while True:
+        try:
+            async with OrderedReader(log.nc, filters, position) as reader:
+                while follow or (reader.pending_at_start and position <= head):
+                    for stored in await reader.batch():
+                        yield Line(stored, _json(stored.body))
+                        position = stored.seq + 1
+                        if not follow and (stored.pending == 0 or position > head):
+                            return
+                return
+        except GapInLog:
+            continue
+
+
+async def line_at(log: Log, seq: int) -> Line:
+    """Raises NotFound."""
+    stored = await log.stored(seq)
+    return Line(stored, _json(stored.body))
+
+
+def _filter(tenant: str | None, thread: str | None) -> str:
+    if thread is not None:
+        return thread_filter(tenant or "default", thread)
+    return tenant_filter(tenant) if tenant else f"{STORED_PREFIX}.>"
+
+
+def _json(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

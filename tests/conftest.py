@@ -1,0 +1,163 @@
+"""Real servers for every test: those of the environment, or containers, or the embedded ones."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import nats
+import pytest
+from nats.js.errors import NotFoundError
+from places import database_at, execute, left_behind
+
+from turnlog.agent.embedded import lease, start
+from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import STREAM
+from turnlog.migrations.upgrade import upgrade
+from turnlog.projectors.database import connect
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.writer import Connection
+
+Settled = Callable[..., Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TestServers:
+    """What the tests of this session run on; both are theirs alone."""
+
+    __test__ = False
+
+    nats_url: str
+    database_url: str
+
+
+@pytest.fixture(scope="session")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TestServers]:
+    """NATS_URL and DATABASE_URL when both are set; else containers when Docker answers; else embedded servers."""
+    given = os.environ.get("NATS_URL"), os.environ.get("DATABASE_URL")
+    if given[0] and given[1]:
+        await refuse_a_log_in_use(given[0])
+        yield TestServers(given[0], given[1])
+    elif docker_answers():
+        with containers() as found:
+            yield found
+    else:
+        async with embedded(tmp_path_factory.mktemp("servers") / "home") as found:
+            yield found
+
+
+@pytest.fixture(scope="session")
+async def template(servers: TestServers) -> AsyncIterator[str]:
+    """The name of a migrated, empty database that others are copied from."""
+    name = f"turnlog_template_{uuid.uuid4().hex[:12]}"
+    await execute(servers.database_url, f"CREATE DATABASE {name}")
+    await asyncio.to_thread(upgrade, database_at(servers.database_url, name))
+    yield name
+    await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
+    """A fresh, migrated database of this test alone."""
+    name = f"turnlog_test_{uuid.uuid4().hex[:12]}"
+    await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield database_at(servers.database_url, name)
+    await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+async def nats_url(servers: TestServers) -> str:
+    """The NATS server without any log: tests run one after another, so each gets an empty one."""
+    async with await nats.connect(servers.nats_url) as client:
+        try:
+            await client.jetstream().delete_stream(STREAM)
+        except NotFoundError:
+            pass  # nobody asked for a log before
+    return servers.nats_url
+
+
+@pytest.fixture
+async def log(nats_url: str) -> AsyncIterator[Log]:
+    """An empty log."""
+    found = await Log.connect(nats_url, StreamOptions())
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Connection]:
+    async with await connect(database_url) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def running_projectors(log: Log, database_url: str) -> AsyncIterator[Runner]:
+    """All projections of the one partition follow the log while the test runs."""
+    runner = Runner(log, database_url, PROJECTIONS, 0)
+    task = asyncio.create_task(runner.run())
+    yield runner
+    runner.stop()
+    await task
+
+
+@pytest.fixture
+def settled(log: Log, db: Connection) -> Settled:
+    """await settled() returns when every projection (or those named) applied all that is in the log now."""
+
+    async def wait(*names: str) -> None:
+        await wait_for(db, names or tuple(BY_NAME), 0, await log.partition_head(0))
+
+    return wait
+
+
+@asynccontextmanager
+async def embedded(home: Path) -> AsyncIterator[TestServers]:
+    async with lease(home):
+        found = await start(home)
+        yield TestServers(found.nats_url, found.database_url)
+    assert left_behind(home) == []
+
+
+def docker_answers() -> bool:
+    if not (os.environ.get("DOCKER_HOST") or Path("/var/run/docker.sock").exists()):
+        return False
+    import docker
+
+    try:
+        docker.from_env(timeout=3).close()
+    except docker.errors.DockerException:
+        return False
+    return True
+
+
+@contextmanager
+def containers() -> Iterator[TestServers]:
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    broker = DockerContainer("nats:2.15").with_command("-js").with_exposed_ports(4222)
+    database = DockerContainer("pgvector/pgvector:pg18").with_env("POSTGRES_HOST_AUTH_METHOD", "trust")
+    broker.waiting_for(LogMessageWaitStrategy("Server is ready"))
+    database.with_exposed_ports(5432).waiting_for(LogMessageWaitStrategy("listening on IPv4 address .*5432"))
+    with broker, database:
+        yield TestServers(
+            f"nats://{broker.get_container_host_ip()}:{broker.get_exposed_port(4222)}",
+            f"postgresql://postgres@{database.get_container_host_ip()}:{database.get_exposed_port(5432)}/postgres",
+        )
+
+
+async def refuse_a_log_in_use(nats_url: str) -> None:
+    """Tests delete the stream; a log that somebody uses must not be lost to a forgotten variable."""
+    async with await nats.connect(nats_url) as client:
+        try:
+            state = (await client.jetstream().stream_info(STREAM)).state
+        except NotFoundError:
+            return
+    if state.messages:
+        pytest.exit(f"NATS_URL has a stream {STREAM} of {state.messages} events; tests would delete it", 2)

@@ -1,0 +1,240 @@
+"""Appending to a real JetStream: every event is stored once, in order, whatever happens on the way (L4)."""
+
+import asyncio
+
+import pytest
+from places import now
+from samples import turn
+
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Event, TurnRecorded
+from turnlog.events.errors import (
+    EventTooLarge,
+    InvalidEvent,
+    InvalidToken,
+    LogFull,
+    LogUnavailable,
+    StreamDrift,
+    WrongExpectedVersion,
+)
+from turnlog.events.log import Log, connect_nats
+from turnlog.events.stream import StreamOptions, stream_config
+from turnlog.events.subjects import STREAM, publish_subject
+
+
+async def texts(log: Log, thread: str = "t") -> list[object]:
+    return [r.event.data.content async for r in log.read_thread("default", thread) if is_turn(r.event)]
+
+
+def is_turn(event: Event) -> bool:
+    return isinstance(event.data, TurnRecorded)
+
+
+def turns(n: int, thread: str = "t") -> list[Event]:
+    return [turn(str(i), thread=thread) for i in range(n)]
+
+
+async def forget_recent_ids(log: Log) -> None:
+    """Ends the deduplication window, as two minutes of waiting would."""
+    js = log.nc.jetstream()
+    config = (await js.stream_info(STREAM)).config
+    config.duplicate_window = 0.1
+    await js.update_stream(config)
+    await asyncio.sleep(0.3)
+
+
+async def test_an_append_answers_with_its_place_and_its_retry_with_the_same(log: Log) -> None:
+    event = turn()
+    first = await log.append(event)
+    again = await log.append(event)
+    assert (first.event_id, first.seq, first.duplicate) == (event.id, 1, False)
+    assert (again.seq, again.duplicate) == (1, True)
+    assert await texts(log) == ["hello"]
+
+
+async def test_an_event_comes_back_as_it_was(log: Log) -> None:
+    event = turn("你好 a\0b", thread="a.b *> 🎓", tenant="acme", user="ann")
+    await log.append(event)
+    (found,) = [r async for r in log.read_thread("acme", "a.b *> 🎓")]
+    assert (found.event, found.seq, found.partition) == (event, 1, 0)
+    assert abs((found.stored_at - now()).total_seconds()) < 60
+
+
+async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> None:
+    assert (await log.append(turn("a"), expected=0)).seq == 1
+    await log.append(turn("other", thread="u"))
+    results = await asyncio.gather(
+        *(log.append(turn(text), expected=1) for text in ("b", "c")), return_exceptions=True
+    )
+    assert sorted(type(result).__name__ for result in results) == ["Appended", "WrongExpectedVersion"]
+    assert len(await texts(log)) == 2
+
+
+async def test_a_stale_expectation_names_the_way_out(log: Log) -> None:
+    await log.append(turn())
+    with pytest.raises(WrongExpectedVersion, match="moved on since sequence 0.*read it again"):
+        await log.append(turn(), expected=0)
+    with pytest.raises(WrongExpectedVersion):
+        await log.append_many(turns(3), expected=0)
+    assert await texts(log) == ["hello"]
+
+
+async def test_the_retry_of_an_expected_append_is_no_conflict_with_itself(log: Log) -> None:
+    event = turn()
+    await log.append(event, expected=0)
+    await log.append(turn("next"))
+    again = await log.append(event, expected=0)
+    assert (again.seq, again.duplicate) == (1, True)
+
+
+async def test_neither_is_one_that_comes_long_after_the_deduplication_window(log: Log) -> None:
+    event = turn()
+    await log.append(event, expected=0)
+    await forget_recent_ids(log)
+    assert (await log.append(event, expected=0)).duplicate
+    assert await texts(log) == ["hello"]
+
+
+async def test_an_expected_batch_guards_the_thread_of_its_first_event(log: Log) -> None:
+    await log.append_many(turns(3), expected=0)
+    head = await log.thread_head("default", "t")
+    assert [a.seq for a in await log.append_many(turns(2), expected=head)] == [4, 5]
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(log: Log) -> None:
+    with pytest.raises(InvalidToken):
+        await log.append_many([*turns(3), turn(thread="")])
+    with pytest.raises(EventTooLarge):
+        await log.append_many([*turns(3), turn("x" * 20_000_000)])
+    with pytest.raises(InvalidEvent):
+        await log.append_many([*turns(3), turn("\ud800")])
+    assert await log.head() == 0
+
+
+async def test_a_batch_with_ids_already_stored_adds_only_the_new_ones(log: Log) -> None:
+    events = turns(6)
+    await log.append_many(events[1:3])
+    await log.append(events[4])
+    results = await log.append_many(events)
+    assert [a.duplicate for a in results] == [False, True, True, False, True, False]
+    assert [a.event_id for a in results] == [event.id for event in events]
+    assert sorted(str(text) for text in await texts(log)) == [str(i) for i in range(6)]
+
+
+async def test_the_same_event_twice_in_one_batch_is_one_event(log: Log) -> None:
+    event = turn()
+    results = await log.append_many([event, turn("b"), event])
+    assert [a.seq for a in results] == [1, 2, 1]
+    assert await texts(log) == ["hello", "b"]
+
+
+async def test_more_events_than_one_batch_holds_keep_their_order(log: Log) -> None:
+    events = turns(2 * MAX_BATCH + 7)
+    results = await log.append_many(events)
+    assert [a.seq for a in results] == list(range(1, len(events) + 1))
+    assert await texts(log) == [str(i) for i in range(len(events))]
+    assert all(a.duplicate for a in await log.append_many(events))
+
+
+async def test_five_thousand_concurrent_appends_share_syncs_and_keep_each_callers_order(log: Log) -> None:
+    async def caller(name: str) -> list[int]:
+        return [(await log.append(turn(str(i), thread=name))).seq for i in range(10)]
+
+    sequences = await asyncio.gather(*(caller(f"caller-{n}") for n in range(500)))
+    assert sorted(seq for mine in sequences for seq in mine) == list(range(1, 5001))
+    assert all(mine == sorted(mine) for mine in sequences)
+    assert await texts(log, "caller-7") == [str(i) for i in range(10)]
+
+
+async def test_one_bad_event_among_concurrent_appends_fails_alone(log: Log) -> None:
+    results = await asyncio.gather(
+        *(log.append(event) for event in [*turns(20), turn(thread="")]), return_exceptions=True
+    )
+    assert [type(r).__name__ for r in results] == ["Appended"] * 20 + ["InvalidToken"]
+
+
+async def test_a_caller_who_gives_up_waiting_takes_nobody_along(log: Log) -> None:
+    waiting = [asyncio.create_task(log.append(event)) for event in turns(10)]
+    await asyncio.sleep(0)
+    waiting[3].cancel()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(r).__name__ for r in results].count("Appended") == 9
+
+
+async def test_a_turn_of_twenty_megabytes_is_refused_with_what_to_do(log: Log) -> None:
+    with pytest.raises(EventTooLarge, match=r"20,000,\d{3} bytes; the server takes .* image block"):
+        await log.append(turn("x" * 20_000_000))
+    assert await log.head() == 0
+
+
+async def test_turns_that_just_fit_are_batched_by_size(log: Log) -> None:
+    events = [turn("x" * 7_000_000) for _ in range(5)]
+    assert [a.seq for a in await log.append_many(events)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_full_stream_refuses_and_keeps_every_event_it_took(nats_url: str) -> None:
+    small = StreamOptions(max_bytes=60_000)
+    log = await Log.connect(nats_url, small)
+    try:
+        taken = 0
+        with pytest.raises(LogFull, match="TURNLOG_STREAM_MAX_BYTES"):
+            for i in range(100):
+                await log.append(turn(f"{i} " + "x" * 2_000))
+                taken += 1
+        with pytest.raises(LogFull):
+            await log.append_many(turns(50))
+        assert taken > 10
+        assert [str(text).split()[0] for text in await texts(log)] == [str(i) for i in range(taken)]
+    finally:
+        await log.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (StreamOptions(partitions=4), "subject transform"),
+        (StreamOptions(max_bytes=1_000_000), "max_bytes is -1, wanted 1000000"),
+    ],
+)
+async def test_a_stream_with_other_settings_is_refused_and_the_difference_named(
+    log: Log, nats_url: str, options: StreamOptions, named: str
+) -> None:
+    with pytest.raises(StreamDrift, match=named):
+        await Log.connect(nats_url, options)
+
+
+async def test_a_stream_that_would_forget_events_is_refused(log: Log, nats_url: str) -> None:
+    config = stream_config(StreamOptions())
+    config.max_age = 3600
+    await log.nc.jetstream().update_stream(config)
+    with pytest.raises(StreamDrift, match="max_age"):
+        await Log.connect(nats_url, StreamOptions())
+
+
+async def test_with_partitions_each_thread_stays_in_one(nats_url: str) -> None:
+    log = await Log.connect(nats_url, StreamOptions(partitions=4))
+    try:
+        await log.append_many([turn(str(i), thread=f"t{i % 20}") for i in range(100)], expected=0)
+        partitions = [{r.partition async for r in log.read_thread("default", f"t{n}")} for n in range(20)]
+        assert all(len(found) == 1 for found in partitions)
+        assert len(set().union(*partitions)) > 1
+        assert max([await log.partition_head(p) for p in range(4)]) == 100
+    finally:
+        await log.close()
+
+
+async def test_a_foreign_client_needs_only_the_subject_and_the_envelope(log: Log) -> None:
+    event = turn("from another language")
+    await log.nc.jetstream().publish(publish_subject("default", "t", "turn_recorded"), encode(event))
+    assert await texts(log) == ["from another language"]
+
+
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [("127.0.0.1:1", "ConnectionRefused|Connect call failed"), ("127.0.0.1:port", "Error"), ("no-such.invalid:1", "")],
+)
+async def test_an_unreachable_server_is_reported_without_the_secret(address: str, cause: str) -> None:
+    with pytest.raises(LogUnavailable, match=f"cannot connect to NATS.*({cause}).*turnlog up") as caught:
+        await connect_nats(f"nats://s3cret@{address}", "test", timeout_s=0.5)
+    assert "s3cret" not in str(caught.value)

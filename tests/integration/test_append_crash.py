@@ -1,0 +1,92 @@
+"""A nats-server that is killed in the middle of appends: acknowledged or not, every event is there once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from places import left_behind
+from samples import turn
+
+from turnlog.agent.embedded import start, stop
+from turnlog.agent.embedded.processes import alive, running, wait_until
+from turnlog.events.append import Appender
+from turnlog.events.errors import LogUnavailable
+from turnlog.events.log import Log, connect_nats
+from turnlog.events.stream import StreamOptions
+
+
+@pytest.fixture(scope="module")
+async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    """Servers of this file's own, to be killed."""
+    folder = tmp_path_factory.mktemp("killed") / "home"
+    yield folder
+    await stop(folder)
+    assert left_behind(folder) == []
+
+
+async def kill_nats(home: Path) -> None:
+    (server,) = running(home / "nats", "nats-server")
+    server.kill()
+
+    async def gone() -> bool:
+        return not alive(server)
+
+    assert await wait_until(gone, lambda: True, 10)
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+async def test_every_event_is_stored_once_though_the_server_was_killed_twice(home: Path, in_batches: bool) -> None:
+    log = await Log.connect((await start(home)).nats_url, StreamOptions())
+    log.appender = Appender(log.nc, timeout_s=60, ack_s=1)
+    thread = f"killed-{in_batches}"
+    events = [turn(str(i), thread=thread) for i in range(3_000)]
+
+    async def write() -> list[int]:
+        if in_batches:
+            parts = [events[at : at + 300] for at in range(0, len(events), 300)]
+            return [a.seq for part in parts for a in await log.append_many(part)]
+        return [a.seq for a in await asyncio.gather(*(log.append(event) for event in events))]
+
+    async def kill_once_it_flows(after: int) -> None:
+        async def flows() -> bool:
+            return await log.thread_head("default", thread) > after
+
+        assert await wait_until(flows, lambda: True, 20)
+        await kill_nats(home)
+        await start(home)
+
+    try:
+        writing = asyncio.create_task(write())
+        base = await log.head()
+        await kill_once_it_flows(base)
+        await kill_once_it_flows(base + 1_000)
+        sequences = await writing
+        stored = [r async for r in log.read_thread("default", thread)]
+        assert sorted(r.event.id for r in stored) == sorted(event.id for event in events)
+        assert {r.event.id: r.seq for r in stored} == dict(zip([e.id for e in events], sequences, strict=True))
+    finally:
+        await log.close()
+
+
+async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(home: Path) -> None:
+    log = await Log.connect((await start(home)).nats_url, StreamOptions())
+    log.appender = Appender(log.nc, timeout_s=0.5, ack_s=0.2)
+    event = turn(thread="open")
+    try:
+        await kill_nats(home)
+        with pytest.raises(LogUnavailable, match="may or may not be stored: append them again with the same ids"):
+            await log.append(event)
+        await start(home)
+        log.appender = Appender(log.nc)
+        await log.append(event)
+        assert [r.event.id async for r in log.read_thread("default", "open")] == [event.id]
+    finally:
+        await log.close()
+
+
+async def test_a_wrong_token_is_reported_and_not_shown(home: Path) -> None:
+    wrong = "nats://wr0ng@" + (await start(home)).nats_url.rsplit("@", 1)[-1]
+    with pytest.raises(LogUnavailable, match="cannot connect to NATS.*Authorization") as caught:
+        await connect_nats(wrong, "test", timeout_s=0.5)
+    assert "wr0ng" not in str(caught.value)

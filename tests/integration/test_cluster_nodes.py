@@ -1,0 +1,46 @@
+"""Three real nats-servers as one JetStream cluster: a node dies, what was acknowledged stays."""
+
+from pathlib import Path
+
+import nats
+import psutil
+
+from turnlog.agent.embedded.nats_cluster import start_cluster
+from turnlog.agent.embedded.processes import running, wait_until
+
+
+async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -> None:
+    cluster = await start_cluster(tmp_path / "cluster")
+    try:
+        async with await nats.connect(list(cluster.urls), error_cb=ignore) as client:
+            jetstream = client.jetstream(timeout=10)
+            stream = await jetstream.add_stream(name="NOTES", subjects=["notes"], num_replicas=3)
+            await jetstream.publish("notes", b"before")
+            leader = stream.cluster.leader if stream.cluster else None
+            assert leader in {"n0", "n1", "n2"}
+            await cluster.kill(victim := int(leader[1:]))
+            await publish_until_acknowledged(jetstream, b"while a node is down")
+            await cluster.restart(victim)
+            assert len(running(cluster.nodes[victim].folder, "nats-server")) == 1
+            info = await jetstream.stream_info("NOTES")
+            assert info.state.messages == 2
+    finally:
+        await cluster.stop()
+    assert not [p for p in psutil.process_iter(["cwd"]) if str(tmp_path) in (p.info["cwd"] or "")]
+
+
+async def publish_until_acknowledged(jetstream: nats.js.JetStreamContext, text: bytes) -> None:
+    """A new leader is elected first; the id makes the retries one message."""
+
+    async def acknowledged() -> bool:
+        try:
+            await jetstream.publish("notes", text, timeout=2, headers={"Nats-Msg-Id": "one"})
+        except nats.errors.Error:
+            return False
+        return True
+
+    assert await wait_until(acknowledged, lambda: True, timeout=30)
+
+
+async def ignore(_: Exception) -> None:
+    """The lost connection is the point of the test."""

@@ -1,0 +1,163 @@
+"""Ordered reading of a real stream: in order, without gaps, and loud when it cannot be."""
+
+import asyncio
+
+import pytest
+from places import eventually
+from samples import turn
+
+from turnlog.events.codec import decode, encode
+from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
+from turnlog.events.log import Log
+from turnlog.events.read import PULL_BYTES, OrderedReader, Stored, read_to, recorded
+from turnlog.events.subjects import STREAM, partition_filter, thread_filter
+
+
+async def fill(log: Log, n: int, threads: int = 3) -> None:
+    await log.append_many([turn(str(i), thread=f"t{i % threads}") for i in range(n)])
+
+
+async def read_until(reader: OrderedReader, seq: int) -> list[Stored]:
+    found: list[Stored] = []
+    while not found or found[-1].seq < seq:
+        found += await reader.batch(limit=100)
+    return found
+
+
+def recorded_text(body: bytes) -> object:
+    return decode(body).data.model_dump()["content"]
+
+
+async def test_everything_comes_in_order_however_large_the_log(log: Log) -> None:
+    await fill(log, 5_000)
+    async with log.reader(0, 1) as reader:
+        found = [stored async for stored in reader.until_caught_up()]
+    assert [stored.seq for stored in found] == list(range(1, 5_001))
+    assert [recorded(stored).event.data.content for stored in found[:3]] == ["0", "1", "2"]
+    assert found[-1].pending == 0
+
+
+async def test_a_reader_starts_where_it_is_told_and_goes_on_with_what_comes(log: Log) -> None:
+    await fill(log, 10)
+    async with log.reader(0, 8) as reader:
+        assert [s.seq for s in await read_until(reader, 10)] == [8, 9, 10]
+        assert await reader.batch(wait_s=0.05) == []
+        await log.append(turn("live"))
+        assert [s.seq for s in await reader.batch(wait_s=5)] == [11]
+
+
+async def test_a_batch_is_no_larger_than_asked_for(log: Log) -> None:
+    await fill(log, 50)
+    async with log.reader(0, 1) as reader:
+        sizes = [len(await reader.batch(limit=20, wait_s=5)) for _ in range(2)]
+        assert max(sizes) <= 20
+
+
+async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log) -> None:
+    body = "x" * 7_000_000
+    await log.append_many([turn(body) for _ in range(10)])
+    assert 10 * len(body) > PULL_BYTES
+    async with log.reader(0, 1) as reader:
+        sizes = [(stored.seq, len(stored.body) > len(body)) async for stored in reader.until_caught_up()]
+    assert sizes == [(seq, True) for seq in range(1, 11)]
+
+
+async def test_a_thread_filter_gives_only_that_thread(log: Log) -> None:
+    await fill(log, 30)
+    await log.append_many([turn("odd id", thread="t.1"), turn("other tenant", thread="t1", tenant="acme")])
+    found = [r.event.data.content async for r in log.read_thread("default", "t1")]
+    assert found == [str(i) for i in range(1, 30, 3)]
+    assert [r.seq async for r in log.read_thread("default", "t1", start_seq=6, through_seq=12)] == [8, 11]
+    assert [r.seq async for r in log.read_thread("default", "t.1")] == [31]
+    assert [r.seq async for r in log.read_thread("acme", "t1")] == [32]
+    assert [r.seq async for r in log.read_thread("default", "nobody")] == []
+
+
+async def test_a_bounded_read_ends_at_its_bound_though_more_comes(log: Log) -> None:
+    await fill(log, 20)
+    assert [s.seq async for s in read_to(log.nc, [partition_filter(0)], 5, 9)] == [5, 6, 7, 8, 9]
+    assert [s.seq async for s in read_to(log.nc, [partition_filter(0)], 9, 5)] == []
+
+
+async def test_a_consumer_deleted_under_the_reader_is_a_gap_and_reopening_loses_nothing(log: Log) -> None:
+    await fill(log, 100)
+    found: list[int] = []
+    with pytest.raises(GapInLog):
+        async with log.reader(0, 1) as reader:
+            found += [s.seq for s in await read_until(reader, 100)]
+            (consumer,) = await log.nc.jetstream().consumers_info(STREAM)
+            await log.nc.jetstream().delete_consumer(STREAM, consumer.name)
+            await fill(log, 100)
+            while found[-1] < 200:
+                found += [s.seq for s in await reader.batch(wait_s=1)]
+    async with log.reader(0, found[-1] + 1) as again:
+        found += [s.seq for s in await read_until(again, 200)]
+    assert found == list(range(1, 201))
+
+
+async def test_a_message_that_somebody_took_away_is_a_gap(log: Log) -> None:
+    async with log.reader(0, 1) as reader:
+        (consumer,) = await log.nc.jetstream().consumers_info(STREAM)
+        await log.append(turn("taken"))
+        take = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer.name}"
+        stolen = await log.nc.request(take, b'{"batch": 1}', timeout=5)
+        assert recorded_text(stolen.data) == "taken"
+        await log.append(turn("seen"))
+        with pytest.raises(GapInLog, match="consumer sequence 2 came where 1 was due"):
+            await reader.batch(wait_s=5)
+
+
+async def test_a_closed_reader_leaves_no_consumer(log: Log) -> None:
+    await fill(log, 5)
+    async with log.reader(0, 1) as reader:
+        await reader.batch()
+
+    async def none_left() -> bool:
+        return await log.nc.jetstream().consumers_info(STREAM) == []
+
+    await eventually(none_left)
+
+
+async def test_a_reader_of_a_missing_stream_is_told_so(log: Log) -> None:
+    await log.nc.jetstream().delete_stream(STREAM)
+    with pytest.raises(GapInLog, match="cannot open a reader"):
+        async with log.reader(0, 1):
+            pass
+
+
+async def test_heads_are_zero_until_something_is_there(log: Log) -> None:
+    assert (await log.head(), await log.partition_head(0), await log.thread_head("default", "t0")) == (0, 0, 0)
+    await fill(log, 7)
+    assert (await log.head(), await log.partition_head(0), await log.thread_head("default", "t1")) == (7, 7, 5)
+
+
+async def test_one_message_is_found_by_its_sequence(log: Log) -> None:
+    await fill(log, 3)
+    assert recorded(await log.stored(2)).event.data.content == "1"
+    with pytest.raises(NotFound, match="no event at sequence 9"):
+        await log.stored(9)
+
+
+async def test_stored_ids_give_the_first_place_of_every_event_of_the_threads_asked_for(log: Log) -> None:
+    events = [turn(str(i), thread=f"t{i}") for i in range(250)]
+    await log.append_many(events)
+    threads = [("default", f"t{i}") for i in range(0, 250, 2)]
+    assert await log.stored_ids(threads) == {events[i].id: i + 1 for i in range(0, 250, 2)}
+
+
+async def test_an_event_on_a_subject_that_is_not_its_own_is_refused(log: Log) -> None:
+    event = turn(thread="t", tenant="mine")
+    await log.nc.jetstream().publish("turnlog.yours.t.turn_recorded", encode(event))
+    (stored,) = [s async for s in read_to(log.nc, [thread_filter("yours", "t")], 1, 1)]
+    with pytest.raises(InvalidEvent, match="says tenant 'mine'.*but was published on"):
+        recorded(stored)
+
+
+async def test_many_readers_at_once_each_get_everything(log: Log) -> None:
+    await fill(log, 500)
+
+    async def read() -> list[int]:
+        async with log.reader(0, 1) as reader:
+            return [s.seq async for s in reader.until_caught_up()]
+
+    assert await asyncio.gather(*(read() for _ in range(5))) == [list(range(1, 501))] * 5

@@ -1,0 +1,98 @@
+"""The bodies that openai_server.py sends: completions, stream chunks, vectors."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Step:
+    """What one request gets."""
+
+    text: str = ""
+    tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    usage: bool = True
+    delay: float = 0.0
+    between: float = 0.0
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = ""
+    code: str | None = None
+    hang_after: int | None = None
+    drop_after: int | None = None
+    malformed: bool = False
+    vectors: Sequence[Sequence[float]] | None = None
+
+
+def bag_of_words(text: str, dimensions: int) -> list[float]:
+    """A unit vector; every word (and every Chinese character) adds to one hashed dimension."""
+    vector = [0.0] * dimensions
+    for word in re.findall(r"[a-z0-9]+|[\u4e00-\u9fff]", text.lower()) or [text]:
+        vector[int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]) % dimensions] += 1.0
+    length = math.sqrt(sum(x * x for x in vector))
+    return [x / length for x in vector]
+
+
+def as_base64(vector: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def last_user(body: dict[str, Any]) -> str:
+    said = [m["content"] for m in body["messages"] if m["role"] == "user"]
+    return str(said[-1]) if said else ""
+
+
+def _tool_calls(step: Step) -> list[dict[str, Any]]:
+    return [
+        {"id": f"call_{i}", "type": "function", "function": {"name": n, "arguments": json.dumps(a)}}
+        for i, (n, a) in enumerate(step.tool_calls)
+    ]
+
+
+def _usage(step: Step, body: dict[str, Any]) -> dict[str, int]:
+    asked, said = len(json.dumps(body["messages"]).split()), len(step.text.split())
+    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+
+
+def completion(step: Step, body: dict[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
+    if step.tool_calls:
+        message["tool_calls"] = _tool_calls(step)
+    reason = "tool_calls" if step.tool_calls else "stop"
+    reply: dict[str, Any] = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+    }
+    return reply | ({"usage": _usage(step, body)} if step.usage else {})
+
+
+def chunks_of(step: Step, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A role-only chunk, the words, the tool calls with their arguments in two pieces, the end, the usage."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in re.findall(r"\S+\s*|\s+", step.text)]
+    for index, call in enumerate(_tool_calls(step)):
+        arguments = call["function"]["arguments"]
+        half = len(arguments) // 2
+        first = {**call, "index": index, "function": {**call["function"], "arguments": arguments[:half]}}
+        deltas += [
+            {"tool_calls": [first]},
+            {"tool_calls": [{"index": index, "function": {"arguments": arguments[half:]}}]},
+        ]
+    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
+    chunks: list[dict[str, Any]] = [
+        base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    reason = "tool_calls" if step.tool_calls else "stop"
+    chunks.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    if step.usage and body.get("stream_options", {}).get("include_usage"):
+        chunks.append(base | {"choices": [], "usage": _usage(step, body)})
+    return chunks

@@ -1,0 +1,54 @@
+"""Small helpers around the test servers."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import psycopg
+
+from turnlog.agent.embedded.processes import wait_until
+from turnlog.projectors.writer import Connection
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def database_at(database_url: str, name: str) -> str:
+    """The URL of another database on the same server."""
+    return urlunsplit(urlsplit(database_url)._replace(path=f"/{name}"))
+
+
+async def execute(database_url: str, statement: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as conn:
+        await conn.execute(statement.encode())
+
+
+async def rows(conn: Connection, query: str, *params: Any) -> list[Any]:
+    """The rows as tuples."""
+    return await (await conn.execute(query.encode(), params or None)).fetchall()
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    """Returns as soon as the condition holds; fails the test when it does not in time."""
+    assert await wait_until(holds, lambda: True, timeout_s)
+
+
+async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]]:
+    """(seq, reason, status) of a projection's dead letters, in order."""
+    query = "SELECT seq, reason, status FROM dead_letters WHERE projection = %s AND build = 'live' ORDER BY seq"
+    return await rows(conn, query, projection)
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Every process that works in `folder` or names it."""
+    found = []
+    for process in psutil.process_iter(["name", "cwd", "cmdline", "status"]):
+        info = process.info
+        texts = [info["cwd"] or "", *(info["cmdline"] or [])]
+        if info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in text for text in texts):
+            found.append(f"{process.pid} {info['name']}")
+    return found

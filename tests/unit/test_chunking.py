@@ -1,0 +1,155 @@
+"""Cutting turns into chunks and episodes."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.events.contracts import (
+    Content,
+    Event,
+    ImageBlock,
+    Recorded,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ThreadOpened,
+    ToolCall,
+    ToolResultBlock,
+    ToolUseBlock,
+    TurnRecorded,
+)
+from turnlog.projectors.chunking import chunks, fold
+from turnlog.projectors.episodes import episodes
+from turnlog.projectors.pieces import PIECE_TOKENS, estimated_tokens
+from turnlog.projectors.speech import TOOL_RESULT_CHARS
+
+MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+def turn(content: Content, role: Role = "user", seq: int = 1, thread: str = "t", **more: object) -> Recorded:
+    days = more.pop("days", 0)
+    assert isinstance(days, int)
+    tenant = str(more.pop("tenant", "default"))
+    data = TurnRecorded.model_validate({"role": role, "content": content, **more})
+    event = Event(id=UUID(int=seq), time=MAY_8 + timedelta(days=days), thread=thread, tenant=tenant, data=data)
+    return Recorded(event=event, seq=seq, partition=0, stored_at=event.time)
+
+
+def test_a_turn_is_one_chunk_indexed_with_date_and_speaker() -> None:
+    (chunk,) = chunks(turn("I ran 5 km.", name="Ann", source_id="D1:1", seq=7))
+    assert chunk.text == "I ran 5 km."
+    assert chunk.index_text == "[8 May 2023] Ann: I ran 5 km."
+    assert (chunk.seqs, chunk.source_ids, chunk.terms) == ((7,), ("D1:1",), ("ran", "5", "km"))
+    assert {"ann", "may", "2023", "ran"} <= set(chunk.search_terms)
+
+
+def test_without_a_name_the_role_speaks() -> None:
+    assert chunks(turn("Hello there", "assistant"))[0].index_text == "[8 May 2023] assistant: Hello there"
+
+
+def test_thinking_images_tool_calls_and_system_prompts_make_no_chunk() -> None:
+    blocks = (ThinkingBlock(thinking="secret"), ImageBlock(url="data:x"), ToolUseBlock(id="1", name="bash"))
+    assert chunks(turn(blocks, "assistant")) == []
+    assert chunks(turn("You are helpful", "system")) == []
+    assert chunks(turn("  \x00\n ")) == []
+    assert chunks(turn((*blocks, TextBlock(text="the answer")), "assistant"))[0].text == "the answer"
+
+
+def test_events_that_are_no_turns_make_no_chunk() -> None:
+    event = turn("x").event.model_copy(update={"data": ThreadOpened(label="words")})
+    assert chunks(Recorded(event=event, seq=1, partition=0, stored_at=event.time)) == []
+
+
+def test_of_a_tool_result_only_the_beginning_is_kept() -> None:
+    output = "line of output. " * 1000
+    block = ToolResultBlock(tool_use_id="1", content=(TextBlock(text=output),))
+    for recorded in (turn(output, "tool"), turn((block,), "user"), turn((block,), "tool")):
+        text = "".join(chunk.text for chunk in chunks(recorded))
+        assert text.startswith("line of output") and len(text) <= TOOL_RESULT_CHARS
+
+
+def test_the_same_words_on_the_same_day_are_one_chunk_with_all_their_turns() -> None:
+    said = [turn("Thanks!", seq=n, source_id=f"D1:{n}") for n in (1, 5)]
+    (chunk,) = fold(chunk for recorded in (*said, said[0]) for chunk in chunks(recorded))
+    assert (chunk.seqs, chunk.source_ids) == ((1, 5), ("D1:1", "D1:5"))
+    assert chunk.event_ids == (UUID(int=1), UUID(int=5))
+
+
+def test_another_day_speaker_thread_or_tenant_is_another_chunk() -> None:
+    alike = [
+        turn("I ran"),
+        turn("I ran", days=1),
+        turn("I ran", name="Ann"),
+        turn("I ran", thread="u"),
+        turn("I ran", tenant="b"),
+    ]
+    assert len(fold(chunk for recorded in alike for chunk in chunks(recorded))) == len(alike)
+
+
+def test_a_long_turn_is_cut_at_sentence_borders_with_overlap() -> None:
+    sentences = [f"This is sentence number {n} of a long story." for n in range(200)]
+    made = chunks(turn(" ".join(sentences)))
+    assert len(made) > 3 and [chunk.piece for chunk in made] == list(range(len(made)))
+    assert all(chunk.text.startswith("This") and chunk.text.endswith("story.") for chunk in made)
+    for before, after in pairwise(made):
+        assert after.text[:30] in before.text
+    assert all(any(sentence in chunk.text for chunk in made) for sentence in sentences)
+
+
+def test_chinese_is_cut_at_its_own_full_stops() -> None:
+    made = chunks(turn("今天天气很好，我们去了公园。" * 100))
+    assert len(made) > 2 and all(chunk.text.endswith("。") for chunk in made)
+
+
+@given(st.text(min_size=1, max_size=6000) | st.text("ab. 。\n", min_size=2000, max_size=6000))
+def test_no_piece_is_too_long_and_no_character_is_lost(text: str) -> None:
+    made = chunks(turn(text))
+    assert all(estimated_tokens(chunk.text) <= PIECE_TOKENS for chunk in made)
+    assert set("".join(chunk.text for chunk in made)) >= set("".join(text.replace("\x00", "").split()))
+    assert chunks(turn(text)) == made
+
+
+def test_a_long_text_without_any_border_is_cut_too() -> None:
+    made = chunks(turn("x" * 100_000))
+    assert sum(len(chunk.text) for chunk in made) >= 100_000
+
+
+def test_a_question_and_its_answer_are_an_episode() -> None:
+    found, pending = episodes(None, [turn("Where?", seq=1), turn("Here.", "assistant", seq=2)])
+    assert pending is None
+    assert [(e.question, e.answer, e.question_seq, e.answer_seq) for e in found] == [("Where?", "Here.", 1, 2)]
+    assert found[0].index_text == "User: Where?\nAssistant: Here."
+
+
+def test_a_question_waits_for_its_answer_across_batches_and_tool_calls() -> None:
+    call = (ToolCall(id="1", name="search"),)
+    result = turn((ToolResultBlock(tool_use_id="1", content="42"),), "user", seq=4)
+    log = [
+        turn("How many?", seq=1),
+        turn("", "assistant", seq=2, tool_calls=call),
+        turn("42", "tool", seq=3, tool_call_id="1"),
+        result,
+        turn("42.", "assistant", seq=5),
+        turn("Anything else?", "assistant", seq=6),
+        turn("Why?", seq=7),
+    ]
+    whole = episodes(None, log)
+    for cut in range(len(log) + 1):
+        first, pending = episodes(None, log[:cut])
+        second, last = episodes(pending, log[cut:])
+        assert (first + second, last) == whole
+    assert [(e.question_seq, e.answer_seq) for e in whole[0]] == [(1, 5)]
+    assert whole[1] is not None and whole[1].seq == 7
+
+
+def test_of_two_questions_in_a_row_the_later_is_answered() -> None:
+    found, _ = episodes(None, [turn("A?", seq=1), turn("B?", seq=2), turn("Yes", "assistant", seq=3)])
+    assert [e.question_seq for e in found] == [2]
+
+
+def test_a_long_question_and_answer_fit_one_embedding() -> None:
+    found, _ = episodes(None, [turn("why " * 5000, seq=1), turn("因为" * 5000, "assistant", seq=2)])
+    assert estimated_tokens(found[0].index_text) <= PIECE_TOKENS + 10

@@ -1,0 +1,128 @@
+"""Event ⇄ CloudEvents JSON: nothing is lost on the way, and what is no event is refused in plain words."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import BLOCKS, EVERY_CONTRACT, MAY_8, event, turn
+
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import Event, EventData, ToolUseBlock, TurnRecorded
+from turnlog.events.errors import FutureEventVersion, InvalidEvent, InvalidToken, UnknownEventType
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+IDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=120)
+TENANTS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def envelope(**changes: Any) -> bytes:
+    """A good envelope with some attributes changed; None takes one out."""
+    good = json.loads(encode(turn("hello")))
+    return json.dumps({key: value for key, value in (good | changes).items() if value is not None}).encode()
+
+
+@given(TEXT, IDS, TENANTS, st.none() | IDS, st.dictionaries(TEXT, JSON, max_size=3), st.timezones())
+def test_what_is_encoded_decodes_to_the_same(
+    text: str, thread: str, tenant: str, user: str | None, given_input: dict[str, Any], zone: Any
+) -> None:
+    data = TurnRecorded(role="user", content=(*BLOCKS, ToolUseBlock(id="c", name=text, input=given_input)), name=text)
+    made = Event(time=MAY_8.astimezone(zone), tenant=tenant, thread=thread, user=user, data=data)
+    assert decode(encode(made)) == made
+
+
+@pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
+def test_the_cloudevents_sdk_takes_every_event(data: EventData) -> None:
+    made = event(data, thread="t/1", user="ann", tenant="acme")
+    found = JSONFormat().read(CloudEvent, encode(made))
+    assert (found.get_id(), found.get_type()) == (str(made.id), f"turnlog.{data.type}")
+    assert (found.get_subject(), found.get_time()) == ("t/1", made.time)
+    assert (found.get_extension("tenant"), found.get_extension("user")) == ("acme", "ann")
+    assert decode(JSONFormat().write(found)) == made
+
+
+@pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
+def test_attribute_names_are_lower_case_letters_and_digits_and_values_are_strings(data: EventData) -> None:
+    attributes = json.loads(encode(event(data, user="ann", causation=turn().id)))
+    del attributes["data"]
+    assert all(re.fullmatch("[a-z0-9]{1,20}", name) for name in attributes)
+    assert all(isinstance(value, str) for value in attributes.values())
+
+
+def test_a_nul_in_a_text_is_kept_in_the_log() -> None:
+    made = turn("a\0b")
+    assert decode(encode(made)) == made
+
+
+def test_a_lone_surrogate_is_refused_before_it_is_stored() -> None:
+    with pytest.raises(InvalidEvent, match="send valid Unicode"):
+        encode(turn("half a pair: \ud83d"))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"id": "\xff"}', "no JSON"),
+        (b'"text"', "no JSON object"),
+        (envelope(specversion="0.3"), "CloudEvents 1.0 is needed"),
+        (envelope(id="not a uuid"), "id: "),
+        (envelope(id=None), "id: "),
+        (envelope(source=None), "source: "),
+        (envelope(time="2023-05-08T13:56:00"), "timezone"),
+        (envelope(thread=None, subject=None), "'thread' is missing"),
+        (envelope(thread=5), "no string"),
+        (envelope(user=""), "user id is empty"),
+        (envelope(tenant="a.b"), "no valid name"),
+        (envelope(data=[1]), "no JSON object"),
+        (envelope(data=None), "data.turn_recorded.role: Field required"),
+        (envelope(data={"role": "king"}), "data.turn_recorded.role"),
+        (envelope(data={"role": "user", "surprise": 1}), "Extra inputs are not permitted"),
+        (envelope(dataschema="urn:turnlog:turn_recorded:0"), "does not fit type"),
+        (envelope(dataschema="urn:turnlog:turn_recorded:³"), "does not fit type"),
+        (envelope(dataschema="urn:turnlog:turn_recorded:" + "9" * 5_000), "does not fit type"),
+        (envelope(dataschema="urn:turnlog:thread_opened:1"), "does not fit type"),
+    ],
+)
+def test_what_is_no_event_is_refused_with_the_reason(body: bytes, reason: str) -> None:
+    with pytest.raises(InvalidEvent, match=re.escape(reason)):
+        decode(body)
+
+
+@pytest.mark.parametrize("type_", ["turnlog.mood_changed", "turn_recorded", "other.turn_recorded", 7, None])
+def test_an_unknown_type_is_named(type_: Any) -> None:
+    with pytest.raises(UnknownEventType, match="is unknown to this turnlog"):
+        decode(envelope(type=type_))
+
+
+def test_a_version_from_the_future_asks_for_an_upgrade() -> None:
+    with pytest.raises(FutureEventVersion, match="turn_recorded version 3 is newer than 2.*upgrade"):
+        decode(envelope(dataschema="urn:turnlog:turn_recorded:3"))
+
+
+def test_without_a_dataschema_the_newest_version_is_meant() -> None:
+    assert decode(envelope(dataschema=None)).data == turn("hello").data
+
+
+def test_a_foreign_producer_may_leave_out_thread_and_tenant() -> None:
+    found = decode(envelope(thread=None, tenant=None))
+    assert (found.thread, found.tenant) == ("t", "default")
+
+
+@pytest.mark.parametrize("thread", ["", "a\0b", "x" * 10_000, "\ud800"])
+def test_ids_that_no_store_can_hold_are_refused_on_both_ways(thread: str) -> None:
+    with pytest.raises(InvalidToken):
+        encode(turn(thread=thread))
+    with pytest.raises(InvalidEvent):
+        decode(envelope(thread=thread))

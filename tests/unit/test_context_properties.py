@@ -1,0 +1,142 @@
+"""Whatever a thread holds, the context is valid, within budget, in order and loses nothing silently."""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+from context_messages import turn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import TypeAdapter
+
+from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_context, counter_for
+from turnlog.agent.context.condense import condense
+from turnlog.agent.context.validate import validate_openai_messages
+from turnlog.agent.context.wire import WireOptions, body
+from turnlog.projectors.message import Message
+
+COUNTER = counter_for("gpt-4o")
+OPENAI = TypeAdapter(list[ChatCompletionMessageParam])
+
+words = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(["", " ", "你好，我想申请大学", "👩‍👩‍👧‍👦🎓", "<|endoftext|>", "e\u0301" * 9]),
+    st.builds(lambda unit, n: unit * n, st.sampled_from(["word ", "中", "a", "😀", "\n"]), st.integers(0, 2_000)),
+)
+ids = st.sampled_from(["a", "b", "c", "call_0", "", "x" * 50])
+names = st.sampled_from([None, "bob", "小明", "Mary Ann", "n" * 70])
+text_block = st.builds(lambda t: {"type": "text", "text": t}, words)
+image_block = st.just({"type": "image", "url": "https://example.org/a.png", "media_type": None})
+thinking_block = st.builds(lambda t: {"type": "thinking", "thinking": t}, words)
+use_block = st.builds(
+    lambda i, t: {"type": "tool_use", "id": i, "name": "f.x", "input": {"q": t}}, ids, st.text(max_size=9)
+)
+result_block = st.builds(
+    lambda i, c, e: {"type": "tool_result", "tool_use_id": i, "content": c, "is_error": e},
+    ids,
+    st.one_of(words, st.lists(st.one_of(text_block, image_block), max_size=2)),
+    st.booleans(),
+)
+blocks = st.lists(st.one_of(text_block, image_block, thinking_block, use_block, result_block), max_size=4)
+call = st.builds(lambda i, t: {"id": i, "name": "search", "arguments": t}, ids, st.text(max_size=9))
+
+
+@st.composite
+def threads(draw: st.DrawFn) -> list[Message]:
+    """Random turns: sound exchanges, orphans, results late or twice, any blocks in any role."""
+    made = []
+    for seq in range(1, draw(st.integers(1, 30)) + 1):
+        role = draw(st.sampled_from(["user", "user", "assistant", "assistant", "tool", "tool", "system"]))
+        more: dict[str, Any] = {"name": draw(names)}
+        if role == "assistant":
+            more["tool_calls"] = draw(st.lists(call, max_size=3))
+        if role == "tool":
+            more["tool_call_id"] = draw(st.one_of(st.none(), ids))
+        made.append(turn(role, draw(st.one_of(words, blocks)), seq=seq, **more))
+    return made
+
+
+inputs = st.builds(
+    ContextInput,
+    messages=threads(),
+    model=st.sampled_from(["gpt-4o", "gpt-4", "glm-4"]),
+    system_prompt=st.sampled_from(["", "You are an adviser."]),
+    summary=st.one_of(st.none(), st.builds(Summary, words, st.just(1))),
+    topics=st.lists(st.text(max_size=12), max_size=6),
+    pruned_through_seq=st.sampled_from([0, 1]),
+    window=st.sampled_from([300, 600, 1_500, 4_000, 20_000]),
+    settings=st.builds(
+        ContextSettings,
+        full_recent_count=st.integers(1, 12),
+        condensed_tool_max=st.sampled_from([0, 20, 200]),
+        keep_thinking=st.booleans(),
+        share_unused=st.booleans(),
+    ),
+)
+thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@thorough
+@given(inputs)
+def test_every_context_is_valid_and_within_budget(given: ContextInput) -> None:
+    built = build_context(given)
+    assert validate_openai_messages(built.messages) == []
+    OPENAI.validate_python(built.messages)
+    total = sum(tier.tokens for tier in built.tiers)
+    assert total <= built.budget
+    counter = counter_for(given.model)
+    history = built.messages[1:] if given.system_prompt else built.messages
+    assert total == sum(map(counter.wire, history))
+    assert len(history) == sum(len(tier.items) for tier in built.tiers)
+
+
+@thorough
+@given(inputs)
+def test_the_latest_user_message_is_always_sent(given: ContextInput) -> None:
+    built = build_context(given)
+    options = WireOptions(given.settings.keep_thinking)
+    spoken = [m for m in given.messages if m.role == "user" and body(m, options) is not None]
+    if spoken:
+        shown = [item.seq for tier in built.tiers for item in tier.items if item.role == "user"]
+        assert spoken[-1].seq in shown
+
+
+@thorough
+@given(inputs)
+def test_every_turn_is_in_one_tier_or_dropped_with_a_reason(given: ContextInput) -> None:
+    built = build_context(given)
+    places = [{i.seq for i in t.items} for t in built.tiers if t.tier != "1"]
+    dropped = [remark.seq for remark in built.receipt.dropped]
+    assert sum(map(len, places)) + len(dropped) == len(given.messages)
+    assert set(dropped).union(*places) == {m.seq for m in given.messages}
+    assert all(remark.reason for remark in built.receipt.dropped)
+
+
+@thorough
+@given(inputs)
+def test_tiers_follow_each_other_in_time(given: ContextInput) -> None:
+    """Units stand in the order of their first turn; only a late result is older news in a later place."""
+    built = build_context(given)
+    openers = [
+        item.seq for tier in built.tiers for item in tier.items if tier.tier != "1" and item.role in ("user", "system")
+    ]
+    assert all(a <= b for a, b in pairwise(openers))
+    assert [t.tier for t in built.tiers] in (["all"], ["1", "all"], ["2", "3"], ["1", "2", "3"])
+
+
+@thorough
+@given(inputs)
+def test_building_changes_nothing_and_repeats_exactly(given: ContextInput) -> None:
+    before = copy.deepcopy(given.messages)
+    first, second = build_context(given), build_context(given)
+    assert given.messages == before
+    assert first == second
+
+
+@thorough
+@given(threads(), st.integers(0, 50))
+def test_condensing_is_idempotent(messages: list[Message], tool_max: int) -> None:
+    for message in messages:
+        once = condense(message, tool_max)
+        assert condense(once, tool_max) == once

@@ -1,0 +1,164 @@
+"""ChatGPT's export: the tree, the content types, the zip."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from turnlog.agent.importers import ImportedTurn, Item, Rejected, Skipped, detect_format, read
+from turnlog.events.contracts import ImageBlock, TextBlock, ThinkingBlock
+
+Node = dict[str, Any]
+
+
+def message(key: str, role: str, content: Node | str, **more: Any) -> Node:
+    body = {"content_type": "text", "parts": [content]} if isinstance(content, str) else content
+    author = {"role": role, "name": more.pop("tool", None), "metadata": {}}
+    return {"id": key, "author": author, "content": body, "recipient": "all", "metadata": {}, **more}
+
+
+def tree(*messages: Node) -> dict[str, Node]:
+    """One branch: a root without a message, then each message below the one before."""
+    mapping: dict[str, Node] = {"root": {"id": "root", "message": None, "parent": None, "children": []}}
+    parent = "root"
+    for made in messages:
+        mapping[parent]["children"].append(made["id"])
+        mapping[made["id"]] = {"id": made["id"], "message": made, "parent": parent, "children": []}
+        parent = made["id"]
+    return mapping
+
+
+def conversation(mapping: dict[str, Node], current: str | None, **more: Any) -> Node:
+    return {
+        "title": "Essay plan",
+        "create_time": 1778248560.5,
+        "mapping": mapping,
+        "current_node": current,
+        "conversation_id": "c-1",
+        **more,
+    }
+
+
+def items(tmp_path: Path, *conversations: Node) -> list[Item]:
+    path = tmp_path / "conversations.json"
+    path.write_text(json.dumps(conversations))
+    return list(read(path, "chatgpt"))
+
+
+def imported(found: list[Item]) -> list[ImportedTurn]:
+    return [item for item in found if isinstance(item, ImportedTurn)]
+
+
+def test_the_branch_of_the_current_node_is_followed(tmp_path: Path) -> None:
+    mapping = tree(message("a", "user", "draft"), message("b", "assistant", "first answer"))
+    mapping["a"]["children"].append("c")
+    retry = message("c", "assistant", "second answer", create_time=1778248600.25)
+    mapping["c"] = {"id": "c", "message": retry, "parent": "a", "children": []}
+    found = imported(items(tmp_path, conversation(mapping, "b")))
+    assert [turn.data.content for turn in found] == ["draft", "first answer"]
+    found = imported(items(tmp_path, conversation(mapping, None)))
+    assert [turn.data.content for turn in found] == ["draft", "second answer"]
+    assert [turn.time.timestamp() for turn in found] == [1778248560.5, 1778248600.25]
+    assert {(turn.thread, turn.label) for turn in found} == {("c-1", "Essay plan")}
+    assert [turn.data.source_id for turn in found] == ["a", "c"]
+
+
+def test_a_tree_with_a_loop_ends(tmp_path: Path) -> None:
+    mapping = tree(message("a", "user", "one"), message("b", "user", "two"))
+    mapping["root"]["parent"] = "b"
+    assert len(imported(items(tmp_path, conversation(mapping, "b")))) == 2
+    assert imported(items(tmp_path, conversation(tree(message("a", "user", "x")), "gone")))
+
+
+def test_hidden_and_empty_messages_are_skipped_and_counted(tmp_path: Path) -> None:
+    mapping = tree(
+        message("s", "system", ""),
+        message("h", "system", "rules", metadata={"is_visually_hidden_from_conversation": True}),
+        message("p", "user", {"content_type": "user_editable_context", "user_profile": "x"}),
+        message("a", "user", "hello"),
+    )
+    found = items(tmp_path, conversation(mapping, "a"))
+    assert [item.reason for item in found if isinstance(item, Skipped)] == [
+        "empty",
+        "hidden in ChatGPT",
+        "hidden in ChatGPT: user_editable_context",
+    ]
+    assert [turn.data.content for turn in imported(found)] == ["hello"]
+
+
+def test_every_content_type_keeps_what_it_says(tmp_path: Path) -> None:
+    image = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://file-1"}
+    speech = {"content_type": "audio_transcription", "text": "spoken"}
+    thought = {"summary": "Plan", "content": "first this"}
+    contents: list[tuple[Node, Any]] = [
+        (
+            {
+                "content_type": "multimodal_text",
+                "parts": [image, speech, "written", {"content_type": "video"}],
+            },
+            (
+                ImageBlock(url="file-service://file-1"),
+                TextBlock(text="spoken"),
+                TextBlock(text="written"),
+                TextBlock(text="[video]"),
+            ),
+        ),
+        ({"content_type": "thoughts", "thoughts": [thought]}, (ThinkingBlock(thinking="Plan\nfirst this"),)),
+        (
+            {"content_type": "reasoning_recap", "content": "Thought for 5s"},
+            (ThinkingBlock(thinking="Thought for 5s"),),
+        ),
+        (
+            {"content_type": "tether_quote", "title": "MIT", "url": "http://m", "text": "due"},
+            "MIT http://m\ndue",
+        ),
+        ({"content_type": "tether_browsing_display", "result": "r", "summary": "s"}, "r\ns"),
+        ({"content_type": "system_error", "name": "Timeout", "text": "slow"}, "Timeout: slow"),
+        ({"content_type": "something_new", "text": "plain"}, "plain"),
+    ]
+    made = [message(f"m{n}", "assistant", content) for n, (content, _) in enumerate(contents)]
+    found = items(tmp_path, conversation(tree(*made), made[-1]["id"]))
+    assert [turn.data.content for turn in imported(found)] == [expected for _, expected in contents]
+
+
+def test_a_call_to_a_tool_and_its_answer_are_paired(tmp_path: Path) -> None:
+    code = {"content_type": "code", "language": "unknown", "text": "print(1)"}
+    output = {"content_type": "execution_output", "text": "1"}
+    mapping = tree(
+        message("call", "assistant", code, recipient="python", metadata={"model_slug": "gpt-5"}),
+        message("out", "tool", output, tool="python"),
+    )
+    call, result = (turn.data for turn in imported(items(tmp_path, conversation(mapping, "out"))))
+    assert [(made.id, made.name, made.arguments) for made in call.tool_calls] == [("call", "python", "print(1)")]
+    assert call.model == "gpt-5"
+    assert (result.role, result.name, result.content, result.tool_call_id) == ("tool", "python", "1", "call")
+
+
+def test_a_bad_message_or_conversation_is_named_and_the_others_stay(tmp_path: Path) -> None:
+    mapping = tree(
+        message("x", "user", {"content_type": "riddle"}),
+        message("y", "user", "late", create_time="soon"),
+        message("z", "critic", "role"),
+        message("a", "user", "fine"),
+    )
+    broken: Node = {"title": "no tree"}
+    found = items(tmp_path, conversation(mapping, "a"), broken, conversation({}, None, create_time="?"))
+    assert [item.where for item in found if isinstance(item, Rejected)] == [
+        "c-1, message x",
+        "c-1, message y",
+        "c-1, message z",
+        "item 2",
+        "item 3",
+    ]
+    assert [turn.data.content for turn in imported(found)] == ["fine"]
+
+
+def test_the_zip_of_an_export_is_read_with_all_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in (1, 0):
+            one = conversation(tree(message("a", "user", f"part {number}")), "a", conversation_id=f"c-{number}")
+            archive.writestr(f"conversations-{number:03}.json", json.dumps([one]))
+        archive.writestr("user.json", "{}")
+    assert detect_format(path) == "chatgpt"
+    assert [turn.data.content for turn in imported(list(read(path)))] == ["part 0", "part 1"]

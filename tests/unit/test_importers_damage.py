@@ -1,0 +1,126 @@
+"""Whatever is wrong inside a file, its importer answers with refusals, never with an exception of its own."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Skipped, read
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BLOCKS: list[Any] = [
+    {"type": "text", "text": "a"},
+    {"type": "image_url", "image_url": {"url": "u"}},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+    {"type": "tool_use", "id": "t", "name": "n", "input": {}},
+    {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}]},
+    {"type": "input_audio", "input_audio": {"format": "wav"}},
+    {"type": "file", "file": {"filename": "x.pdf"}},
+]
+SAMPLES: dict[Format, Any] = {
+    "openai": {
+        "id": "c",
+        "title": "t",
+        "system": "s",
+        "messages": [
+            {"role": "user", "content": BLOCKS, "created_at": 1778248560},
+            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "x"},
+        ],
+    },
+    "chatgpt": [
+        {
+            "title": "t",
+            "create_time": 1778248560.5,
+            "current_node": "b",
+            "mapping": {
+                "r": {"message": None, "parent": None, "children": ["a"]},
+                "a": {
+                    "parent": "r",
+                    "children": ["b"],
+                    "message": {
+                        "id": "a",
+                        "author": {"role": "assistant", "name": None},
+                        "recipient": "python",
+                        "metadata": {"model_slug": "m"},
+                        "content": {"content_type": "code", "text": "1"},
+                    },
+                },
+                "b": {
+                    "parent": "a",
+                    "children": [],
+                    "message": {
+                        "id": "b",
+                        "author": {"role": "user"},
+                        "create_time": 1778248561,
+                        "content": {
+                            "content_type": "multimodal_text",
+                            "parts": ["x", {"content_type": "image_asset_pointer", "asset_pointer": "p"}],
+                        },
+                    },
+                },
+            },
+        }
+    ],
+    "locomo": [
+        {
+            "sample_id": "conv-1",
+            "conversation": {
+                "session_1_date_time": "1:56 pm on 8 May, 2023",
+                "session_1": [{"speaker": "A", "dia_id": "D1:1", "text": "x", "img_url": ["u"], "blip_caption": "c"}],
+            },
+        }
+    ],
+    "memorybank": {"Emily": {"history": {"2023-04-27": [{"query": "a", "response": "b"}]}}},
+    "jsonl": {
+        "thread": "t",
+        "user": "u",
+        "time": "2026-05-08T13:56:00Z",
+        "content": BLOCKS,
+        "tool_calls": [{"id": "1", "name": "n", "arguments": "{}"}],
+        "source_id": "s",
+        "event_id": "0196b0a4-0000-7000-8000-000000000000",
+        "tenant": "default",
+    },
+}
+junk: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1, 1e300, "", "x", [], {}, [None], ["x"], [[]], {"a": 1}, [{}]]
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values inside the value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in pairs for found in places(item, (*path, key)))]
+
+
+def damaged(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
+    if not path:
+        return replacement
+    whole = copy.deepcopy(value)
+    inner = whole
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = replacement
+    return whole
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+@given(draw=st.data())
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150, derandomize=True
+)
+def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path: Path, draw: st.DataObject) -> None:
+    path = draw.draw(st.sampled_from(places(SAMPLES[format])))
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(damaged(SAMPLES[format], path, draw.draw(junk))))
+    try:
+        found = list(read(file, format))
+    except ImportFailed:
+        return
+    assert all(isinstance(item, ImportedTurn | Rejected | Skipped) for item in found)

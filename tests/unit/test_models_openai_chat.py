@@ -1,0 +1,298 @@
+"""The chat client against a real local server that speaks the OpenAI API. No test waits real seconds."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from openai_server import OpenAIServer
+
+from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.calls import Caller, shown_url
+from turnlog.agent.models.errors import (
+    BreakerOpen,
+    ModelError,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+    redact,
+)
+from turnlog.agent.models.openai_chat import OpenAIChat
+from turnlog.agent.models.pricing import Price
+from turnlog.agent.models.protocol import ChatRequest, Delta
+
+ASK = ChatRequest([{"role": "user", "content": "hello there"}])
+ASK_RESTART = ChatRequest(ASK.messages, restart=True)
+TOOL = {"type": "function", "function": {"name": "recall_memory", "parameters": {"type": "object"}}}
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+@pytest.fixture
+async def client(server: OpenAIServer, clock: Clock) -> AsyncIterator[Callable[..., OpenAIChat]]:
+    """Makes clients and closes them after the test."""
+    opened: list[OpenAIChat] = []
+
+    def new(key: str | None = None, timeout_s: float = 5.0, url: str | None = None, **options: Any) -> OpenAIChat:
+        secret, url = key or server.key, url or server.url
+        breaker = Breaker("the test server", clock=lambda: clock.now)
+        caller = Caller(url, secret=secret, timeout_s=timeout_s, breaker=breaker, sleep=clock.sleep, jitter=lambda: 0.0)
+        opened.append(OpenAIChat(url, secret, "test-model", count_tokens=words, caller=caller, **options))
+        return opened[-1]
+
+    yield new
+    for chat in opened:
+        await chat.close()
+
+
+async def deltas(chat: OpenAIChat, request: ChatRequest = ASK) -> list[Delta]:
+    return [delta async for delta in chat.stream(request)]
+
+
+async def test_a_stream_gives_the_words_and_ends_with_the_whole_answer_and_its_usage(client, server, clock):
+    server.reply("Paris is the capital.")
+    got = await deltas(client())
+    assert [d.text for d in got[:-1]] == ["Paris ", "is ", "the ", "capital."]
+    final = got[-1].final
+    assert final is not None
+    assert (final.text, final.tokens_out, final.finish_reason) == ("Paris is the capital.", 4, "stop")
+    assert final.tokens_in > 0 and final.latency_ms > 0
+    assert server.bodies()[0]["stream_options"] == {"include_usage": True}
+
+
+async def test_tool_calls_in_pieces_are_assembled(client, server, clock):
+    server.reply(tool_calls=[("recall_memory", {"query": "奖学金"}), ("recall_memory", {"query": "b"})])
+    final = (await deltas(client(), ChatRequest(ASK.messages, tools=[TOOL])))[-1].final
+    assert final is not None
+    assert [c.arguments for c in final.tool_calls] == ['{"query": "\\u5956\\u5b66\\u91d1"}', '{"query": "b"}']
+    assert [c.id for c in final.tool_calls] == ["call_0", "call_1"]
+    assert final.finish_reason == "tool_calls"
+    assert server.bodies()[0]["tools"] == [TOOL]
+
+
+async def test_complete_gives_text_or_tool_calls_with_usage_and_cost(client, server, clock):
+    chat = client(prices={"test-model": Price(1_000_000.0, 0.0)})
+    server.reply("fine")
+    server.reply(tool_calls=[("recall_memory", {"query": "x"})])
+    first, second = await chat.complete(ASK), await chat.complete(ASK)
+    assert (first.text, first.price_known, first.cost_usd) == ("fine", True, float(first.tokens_in))
+    assert second.tool_calls[0].name == "recall_memory"
+    assert first.provider == "127.0.0.1"
+
+
+async def test_a_server_without_usage_is_counted_with_the_tokenizer(client, server, clock):
+    server.reply("one two three", usage=False)
+    server.reply("one two three", usage=False)
+    chat = client()
+    streamed, whole = (await deltas(chat))[-1].final, await chat.complete(ASK)
+    assert streamed is not None
+    assert streamed.tokens_out == whole.tokens_out == 3
+    assert streamed.tokens_in == whole.tokens_in > 0
+    assert not whole.price_known
+
+
+async def test_a_server_that_refuses_stream_options_is_asked_without(client, server, clock):
+    server.fail(400, message="unknown field: stream_options")
+    chat = client()
+    await deltas(chat)
+    await deltas(chat)
+    assert ["stream_options" in body for body in server.bodies()] == [True, False, False]
+
+
+async def test_429_waits_as_long_as_the_server_asks(client, server, clock):
+    server.fail(429, headers={"Retry-After": "7"})
+    assert (await client().complete(ASK)).text == "echo: hello there"
+    assert clock.slept == [7.0]
+
+
+async def test_429_with_a_very_long_wait_is_given_back_with_that_wait(client, server, clock):
+    server.fail(429, headers={"Retry-After": "3600"})
+    with pytest.raises(ModelUnavailable) as caught:
+        await client().complete(ASK)
+    assert caught.value.retry_after_s == 3600
+    assert clock.slept == []
+
+
+async def test_500_three_times_then_an_answer_takes_1_2_and_4_seconds(client, server, clock):
+    server.fail(500, times=3)
+    assert (await deltas(client()))[-1].final is not None
+    assert clock.slept == [1.0, 2.0, 4.0]
+
+
+async def test_after_four_failures_the_error_names_address_and_cause(client, server, clock):
+    server.fail(503, times=4, message="overloaded")
+    with pytest.raises(ModelUnavailable, match="answered 503: overloaded"):
+        await client().complete(ASK)
+    assert len(server.requests) == 4
+
+
+async def test_the_breaker_opens_after_five_failures_and_closes_after_two_trials(client, server, clock):
+    chat = client()
+    server.fail(500, times=5)
+    with pytest.raises(ModelUnavailable):
+        await chat.complete(ASK)
+    with pytest.raises(BreakerOpen) as caught:
+        await chat.complete(ASK)
+    assert len(server.requests) == 5
+    assert caught.value.retry_after_s == 29  # one second went by before the retry that found it open
+    clock.now += 30
+    assert (await chat.complete(ASK)).text
+    assert chat._caller.breaker.state == "half-open"
+    await deltas(chat)
+    assert chat._caller.breaker.state == "closed"
+
+
+async def test_a_hanging_server_is_a_timeout_and_is_tried_again(client, server, clock):
+    for _ in range(4):
+        server.hang()
+    with pytest.raises(ModelTimedOut, match=r"said nothing for 0\.05 s"):
+        await client(timeout_s=0.05).complete(ASK)
+    assert clock.slept == [1.0, 2.0, 4.0]
+
+
+async def test_a_stream_that_stalls_between_tokens_times_out_and_is_not_tried_again(client, server, clock):
+    server.hang(after=3)
+    heard: list[str] = []
+    with pytest.raises(ModelTimedOut):
+        async for delta in client(timeout_s=0.3).stream(ASK):
+            heard.append(delta.text)
+    assert heard == ["one ", "two "]
+    assert len(server.requests) == 1
+
+
+async def test_a_connection_dropped_before_the_first_token_is_tried_again(client, server, clock):
+    server.drop(after=1)
+    assert (await deltas(client()))[-1].final is not None
+    assert len(server.requests) == 2
+
+
+async def test_a_connection_dropped_in_mid_stream_is_an_error_and_never_half_an_answer(client, server, clock):
+    server.drop(after=3)
+    with pytest.raises(ModelUnavailable, match="broke off"):
+        await deltas(client())
+    assert len(server.requests) == 1
+
+
+async def test_a_caller_who_asks_gets_a_restart_after_a_broken_stream(client, server, clock):
+    server.drop(after=3)
+    got = await deltas(client(), ASK_RESTART)
+    restart = [d.restarted for d in got].index(True)
+    assert "".join(d.text for d in got[:restart]) == "one two "
+    assert "".join(d.text for d in got[restart:]) == "echo: hello there"
+
+
+async def test_a_broken_restart_is_an_error(client, server, clock):
+    server.drop(after=3)
+    server.drop(after=3)
+    with pytest.raises(ModelUnavailable):
+        await deltas(client(), ASK_RESTART)
+
+
+async def test_malformed_json_is_tried_again_and_then_an_error(client, server, clock):
+    server.malformed()
+    chat = client()
+    assert (await chat.complete(ASK)).text == "echo: hello there"
+    server.malformed()
+    with pytest.raises(ModelUnavailable, match="no OpenAI format"):
+        await deltas(chat)
+
+
+async def test_a_server_that_is_down_is_named_and_works_again_when_it_is_back(client, server, clock):
+    chat = client()
+    server.stop()
+    with pytest.raises(ModelUnavailable, match="connection to the model at http://127"):
+        await chat.complete(ASK)
+    server.start()
+    clock.now += 60
+    assert (await chat.complete(ASK)).text == "echo: hello there"
+
+
+async def test_an_unknown_model_is_refused_at_once_with_the_fix(client, server, clock):
+    server.fail(404, message="The model does not exist")
+    with pytest.raises(ModelRefused, match="check the model's name"):
+        await client().complete(ASK)
+    assert clock.slept == []
+
+
+async def test_an_empty_quota_is_no_rate_limit(client, server, clock):
+    server.fail(429, code="insufficient_quota")
+    with pytest.raises(ModelRefused, match="no credit left"):
+        await client().complete(ASK)
+
+
+async def test_a_cancelled_answer_counts_neither_for_nor_against_the_server(client, server, clock):
+    server.reply("a b c d e f", between=0.05)
+    chat = client()
+    stream = chat.stream(ASK)
+    await anext(stream)
+    await stream.aclose()
+    server.hang()
+    task = asyncio.create_task(chat.complete(ASK))
+    await asyncio.to_thread(server.wait_for_requests, 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (chat._caller.breaker._running, chat._caller.breaker._failures) == (0, 0)
+
+
+async def test_no_error_and_no_log_line_holds_the_key(client, caplog):
+    secret = "s3cret0123456789abcdef"
+    caplog.set_level(logging.DEBUG)
+    with OpenAIServer(accept_key="another") as strict:
+        with pytest.raises(ModelRefused, match="set API_KEY") as caught:
+            await client(key=secret, url=strict.url).complete(ASK)
+        with pytest.raises(ModelRefused):
+            await deltas(client(key=secret, url=strict.url))
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert secret not in shown
+    assert "Incorrect API key provided: ***" in str(caught.value)
+
+
+def test_redaction_also_takes_what_only_looks_like_a_key():
+    assert redact("bad key sk-proj-abc123 and Bearer xyz", None) == "bad key *** and ***"
+
+
+def test_an_address_is_shown_without_its_password():
+    assert shown_url("https://me:pw@host:8080/v1?key=1") == "https://host:8080/v1"
+
+
+async def test_newer_models_get_the_newer_token_limit_field(client, server, clock):
+    chat = client()
+    await chat.complete(ChatRequest(ASK.messages, model="gpt-5-mini", max_tokens=9, temperature=0.5))
+    await chat.complete(ChatRequest(ASK.messages, max_tokens=9))
+    newer, older = server.bodies()
+    assert (newer["max_completion_tokens"], newer["model"], newer["temperature"]) == (9, "gpt-5-mini", 0.5)
+    assert older["max_tokens"] == 9
+
+
+async def test_every_error_is_a_model_error_with_a_code(client, server, clock):
+    server.fail(422)
+    with pytest.raises(ModelError) as caught:
+        await client().complete(ASK)
+    assert caught.value.code == "model-refused"

@@ -1,0 +1,176 @@
+"""Ranking: what must come first, and what must not break it."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from turnlog.agent.recall import Query, ScopeIndex, VectorMismatch, Weights, rank
+from turnlog.projectors.terms import terms
+
+START = datetime(2023, 5, 8, tzinfo=UTC)
+ALONE = Weights(before=(), after=(), question=0)
+
+
+def scope(
+    *said: str,
+    vectors: NDArray[np.floating] | None = None,
+    threads: list[str] | None = None,
+    positions: list[int] | None = None,
+    size: int | None = None,
+) -> ScopeIndex:
+    """`speaker: text` per chunk, one a day."""
+    pairs = [line.split(": ", 1) for line in said]
+    return ScopeIndex.build(
+        texts=[text for _, text in pairs],
+        terms=[terms(text) for _, text in pairs],
+        speakers=[speaker for speaker, _ in pairs],
+        times=[START + timedelta(days=n) for n in range(len(pairs))],
+        threads=threads,
+        positions=positions,
+        vectors=vectors,
+        size=size,
+    )
+
+
+def best(query: str, index: ScopeIndex, vector: NDArray[np.floating] | None = None, k: int = 5) -> list[int]:
+    return [scored.chunk for scored in rank(Query(query, vector), index, k)]
+
+
+def test_the_turn_with_the_rare_word_comes_first() -> None:
+    index = scope("A: the dog ran home", "B: the dog met a llama", "A: the dog slept")
+    assert best("dog and llama", index)[0] == 1
+
+
+def test_without_vectors_only_turns_with_something_in_common_come_back() -> None:
+    filler = [f"A: nothing here {n}" for n in range(9)]
+    assert best("llama", scope("A: a llama", *filler), k=10) == [0, 1, 2, 3]
+    assert best("zebra", scope("A: a llama", *filler)) == []
+    assert best("", scope("A: a llama")) == []
+
+
+def test_the_answer_next_to_the_question_is_found_and_the_question_itself_comes_after_it() -> None:
+    filler = [f"A: filler number {n}" for n in range(20)]
+    index = scope(*filler, "A: Where was that?", "B: By the lake in Banff.", *filler)
+    found = rank(Query("where was that"), index)
+    assert found == []
+    index = scope(*filler, "A: Nice! Adoption interviews, how did they go?", "B: I passed them!", *filler)
+    assert set(best("adoption interviews", index, k=2)) == {20, 21}
+
+
+def test_context_does_not_cross_threads() -> None:
+    index = scope("A: the llama", "A: next thread", threads=["x", "y"])
+    assert best("llama", index) == [0]
+
+
+def test_context_knows_when_turns_in_between_were_not_loaded() -> None:
+    assert best("llama", scope("A: the llama", "A: far away", positions=[0, 50])) == [0]
+    near = rank(Query("llama"), scope("A: the llama", "A: next", positions=[0, 1]))[1].score
+    gap = rank(Query("llama"), scope("A: the llama", "A: next but one", positions=[0, 2]))[1].score
+    assert near > gap > 0
+
+
+def test_the_named_speakers_turn_comes_before_the_turn_that_names_the_speaker() -> None:
+    index = scope("Bob: Thanks Ann, great pottery", "Ann: I love pottery")
+    assert rank(Query("What does Ann love about pottery?"), index, weights=ALONE)[0].chunk == 1
+
+
+def test_a_query_of_a_name_alone_still_finds_something() -> None:
+    assert best("Ann", scope("Bob: hello Ann", "Cid: good morning")) == [0, 1]
+    assert best("Bob", scope("Bob: hello there", "Cid: good morning")) == [0]
+
+
+def test_a_role_is_still_a_word() -> None:
+    index = scope("user: good morning", "assistant: file permissions of each user", "assistant: fine")
+    assert rank(Query("user permissions"), index, weights=ALONE)[0].chunk == 1
+
+
+def test_a_date_in_the_query_finds_the_turns_of_that_day_in_both_languages() -> None:
+    index = scope(*[f"A: went for a walk {n}" for n in range(20)])
+    for query in ("the walk on 11 May 2023", "2023年5月11日 walk", "walk 2023-05-11"):
+        assert rank(Query(query), index, weights=ALONE)[0].chunk == 3
+
+
+def test_vectors_find_what_words_do_not() -> None:
+    vectors = np.eye(4, dtype=np.float32)
+    index = scope("A: one", "A: two", "A: three", "A: four", vectors=vectors)
+    assert rank(Query("zzz", vectors[2]), index, weights=ALONE)[0].chunk == 2
+
+
+def test_chunks_without_vectors_yet_are_ranked_by_their_words() -> None:
+    vectors = np.array([[1, 0], [np.nan, np.nan], [0, 1], [1, 1]], dtype=np.float32)
+    index = scope("A: one", "A: the llama", "A: three", "A: four", vectors=vectors)
+    found = rank(Query("llama", vectors[2]), index, weights=ALONE)
+    assert {s.chunk for s in found} == {0, 1, 2, 3} and found[0].chunk == 1
+    assert found[0].parts["dense"] == 0 and all(np.isfinite(s.score) for s in found)
+
+
+def test_with_no_vector_at_all_keyword_search_is_what_is_left() -> None:
+    texts = ("A: one", "A: the llama", "A: three")
+    missing = np.full((3, 2), np.nan, dtype=np.float32)
+    keyword = rank(Query("llama"), scope(*texts))
+    assert rank(Query("llama", np.array([1.0, 0])), scope(*texts, vectors=missing)) == keyword
+    assert rank(Query("llama"), scope(*texts, vectors=np.eye(3))) == keyword
+
+
+def test_length_and_sign_of_unnormalised_vectors_do_not_matter() -> None:
+    vectors = np.array([[3.0, 1], [1, 3], [2, 2]])
+    query = Query("x", np.array([1.0, 0]))
+    plain = [s.chunk for s in rank(query, scope("A: a1", "A: b1", "A: c1", vectors=vectors))]
+    scaled = [s.chunk for s in rank(query, scope("A: a1", "A: b1", "A: c1", vectors=vectors * [[9], [1], [5]]))]
+    assert plain == scaled
+
+
+def test_a_query_from_another_embedding_model_is_refused_by_name() -> None:
+    with pytest.raises(VectorMismatch, match="rebuild memory_vectors"):
+        rank(Query("x", np.ones(3)), scope("A: a", vectors=np.ones((1, 2))))
+
+
+def test_turns_that_may_not_come_back_still_lend_context() -> None:
+    index = scope("A: the llama", "A: yes it was here")
+    found = rank(Query("llama"), index, allowed=np.array([False, True]))
+    assert [s.chunk for s in found] == [1] and found[0].parts["context"] > 0
+
+
+def test_parts_add_up_to_the_score() -> None:
+    rng = np.random.default_rng(1)
+    index = scope(*[f"Ann: llama {n} walks?" for n in range(30)], vectors=rng.normal(size=(30, 8)))
+    for scored in rank(Query("Ann llama 7", rng.normal(size=8)), index, k=30):
+        assert scored.score == pytest.approx(sum(scored.parts.values()), abs=1e-4)
+
+
+def test_ties_go_to_the_earlier_turn() -> None:
+    index = ScopeIndex.build(
+        texts=["llama"] * 5,
+        terms=[["llama"]] * 5,
+        speakers=["A"] * 5,
+        times=[START] * 5,
+        threads=list("abcde"),
+    )
+    assert best("llama", index, k=5) == [0, 1, 2, 3, 4]
+
+
+def test_chinese_questions_find_chinese_turns() -> None:
+    index = scope("user: 我很喜欢绘画和弹钢琴", "user: 今天学了清蒸鲈鱼", "user: 我去了绿禾公园看樱花", "user: 早上好")
+    assert best("你最近学了什么菜？鲈鱼", index)[0] == 1
+    assert best("公园里看到了什么花？樱花吗", index)[0] == 2
+
+
+def test_an_empty_scope_has_no_answer() -> None:
+    assert best("x", scope()) == []
+    assert best("llama", scope("A: the llama"), k=0) == []
+
+
+def test_seven_hundred_chunks_are_indexed_and_asked_within_the_turn() -> None:
+    rng = np.random.default_rng(0)
+    words = [f"word{n}" for n in range(2000)]
+    said = [f"A: {' '.join(rng.choice(words, 15))}" for _ in range(700)]
+    start = time.perf_counter()
+    index = scope(*said, vectors=rng.normal(size=(700, 384)).astype(np.float32))
+    built = time.perf_counter()
+    for n in range(50):
+        rank(Query(f"what about word{n} and word{n + 1}", rng.normal(size=384)), index)
+    assert built - start < 0.5  # tens of ms; slow shared machines
+    assert (time.perf_counter() - built) / 50 < 0.05

@@ -1,0 +1,104 @@
+"""Subjects: one thread is one safe token, and no two threads share one."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnlog.events.errors import InvalidToken
+from turnlog.events.subjects import (
+    check_tenant,
+    parse_stored,
+    progress_subject,
+    publish_subject,
+    stored_transform,
+    tenant_filter,
+    thread_filter,
+    thread_token,
+)
+
+THREADS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=120)
+
+
+@given(THREADS)
+def test_any_thread_id_becomes_one_safe_token(thread: str) -> None:
+    assert re.fullmatch(r"[~=A-Za-z0-9_-]{1,160}", thread_token(thread))
+    assert publish_subject("acme", thread, "turn_recorded").count(".") == 3
+
+
+@given(st.lists(THREADS, unique=True, max_size=20))
+def test_no_two_threads_share_a_token(threads: list[str]) -> None:
+    assert len({thread_token(thread) for thread in threads}) == len(threads)
+
+
+@given(THREADS)
+def test_no_thread_takes_the_token_of_another_as_its_name(thread: str) -> None:
+    token = thread_token(thread)
+    assert token == thread or thread_token(token) != token
+
+
+@pytest.mark.parametrize("thread", ["plain-1_A", "a" * 100])
+def test_a_plain_id_stays_readable(thread: str) -> None:
+    assert thread_token(thread) == thread
+
+
+@pytest.mark.parametrize(
+    "thread", ["a.b", "*", ">", "a b", "线", "🎓", "~YQ", "~~", "tab\t", "line\n", "\x7f", "x" * 512, "线" * 170]
+)
+def test_everything_else_is_encoded(thread: str) -> None:
+    assert thread_token(thread) != thread
+    assert thread_token(thread).startswith("~")
+    assert len(thread_token(thread)) <= 160
+
+
+@pytest.mark.parametrize(
+    ("thread", "reason"),
+    [
+        ("x" * 10_000, "10000 bytes of UTF-8, more than 512; use a shorter id"),
+        ("线" * 171, "513 bytes"),
+        ("a\0b", "NUL character, which Postgres cannot store; remove it"),
+        ("", "is empty"),
+        ("\ud800", "lone surrogate"),
+    ],
+)
+def test_an_id_that_cannot_be_stored_is_refused_with_the_reason(thread: str, reason: str) -> None:
+    with pytest.raises(InvalidToken, match=reason):
+        thread_token(thread)
+
+
+@pytest.mark.parametrize("tenant", ["", "a.b", "*", ">", "a b", "线", "x" * 65, "a\n", "a\0"])
+def test_a_tenant_is_a_plain_name(tenant: str) -> None:
+    with pytest.raises(InvalidToken, match="no valid name"):
+        check_tenant(tenant)
+    for make in (lambda: publish_subject(tenant, "t", "x"), lambda: thread_filter(tenant, "t")):
+        with pytest.raises(InvalidToken):
+            make()
+    with pytest.raises(InvalidToken):
+        tenant_filter(tenant)
+
+
+@pytest.mark.parametrize("token", ["a.b", "*", ">", "", "a b"])
+def test_no_type_or_request_can_widen_a_subject(token: str) -> None:
+    with pytest.raises(InvalidToken):
+        publish_subject("acme", "t", token)
+    with pytest.raises(InvalidToken):
+        progress_subject("acme", "t", token)
+
+
+def test_a_stored_subject_is_read_back() -> None:
+    found = parse_stored("turnlog.log.3.acme.~YS5i.turn_recorded")
+    assert (found.partition, found.tenant, found.thread_token, found.type) == (3, "acme", "~YS5i", "turn_recorded")
+
+
+@pytest.mark.parametrize("subject", ["turnlog.acme.t.x", "turnlog.log.x.acme.t.type", "a.b.c.d.e.f.g"])
+def test_a_subject_that_is_not_the_streams_is_refused(subject: str) -> None:
+    with pytest.raises(InvalidToken, match="none of this stream's"):
+        parse_stored(subject)
+
+
+def test_tenant_and_thread_choose_the_partition() -> None:
+    assert stored_transform(8) == (
+        "turnlog.*.*.*",
+        "turnlog.log.{{partition(8,1,2)}}.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}",
+    )
