@@ -43,8 +43,9 @@ class Inbox:
     work returns when the deliveries are done; Later or any other exception has them delivered again.
     """
 
-    def __init__(self, name: str, work: Work, parallel: int = 1) -> None:
-        self.name, self._work, self._parallel = name, work, parallel
+    def __init__(self, name: str, work: Work, parallel: int = 1, grace_s: float = 1.0) -> None:
+        """grace_s: how long work under way may go on after a stop; then it is left to be delivered again."""
+        self.name, self._work, self._parallel, self._grace_s = name, work, parallel, grace_s
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._arrived = asyncio.Event()
@@ -59,7 +60,7 @@ class Inbox:
         self._arrived.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stop; the work under way is finished, what waits is left to be delivered again."""
+        """Until stop. What is not done then is delivered again, to whoever runs."""
         beat = asyncio.create_task(self._heartbeat())
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -68,8 +69,12 @@ class Inbox:
                 arrived = asyncio.create_task(self._arrived.wait())
                 await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
                 arrived.cancel()
-            await asyncio.gather(*self._tasks)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._grace_s)
         finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             for task in (beat, stopping):
                 task.cancel()
 

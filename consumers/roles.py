@@ -25,6 +25,7 @@ logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics")
 EMBED_POLL_S = 2.0
 AGENT_PARALLEL = 8
+AGENT_GRACE_S = 20.0
 
 
 @contextlib.asynccontextmanager
@@ -48,12 +49,13 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles))
     inboxes: list[Inbox] = []
     tasks: list[asyncio.Task[None]] = []
+    embedding: asyncio.Task[None] | None = None
     if "reactors" in roles:
         inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
-        tasks.append(asyncio.create_task(_embed(runtime, stop)))
+        embedding = asyncio.create_task(_embed(runtime, stop))
     if "agent" in roles:
-        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL))
+        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S))
         subscribe(broker, type_filter("answer_requested"), inboxes[-1])
     tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
     try:
@@ -61,6 +63,9 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         yield
     finally:
         stop.set()
+        if embedding is not None:
+            embedding.cancel()
+            tasks.append(embedding)
         await asyncio.gather(*tasks, return_exceptions=True)
         await broker.stop()
         await models.close()

@@ -34,7 +34,7 @@ async def connect_nats(
     async def on_error(error: Exception) -> None:
         """nats-py prints a traceback for every lost connection by default; our callers see what matters."""
         if not nc.is_connected:
-            failures[:] = [error]
+            failures.append(error)
 
     try:
         # Reconnecting for ever would also try the first connection for ever.
@@ -53,7 +53,9 @@ async def connect_nats(
                 flusher_queue_size=65_536,
             )
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: a port that is no number
-        cause = failures[-1] if failures else error
+        # A refused token shows only now and then: mostly the server has hung up before it can be read.
+        told = [failure for failure in failures if "Authorization" in str(failure)]
+        cause = [error, *failures, *told][-1]
         raise LogUnavailable(
             f"cannot connect to NATS at {_without_secret(url)}: {cause!r}. Start it with `turnlog up`, or set NATS_URL"
         ) from error

@@ -83,12 +83,15 @@ AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'
 
 # One approximate-neighbour index per model, over the dimensions its vectors have; safe to run again.
 NEIGHBOUR_INDEXES = """
-DO $$ DECLARE found record; BEGIN
-  FOR found IN SELECT DISTINCT embedding_model AS model, vector_dims(embedding) AS dims FROM memory_vectors
-    WHERE embedding IS NOT NULL LOOP
+DO $$ DECLARE
+  pair text;
+  pairs text[] := ARRAY(SELECT DISTINCT vector_dims(embedding) || ' ' || embedding_model FROM memory_vectors
+    WHERE embedding IS NOT NULL);
+BEGIN
+  FOREACH pair IN ARRAY pairs LOOP
     EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON memory_vectors USING hnsw '
       '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE embedding_model = %L',
-      'memory_vectors_hnsw_' || left(md5(found.model), 8), found.dims, found.model);
+      'memory_vectors_hnsw_' || left(md5(pair), 8), split_part(pair, ' ', 1), substr(pair, strpos(pair, ' ') + 1));
   END LOOP;
 END $$"""
 

@@ -64,9 +64,7 @@ async def test_an_event_comes_back_as_it_was(log: Log) -> None:
 async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> None:
     assert (await log.append(turn("a"), expected=0)).seq == 1
     await log.append(turn("other", thread="u"))
-    results = await asyncio.gather(
-        *(log.append(turn(text), expected=1) for text in ("b", "c")), return_exceptions=True
-    )
+    results = await asyncio.gather(*(log.append(turn(text), expected=1) for text in ("b", "c")), return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["Appended", "WrongExpectedVersion"]
     assert len(await texts(log)) == 2
 
@@ -127,6 +125,16 @@ async def test_the_same_event_twice_in_one_batch_is_one_event(log: Log) -> None:
     results = await log.append_many([event, turn("b"), event])
     assert [a.seq for a in results] == [1, 2, 1]
     assert await texts(log) == ["hello", "b"]
+
+
+async def test_results_that_belong_together_are_stored_together_or_not_at_all(log: Log) -> None:
+    events = turns(4)
+    assert await log.append_whole(events[:2])
+    assert not await log.append_whole(events[1:])
+    assert await log.append_whole(events[2:])
+    assert await texts(log) == ["0", "1", "2", "3"]
+    with pytest.raises(ValueError, match="more than one atomic batch"):
+        await log.append_whole(turns(MAX_BATCH + 1))
 
 
 async def test_more_events_than_one_batch_holds_keep_their_order(log: Log) -> None:

@@ -99,9 +99,9 @@ async def test_a_message_that_somebody_took_away_is_a_gap(log: Log) -> None:
     async with log.reader(0, 1) as reader:
         (consumer,) = await log.nc.jetstream().consumers_info(STREAM)
         await log.append(turn("taken"))
-        take = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer.name}"
-        stolen = await log.nc.request(take, b'{"batch": 1}', timeout=5)
-        assert recorded_text(stolen.data) == "taken"
+        thief = await log.nc.subscribe("thief")
+        await log.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer.name}", b'{"batch": 1}', "thief")
+        assert recorded_text((await thief.next_msg(5)).data) == "taken"
         await log.append(turn("seen"))
         with pytest.raises(GapInLog, match="consumer sequence 2 came where 1 was due"):
             await reader.batch(wait_s=5)

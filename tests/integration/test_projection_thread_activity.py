@@ -1,0 +1,74 @@
+"""P1 thread_activity: one row a thread."""
+
+from datetime import timedelta
+
+from samples import MAY_8, event, turn
+from spec import Spec, seq
+
+from turnlog.events.contracts import ThreadDeleted, ThreadOpened, ThreadRenamed
+from turnlog.projectors.thread_activity import THREAD_ACTIVITY, list_threads
+from turnlog.projectors.writer import Connection
+
+
+async def test_messages_are_counted_by_role(db: Connection) -> None:
+    await (
+        Spec(db, THREAD_ACTIVITY)
+        .given(turn(role="system"), turn(), turn(role="assistant"), turn(role="tool"), turn(role="assistant"))
+        .when(turn(thread="u"))
+        .then(
+            "SELECT thread_id, message_count, user_message_count, assistant_message_count, last_seq "
+            "FROM thread_activity ORDER BY 1",
+            [("t", 5, 1, 2, seq(5)), ("u", 1, 1, 0, seq(6))],
+        )
+    )
+
+
+async def test_the_newest_label_counts_and_none_takes_no_label_away(db: Connection) -> None:
+    await (
+        Spec(db, THREAD_ACTIVITY)
+        .given(event(ThreadOpened(label="first")), event(ThreadOpened(label="other"), thread="u"), turn(thread="v"))
+        .when(
+            event(ThreadRenamed(label="second")),
+            turn(),
+            event(ThreadOpened(label=None)),
+            event(ThreadRenamed(label="")),
+        )
+        .then("SELECT thread_id, label FROM thread_activity ORDER BY 1", [("t", "second"), ("u", "other"), ("v", None)])
+    )
+
+
+async def test_the_first_known_user_owns_the_thread(db: Connection) -> None:
+    spec = Spec(db, THREAD_ACTIVITY).given(turn(), turn(user="ann"), turn(user="bob"))
+    await spec.then("SELECT user_id FROM thread_activity", [("ann",)])
+
+
+async def test_times_are_the_least_and_the_greatest_though_the_clock_jumps_back(db: Connection) -> None:
+    spec = Spec(db, THREAD_ACTIVITY).given(turn(minutes=5), turn(minutes=-90), turn(minutes=1))
+    await spec.then(
+        "SELECT created_at, last_active_at, last_seq FROM thread_activity",
+        [(MAY_8 - timedelta(minutes=90), MAY_8 + timedelta(minutes=5), seq(3))],
+    )
+
+
+async def test_a_deleted_thread_starts_from_nothing_when_it_goes_on(db: Connection) -> None:
+    await (
+        Spec(db, THREAD_ACTIVITY)
+        .given(event(ThreadOpened(label="old")), turn(user="ann"), turn(), turn(thread="u"))
+        .when(event(ThreadDeleted()), turn(user="bob"))
+        .then(
+            "SELECT thread_id, label, user_id, message_count FROM thread_activity ORDER BY 1",
+            [("t", None, "bob", 1), ("u", None, None, 1)],
+        )
+    )
+
+
+async def test_threads_are_listed_newest_first_within_tenant_and_user(db: Connection) -> None:
+    await (
+        Spec(db, THREAD_ACTIVITY)
+        .given(turn(thread="old", user="ann"), turn(thread="new", user="ann", minutes=9), turn(thread="x", user="bob"))
+        .when(turn(thread="secret", tenant="acme", user="ann"))
+        .then("SELECT count(*) FROM thread_activity", [(4,)])
+    )
+    assert [row["thread_id"] for row in await list_threads(db, "default")] == ["new", "old", "x"]
+    assert [row["thread_id"] for row in await list_threads(db, "default", user="ann", limit=1)] == ["new"]
+    assert [row["thread_id"] for row in await list_threads(db, "acme")] == ["secret"]

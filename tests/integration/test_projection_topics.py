@@ -1,0 +1,43 @@
+"""P6 memory_topics: topics add up per thread."""
+
+from datetime import timedelta
+
+from samples import MAY_8, derivation, event
+from spec import Spec
+
+from turnlog.events.contracts import Event, ThreadDeleted, TopicsTagged
+from turnlog.projectors.topics import TOPICS, tagged_through, thread_topics
+from turnlog.projectors.writer import Connection
+
+ROWS = "SELECT thread_id, topic, mention_count FROM memory_topics ORDER BY 1, 3 DESC, 2"
+
+
+def tagged(topics: dict[str, int], through: int = 40, thread: str = "t", minutes: int = 0) -> Event:
+    return event(TopicsTagged(topics=topics, derivation=derivation(1, through)), thread, minutes)
+
+
+async def test_mentions_add_up(db: Connection) -> None:
+    await (
+        Spec(db, TOPICS)
+        .given(tagged({"essay": 2, "申请": 1}), tagged({"essay": 5}, thread="u"))
+        .when(tagged({"essay": 3, "school": 1}))
+        .then(ROWS, [("t", "essay", 5), ("t", "school", 1), ("t", "申请", 1), ("u", "essay", 5)])
+    )
+    assert await thread_topics(db, "default", "t", limit=1) == ["essay"]
+
+
+async def test_last_seen_and_tagged_through_only_grow(db: Connection) -> None:
+    spec = Spec(db, TOPICS).given(tagged({"a": 1}, 40, minutes=5), tagged({"a": 1}, 20, minutes=-5))
+    await spec.then("SELECT last_seen_at FROM memory_topics", [(MAY_8 + timedelta(minutes=5),)])
+    assert await tagged_through(db, "default", "t") == 40
+
+
+async def test_looking_and_finding_no_topic_is_remembered(db: Connection) -> None:
+    await Spec(db, TOPICS).given(tagged({}, 40)).then(ROWS, [])
+    assert await tagged_through(db, "default", "t") == 40
+    assert await tagged_through(db, "default", "u") == 0
+
+
+async def test_a_deleted_thread_counts_from_zero_again(db: Connection) -> None:
+    spec = Spec(db, TOPICS).given(tagged({"a": 3, "b": 1}), event(ThreadDeleted())).when(tagged({"a": 1}, 50))
+    await spec.then(ROWS, [("t", "a", 1)])

@@ -1,0 +1,53 @@
+"""P10 usage: sums by tenant, day, user, agent, purpose, provider and model."""
+
+from datetime import date
+from typing import Any
+
+from samples import event
+from spec import Spec
+
+from turnlog.events.contracts import Event, ThreadDeleted, UsageMetered
+from turnlog.projectors.usage import USAGE, usage_rows
+from turnlog.projectors.writer import Connection
+
+
+def used(user: str | None = "ann", thread: str = "t", tenant: str = "default", minutes: int = 0, **data: Any) -> Event:
+    metered = UsageMetered.model_validate({"purpose": "answer", "provider": "openai", "model": "gpt-4o", **data})
+    return event(metered, thread, minutes, user=user, tenant=tenant)
+
+
+async def test_tokens_cost_latency_and_errors_add_up_over_threads(db: Connection) -> None:
+    await (
+        Spec(db, USAGE)
+        .given(used(tokens_in=10, tokens_out=5, cost_usd=0.1, latency_ms=100.4))
+        .when(used(thread="u", calls=2, tokens_in=1, cost_usd=0.2, latency_ms=300), used(error="timeout"))
+        .then(
+            "SELECT day, user_id, calls, tokens_in, tokens_out, cost_micro_usd, errors, latency_ms_sum, latency_ms_max "
+            "FROM usage",
+            [(date(2023, 5, 8), "ann", 4, 11, 5, 300_000, 1, 400, 300)],
+        )
+    )
+    (row,) = await usage_rows(db, "default", "ann")
+    assert (row["cost_usd"], row["latency_ms_mean"]) == (0.3, 100)
+
+
+async def test_every_key_has_its_own_row(db: Connection) -> None:
+    day = 24 * 60
+    await (
+        Spec(db, USAGE)
+        .given(used(), used(user=None), used(agent="ESSAY"), used(purpose="summary"), used(model="gpt-5"))
+        .when(used(provider="offline"), used(minutes=day), used(tenant="acme"))
+        .then("SELECT count(*), sum(calls)::int FROM usage", [(8, 8)])
+    )
+    assert len(await usage_rows(db, "default")) == 7
+    assert [row["user_id"] for row in await usage_rows(db, "default", "ann")] == ["ann"] * 6
+    assert len(await usage_rows(db, "acme")) == 1
+
+
+async def test_deleting_a_thread_does_not_undo_what_it_cost(db: Connection) -> None:
+    await Spec(db, USAGE).given(used(tokens_in=9), event(ThreadDeleted())).then("SELECT tokens_in FROM usage", [(9,)])
+
+
+async def test_sums_grow_beyond_thirty_two_bits(db: Connection) -> None:
+    spec = Spec(db, USAGE).given(*(used(tokens_in=2_000_000_000, cost_usd=5_000) for _ in range(3)))
+    await spec.then("SELECT tokens_in, cost_micro_usd FROM usage", [(6_000_000_000, 15_000_000_000)])

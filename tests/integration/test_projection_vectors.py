@@ -1,0 +1,135 @@
+"""P5 memory_vectors: chunks of every turn with topics and vectors, and episodes."""
+
+from samples import BLOCKS, derivation, event, turn
+from spec import Spec, seq, stored
+
+from turnlog.events.contracts import ChunksEmbedded, Event, ThreadDeleted, TopicsTagged
+from turnlog.events.read import recorded
+from turnlog.projectors.chunking import chunks
+from turnlog.projectors.vectors import VECTORS
+from turnlog.projectors.writer import Connection
+
+CHUNKS = "SELECT seq, seqs, speaker, chunk FROM memory_vectors ORDER BY seq, piece"
+TOPICS = "SELECT chunk, topics FROM memory_vectors ORDER BY seq"
+VECTOR_ROWS = "SELECT chunk, embedding::text, embedding_model FROM memory_vectors ORDER BY seq"
+EPISODES = (
+    "SELECT q.chunk, a.chunk FROM memory_episodes e JOIN memory_vectors q ON q.id = e.question_chunk "
+    "JOIN memory_vectors a ON a.id = e.answer_chunk ORDER BY e.question_seq"
+)
+CACHED = (
+    "DELETE FROM embedding_cache; INSERT INTO embedding_cache (model, text_hash, embedding) SELECT m, "
+    "sha256(convert_to('[8 May 2023] user: I run', 'UTF8')), e::halfvec FROM (VALUES ('small', '[1,0,0]'), "
+    "('large', '[0,1,0,0]')) AS v (m, e)"
+)
+
+
+def chunk_id(one: Event) -> str:
+    return chunks(recorded(stored(one, 1)))[0].id
+
+
+def embedded(model: str, *ids: str, dimensions: int = 3) -> Event:
+    return event(ChunksEmbedded(model=model, dimensions=dimensions, chunk_ids=ids))
+
+
+def tagged(first: int, last: int, *topics: str) -> Event:
+    return event(TopicsTagged(topics=dict.fromkeys(topics, 1), derivation=derivation(first, last)))
+
+
+async def test_each_turn_with_words_is_a_chunk_of_its_speaker(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("Be kind.", "system"), turn("I run", name="Ann", source_id="D1:1", user="ann"), turn("  "))
+        .when(turn([block.model_dump() for block in BLOCKS], "assistant"))
+        .then(
+            CHUNKS,
+            [
+                (seq(2), [seq(2)], "Ann", "I run"),
+                (seq(4), [seq(4)], "assistant", "It is on 8 May. 五月八日。\n8 May"),
+            ],
+        )
+    )
+
+
+async def test_the_same_words_on_one_day_are_one_chunk_that_names_every_turn(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("ok", source_id="a"), turn("I run", source_id='odd "id"'), turn("ok"))
+        .when(turn("ok", source_id="d", minutes=5), turn("ok", minutes=24 * 60), turn("ok", thread="u"))
+        .then(
+            "SELECT thread_id, seqs, source_ids FROM memory_vectors ORDER BY seq",
+            [
+                ("t", [seq(1), seq(3), seq(4)], ["a", None, "d"]),
+                ("t", [seq(2)], ['odd "id"']),
+                ("t", [seq(5)], [None]),
+                ("u", [seq(6)], [None]),
+            ],
+        )
+    )
+
+
+async def test_a_long_turn_is_cut_and_a_monstrous_word_is_no_poison(db: Connection) -> None:
+    long = " ".join(f"Sentence number {i} is about running." for i in range(120))
+    spec = Spec(db, VECTORS).given(turn(long), turn("x" * 9_000), turn("跑步" * 2_000))
+    await spec.then(
+        "SELECT seq, count(*) > 1 FROM memory_vectors GROUP BY seq ORDER BY seq", [(seq(n), True) for n in (1, 2, 3)]
+    )
+
+
+async def test_topics_go_to_the_chunks_of_their_span_that_name_them(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("my ESSAY"), turn("申请学校"), turn("nothing"), turn("another essay"))
+        .when(tagged(seq(1), seq(3), "essay", "申请"), tagged(seq(1), seq(1), "my", "essay"))
+        .then(TOPICS, [("my ESSAY", ["essay", "my"]), ("申请学校", ["申请"]), ("nothing", []), ("another essay", [])])
+    )
+
+
+async def test_a_tag_reaches_no_turn_that_comes_after_it(db: Connection) -> None:
+    spec = Spec(db, VECTORS).given(turn("my essay"), tagged(seq(1), seq(99), "essay")).when(turn("next essay"))
+    await spec.then(TOPICS, [("my essay", ["essay"]), ("next essay", [])])
+
+
+async def test_vectors_come_from_the_cache_of_the_named_model(db: Connection) -> None:
+    run, walk = turn("I run"), turn("I walk")
+    spec = Spec(db, VECTORS, setup=CACHED).given(run, walk, turn("I run", thread="u"))
+    small = embedded("small", chunk_id(run), chunk_id(walk), "unknown")
+    await spec.when(small).then(
+        VECTOR_ROWS, [("I run", "[1,0,0]", "small"), ("I walk", None, None), ("I run", None, None)]
+    )
+    await spec.when(small, embedded("large", chunk_id(run), dimensions=4)).then(
+        VECTOR_ROWS, [("I run", "[0,1,0,0]", "large"), ("I walk", None, None), ("I run", None, None)]
+    )
+
+
+async def test_a_vector_reaches_no_chunk_that_comes_after_it(db: Connection) -> None:
+    run = turn("I run")
+    spec = Spec(db, VECTORS, setup=CACHED).given(embedded("small", chunk_id(run))).when(run)
+    await spec.then(VECTOR_ROWS, [("I run", None, None)])
+
+
+async def test_a_question_and_its_last_answer_are_an_episode(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("Hi, I am early", "assistant"), turn("When?"), turn("calling", "assistant"), turn("8 May", "tool"))
+        .when(turn("On 8 May.", "assistant"), turn("Where?"), turn("Here.", "assistant"), turn("Why?"))
+        .then(EPISODES, [("When?", "On 8 May."), ("Where?", "Here.")])
+    )
+
+
+async def test_episodes_stay_within_their_thread(db: Connection) -> None:
+    spec = Spec(db, VECTORS).given(turn("When?"), turn("Where?", thread="u")).when(turn("Now.", "assistant"))
+    await spec.then(EPISODES, [("When?", "Now.")])
+
+
+async def test_a_deleted_thread_has_no_chunk_and_no_episode(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(
+            turn("When?"), turn("Now.", "assistant"), turn("When?", thread="u"), turn("Then.", "assistant", thread="u")
+        )
+        .when(event(ThreadDeleted()), turn("Again", "assistant"))
+        .then(
+            "SELECT thread_id, chunk FROM memory_vectors ORDER BY seq", [("u", "When?"), ("u", "Then."), ("t", "Again")]
+        )
+    )
+    await Spec(db, VECTORS).given(turn("When?"), turn("Now.", "assistant"), event(ThreadDeleted())).then(EPISODES, [])
