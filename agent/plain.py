@@ -1,8 +1,12 @@
 """Stored content as plain text, for people, summaries and topics."""
 
+import re
 from typing import Any
 
 from turnlog.projectors.message import Message
+
+
+_CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\]]*)\]")
 
 
 def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:
@@ -13,8 +17,11 @@ def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> 
 
 
 def said(message: Message, tool_chars: int = 400) -> str:
-    """`speaker: text`, or '' when nothing was said in words."""
-    text = content_text(message.content, tool_chars).strip()
+    """`speaker: text`, or '' when nothing was said in words.
+
+    Of an importer's `[image: a photo of a dog]` the caption's own words stay: "image" is nobody's topic.
+    """
+    text = _CAPTION.sub(r"(\1)", content_text(message.content, tool_chars)).strip()
     return f"{message.name or message.role}: {text}" if text else ""
 
 

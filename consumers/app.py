@@ -7,12 +7,15 @@ through what has come in, thread by thread, and acknowledges only what is done.
 
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
 
 from turnlog.consumers.inbox import Inbox
+from turnlog.events.errors import LogUnavailable
 from turnlog.events.subjects import STREAM
 
-ACK_WAIT_S = 30.0
 MAX_WAITING = 2_000
 FETCH = 200
 
@@ -34,7 +37,9 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
         subject,
         stream=JStream(STREAM, declare=False),
         durable=inbox.name,
-        config=ConsumerConfig(deliver_policy=deliver, ack_wait=ACK_WAIT_S, max_ack_pending=MAX_WAITING, max_deliver=-1),
+        config=ConsumerConfig(
+            deliver_policy=deliver, ack_wait=inbox.ack_wait_s, max_ack_pending=MAX_WAITING, max_deliver=-1
+        ),
         pull_sub=PullSub(batch_size=FETCH, timeout=1.0),
         ack_policy=AckPolicy.MANUAL,
         decoder=_leave_undecoded,
@@ -42,6 +47,21 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
     )
     async def take(body: bytes, message: NatsMessage) -> None:
         inbox.put(message)
+
+
+async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
+    """Gives an existing durable this inbox's ack wait; FastStream leaves a durable as it once was made.
+
+    Its position stays. Raises LogUnavailable.
+    """
+    try:
+        found = (await js.consumer_info(STREAM, inbox.name)).config
+        if found.ack_wait != inbox.ack_wait_s:
+            await js.add_consumer(STREAM, found.evolve(ack_wait=inbox.ack_wait_s))
+    except NotFoundError:
+        return  # the first start of this durable
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {error!r}") from error
 
 
 async def _leave_undecoded(message: NatsMessage) -> bytes:

@@ -67,10 +67,19 @@ async def import_conversations(
         await _append_all(runtime, request, report, appended)
         await _settle(runtime, projected)
         if report.turns and _wants_vectors(request, report):
-            from turnlog.consumers.embedding import embed_pending
-
-            report.embedded = await embed_pending(runtime, vectors)
+            report.embedded = await _embed(runtime, vectors)
     return report
+
+
+async def _embed(runtime: Runtime, vectors: OnProgress) -> int:
+    from turnlog.agent.models.factory import make_embedder
+    from turnlog.consumers.embedding import embed_pending
+
+    embedder = make_embedder(runtime.settings)
+    try:
+        return await embed_pending(runtime, embedder, vectors)
+    finally:
+        await embedder.close()
 
 
 def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:

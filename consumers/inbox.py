@@ -11,7 +11,8 @@ from faststream.nats import NatsMessage
 from turnlog.events.subjects import parse_stored
 
 logger = logging.getLogger("turnlog.consumers")
-HEARTBEAT_S = 10.0
+ACK_WAIT_S = 30.0
+BEATS = 3
 RETRY_S = 5.0
 
 
@@ -43,9 +44,15 @@ class Inbox:
     work returns when the deliveries are done; Later or any other exception has them delivered again.
     """
 
-    def __init__(self, name: str, work: Work, parallel: int = 1, grace_s: float = 1.0) -> None:
-        """grace_s: how long work under way may go on after a stop; then it is left to be delivered again."""
+    def __init__(
+        self, name: str, work: Work, parallel: int = 1, grace_s: float = 1.0, ack_wait_s: float = ACK_WAIT_S
+    ) -> None:
+        """grace_s: how long work under way may go on after a stop; then it is left to be delivered again.
+
+        ack_wait_s: how soon others get what a dead worker had; a living one says BEATS times in it that it lives.
+        """
         self.name, self._work, self._parallel, self._grace_s = name, work, parallel, grace_s
+        self.ack_wait_s = ack_wait_s
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._arrived = asyncio.Event()
@@ -113,12 +120,12 @@ class Inbox:
 
     async def _keep(self, deliveries: list[Delivery]) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress(deliveries)
 
     async def _heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
 
 

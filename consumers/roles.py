@@ -9,10 +9,11 @@ import psycopg
 
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.models.protocol import Embedder
 from turnlog.consumers.analytics import analytics
 from turnlog.consumers.answering.agent import NAME as AGENT
 from turnlog.consumers.answering.agent import AgentConsumer
-from turnlog.consumers.app import make_broker, subscribe
+from turnlog.consumers.app import keep_current, make_broker, subscribe
 from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.inbox import Inbox
 from turnlog.consumers.reactors.memory import NAME as MEMORY
@@ -26,16 +27,21 @@ ROLES = ("projectors", "reactors", "agent", "analytics")
 EMBED_POLL_S = 2.0
 AGENT_PARALLEL = 8
 AGENT_GRACE_S = 20.0
+# Somebody waits for an answer: another worker takes over soon after one died.
+AGENT_ACK_WAIT_S = 5.0
 
 
 @contextlib.asynccontextmanager
 async def playing(
-    runtime: Runtime, roles: Sequence[str], partitions: Sequence[int] | None = None
+    runtime: Runtime, roles: Sequence[str], partitions: Sequence[int] | None = None, shared: bool = False
 ) -> AsyncIterator[None]:
-    """Plays the roles while the block runs; at its end the work under way is finished first."""
+    """Plays the roles while the block runs; at its end the work under way is finished first.
+
+    shared: projectors divide the partitions with those of other processes that say so too.
+    """
     async with contextlib.AsyncExitStack() as stack:
         if "projectors" in roles:
-            await stack.enter_async_context(projecting(runtime, partitions))
+            await stack.enter_async_context(projecting(runtime, partitions, shared))
         if "reactors" in roles or "agent" in roles:
             await stack.enter_async_context(_models_at_work(runtime, roles))
         if "analytics" in roles:
@@ -53,12 +59,14 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     if "reactors" in roles:
         inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
-        embedding = asyncio.create_task(_embed(runtime, stop))
+        embedding = asyncio.create_task(_embed(runtime, models.embedder, stop))
     if "agent" in roles:
-        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S))
+        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S))
         subscribe(broker, type_filter("answer_requested"), inboxes[-1])
     tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
     try:
+        for inbox in inboxes:
+            await keep_current(runtime.log.nc.jetstream(), inbox)
         await broker.start()
         yield
     finally:
@@ -71,12 +79,12 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         await models.close()
 
 
-async def _embed(runtime: Runtime, stop: asyncio.Event) -> None:
+async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> None:
     """Looks for chunks without vectors now and then; a dead model or database is a pause, not an end."""
     pause = EMBED_POLL_S
     while not stop.is_set():
         try:
-            await embed_pending(runtime, stop=stop)
+            await embed_pending(runtime, embedder, stop=stop)
             pause = EMBED_POLL_S
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
             logger.warning("embedder waits: %s", error)

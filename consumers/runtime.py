@@ -12,11 +12,12 @@ from psycopg_pool import AsyncConnectionPool
 from turnlog.agent import embedded
 from turnlog.agent.settings import Settings
 from turnlog.events.log import Log
-from turnlog.migrations.upgrade import upgrade
+from turnlog.migrations.current import is_current
 from turnlog.projectors.database import connect, search_path_option
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.lag import NotProjectedInTime, wait_for
 from turnlog.projectors.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.sharing import Share
 from turnlog.projectors.writer import Connection
 
 Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
@@ -67,13 +68,20 @@ async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
 async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Runtime]:
     """Servers, a migrated database, the log and a pool; no role runs yet. Raises TurnlogErrors."""
     async with servers(settings) as where:
-        await asyncio.to_thread(upgrade, where.database_url)
+        await _migrate(where.database_url)
         log = await Log.connect(where.nats_url, settings.stream, name)
         try:
             async with connection_pool(where.database_url) as pool:
                 yield Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
         finally:
             await log.close()
+
+
+async def _migrate(database_url: str) -> None:
+    if not await is_current(database_url):
+        from turnlog.migrations.upgrade import upgrade  # Alembic takes a quarter of a second to load
+
+        await asyncio.to_thread(upgrade, database_url)
 
 
 @contextlib.asynccontextmanager
@@ -84,6 +92,7 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
         min_size=1,
         max_size=8,
         open=False,
+        check=AsyncConnectionPool.check_connection,  # a restart of Postgres leaves dead ones behind
         kwargs={"autocommit": True, "options": search_path_option(), "prepare_threshold": 3},
     )
     async with pool:
@@ -91,15 +100,25 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
 
 
 @contextlib.asynccontextmanager
-async def projecting(runtime: Runtime, partitions: Sequence[int] | None = None) -> AsyncIterator[None]:
-    """Runs the projectors in this process. Where another process already does, these stand by."""
+async def projecting(
+    runtime: Runtime, partitions: Sequence[int] | None = None, shared: bool = False
+) -> AsyncIterator[None]:
+    """Runs the projectors in this process. Where another process already does, these stand by.
+
+    shared: all processes that say so divide the partitions evenly (workers); the others take what is free.
+    """
     chosen = range(runtime.log.partitions) if partitions is None else partitions
-    runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition) for partition in chosen]
+    share = Share(runtime.database_url, len(chosen)) if shared else None
+    runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition, share) for partition in chosen]
     runtime.runners.extend(runners)
+    stop = asyncio.Event()
     tasks = [asyncio.create_task(runner.run(), name=f"projectors-{at}") for at, runner in enumerate(runners)]
+    if share is not None:
+        tasks.append(asyncio.create_task(share.run(stop), name="projectors-share"))
     try:
         yield
     finally:
+        stop.set()
         for runner in runners:
             runner.stop()
         await asyncio.gather(*tasks)

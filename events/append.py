@@ -16,6 +16,7 @@ from turnlog.events.contracts import Event
 from turnlog.events.errors import GapInLog, LogUnavailable
 from turnlog.events.publish import (
     DUPLICATE_IN_BATCH,
+    PASSING,
     STALE_EXPECTATION,
     Appended,
     Outgoing,
@@ -116,6 +117,9 @@ class Appender:
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[UUID, Appended]:
         """A retry may meet its own first try: as a duplicate, or as the very move of the thread it ruled out."""
+        if refusal.code in PASSING:
+            await self._pause(deadline, refusal)
+            return await self._read_back(missing, deadline)
         if refusal.code not in (DUPLICATE_IN_BATCH, STALE_EXPECTATION):
             raise explain(missing[0], refusal)
         found = await self._read_back(missing, deadline) or await self._read_back(missing, deadline, all_stored)

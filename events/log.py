@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from nats.aio.client import Client
@@ -10,6 +12,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from turnlog.events.append import Appender
+from turnlog.events.client import RobustClient
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import LogUnavailable, NotFound
 from turnlog.events.publish import Appended
@@ -19,6 +22,15 @@ from turnlog.events.stream import StreamOptions, ensure_stream
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
+_OPTIONS: dict[str, Any] = {
+    "max_reconnect_attempts": -1,
+    "reconnect_time_wait": 0.1,
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "allow_reconnect": True,
+    "ping_interval": 10,
+    "max_outstanding_pings": 2,
+    "flusher_queue_size": 65_536,
+}
 
 
 async def connect_nats(
@@ -28,7 +40,7 @@ async def connect_nats(
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Client:
     """A client that reconnects for ever. Raises LogUnavailable when there is no first connection in time."""
-    nc = Client()
+    nc = RobustClient()
     failures: list[Exception] = []
 
     async def on_error(error: Exception) -> None:
@@ -39,19 +51,8 @@ async def connect_nats(
     try:
         # Reconnecting for ever would also try the first connection for ever.
         async with asyncio.timeout(timeout_s):
-            await nc.connect(
-                [part.strip() for part in url.split(",")],
-                name=name,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.1,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                allow_reconnect=True,
-                error_cb=on_error,
-                closed_cb=on_closed,
-                ping_interval=10,
-                max_outstanding_pings=2,
-                flusher_queue_size=65_536,
-            )
+            servers = [part.strip() for part in url.split(",")]
+            await nc.connect(servers, name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS)
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: a port that is no number
         # A refused token shows only now and then: mostly the server has hung up before it can be read.
         told = [failure for failure in failures if "Authorization" in str(failure)]
@@ -116,10 +117,26 @@ class Log:
         return OrderedReader(self.nc, [partition_filter(partition)], start_seq)
 
     async def stored(self, seq: int) -> Stored:
-        """One message by its sequence. Raises NotFound."""
-        async for stored in read_to(self.nc, ["turnlog.log.>"], seq, seq):
-            return stored
-        raise NotFound(f"the log has no event at sequence {seq}")
+        """One message by its sequence. Raises NotFound, LogUnavailable."""
+        try:
+            found = await self.nc.jetstream().get_msg(STREAM, seq)
+        except NotFoundError:
+            raise NotFound(f"the log has no event at sequence {seq}") from None
+        except (NatsError, OSError, TimeoutError) as error:
+            raise LogUnavailable(f"cannot ask NATS for sequence {seq}: {error!r}") from error
+        return Stored(seq, found.subject or "", found.data or b"", _ns(found.time), pending=0)
+
+    async def waiting_since(self, partition: int, position: int) -> datetime | None:
+        """When the partition's first event after a position was stored; None when there is none."""
+        try:
+            found = await self.nc.jetstream().get_msg(
+                STREAM, seq=position + 1, subject=partition_filter(partition), next=True
+            )
+        except NotFoundError:
+            return None
+        except (NatsError, OSError, TimeoutError) as error:
+            raise LogUnavailable(f"cannot ask NATS what follows sequence {position}: {error!r}") from error
+        return found.time
 
     async def read_thread(
         self, tenant: str, thread: str, start_seq: int = 1, through_seq: int | None = None
@@ -129,9 +146,9 @@ class Log:
         async for stored in read_to(self.nc, [thread_filter(tenant, thread)], start_seq, end):
             yield recorded(stored)
 
-    async def stored_ids(self, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
-        """Event id → sequence of everything (tenant, thread) pairs hold."""
-        return await all_stored(self.nc, threads)
+    async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
+        """Event id → sequence of everything (tenant, thread) pairs hold from start_seq on. Raises GapInLog."""
+        return await all_stored(self.nc, threads, start_seq)
 
     async def _last_of(self, subject: str) -> int:
         try:
@@ -141,6 +158,10 @@ class Log:
         except (NatsError, OSError, TimeoutError) as error:
             raise LogUnavailable(f"cannot ask NATS for the last of {subject}: {error!r}") from error
         return int(message.seq or 0)
+
+
+def _ns(time: datetime | None) -> int:
+    return int(time.timestamp() * 1_000_000) * 1_000 if time else 0
 
 
 def _without_secret(url: str) -> str:

@@ -1,5 +1,6 @@
 """One publish, or one atomic batch (ADR-50), and what the server's refusals mean."""
 
+import asyncio
 import json
 import uuid
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from turnlog.events.errors import EventTooLarge, LogFull, LogUnavailable, Turnlo
 from turnlog.events.subjects import publish_subject, thread_filter
 
 HEADER_ROOM = 1_024
+SENT_AT_ONCE = 100
 STALE_EXPECTATION = 10071
 DUPLICATE_IN_BATCH = 10201
+# JetStream is being restored or elects a leader, or the batch's first part was lost with a connection.
+PASSING = frozenset({10008, 10009, 10118, 10176})
 _FULL = frozenset({10002, 10023, 10047, 10077})
 
 
@@ -77,6 +81,8 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> dict[U
     for number, out in enumerate(batch[:-1], 1):
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
         await nc.publish(out.subject, out.body, headers=headers)
+        if number % SENT_AT_ONCE == 0:
+            await asyncio.sleep(0)  # lets the client write, so that the server works while we go on
     commit = {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(batch)), "Nats-Batch-Commit": "1"}
     ack = await _ask(nc, batch[-1], {**batch[-1].headers, **commit}, timeout_s)
     first = ack["seq"] - len(batch) + 1

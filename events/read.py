@@ -85,6 +85,7 @@ class OrderedReader:
         self._outstanding = 0
         self._delivered = 0
         self._failure: str | None = None
+        self._connection = 0
         self._sub: Subscription | None = None
         self._name = ""
         self.pending_at_start = 0
@@ -101,6 +102,7 @@ class OrderedReader:
     async def open(self) -> None:
         """Raises GapInLog when the consumer cannot be made now; try again."""
         self._name = f"reader-{uuid.uuid4().hex}"
+        self._connection = self._nc.stats["reconnects"]
         try:
             inbox = self._nc.new_inbox()
             self._sub = await self._nc.subscribe(
@@ -189,10 +191,17 @@ class OrderedReader:
             async with asyncio.timeout(wait_s):
                 await self._arrived.wait()
         except TimeoutError:
-            silent = asyncio.get_running_loop().time() - self._asked_at
-            if self._outstanding and silent > PULL_EXPIRES_S + 3.0:
-                self._failure = "the server did not answer a pull"
-                self._arrived.set()
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Nothing came for a while: a pull is lost with its connection, and else its end is told in time."""
+        silent = asyncio.get_running_loop().time() - self._asked_at
+        if self._nc.stats["reconnects"] != self._connection:
+            self._failure = "the connection to the server was lost"
+        elif self._outstanding and silent > PULL_EXPIRES_S + 3.0:
+            self._failure = "the server did not answer a pull"
+        if self._failure is not None:
+            self._arrived.set()
 
     async def _on_message(self, msg: Msg) -> None:
         if msg.reply:

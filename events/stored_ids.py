@@ -22,17 +22,19 @@ async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dic
     return await _ids(nc, threads, since)
 
 
-async def all_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
-    """Event id → first sequence of everything the threads hold."""
-    return await _ids(nc, threads, None)
+async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
+    """Event id → first sequence of everything the threads hold from start_seq on. Raises GapInLog."""
+    return await _ids(nc, threads, None, start_seq)
 
 
-async def _ids(nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None) -> dict[UUID, int]:
+async def _ids(
+    nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None, start_seq: int = 1
+) -> dict[UUID, int]:
     found: dict[UUID, int] = {}
     filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
     for start in range(0, len(filters), MAX_FILTERS):
         part = filters[start : start + MAX_FILTERS]
-        async with OrderedReader(nc, part, 1, headers_only=True, since=since) as reader:
+        async with OrderedReader(nc, part, start_seq, headers_only=True, since=since) as reader:
             async for stored in reader.until_caught_up():
                 if stored.message_id is not None:
                     found.setdefault(stored.message_id, stored.seq)

@@ -32,7 +32,17 @@ def engine(database_url: str) -> sa.Engine:
 
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Raises DatabaseUnavailable when Postgres cannot be reached or lacks the extension `vector`."""
-    made = engine(database_url)
+    try:
+        _migrate(engine(database_url), revision)
+    except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error, ValueError) as error:  # ValueError: the port
+        cause = str(getattr(error, "orig", None) or error).strip()
+        raise DatabaseUnavailable(
+            f"cannot prepare the database: {cause}. Check DATABASE_URL (its role must be able to create the schema "
+            f"{SCHEMA} and the extension vector), or unset it to use the embedded server"
+        ) from error
+
+
+def _migrate(made: sa.Engine, revision: str) -> None:
     try:
         with made.connect() as connection:
             connection.execute(sa.text(f"SELECT pg_advisory_lock({_LOCK})"))
@@ -41,11 +51,5 @@ def upgrade(database_url: str, revision: str = "head") -> None:
             connection.commit()
             command.upgrade(config(connection), revision)
             connection.commit()
-    except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error) as error:
-        cause = str(getattr(error, "orig", None) or error).strip()
-        raise DatabaseUnavailable(
-            f"cannot prepare the database: {cause}. Check DATABASE_URL (its role must be able to create the schema "
-            f"{SCHEMA} and the extension vector), or unset it to use the embedded server"
-        ) from error
     finally:
         made.dispose()

@@ -1,6 +1,6 @@
 """Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import psycopg
@@ -14,6 +14,8 @@ from turnlog.projectors.parking import BEHIND, Parked, Place
 from turnlog.projectors.positions import Positions
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.writer import Connection, perform
+
+NOTHING: Mapping[str, Set[int]] = {}
 
 # Errors that an event's content causes; all others (lost connection, missing table, full disk) are retried.
 POISON = (
@@ -36,15 +38,18 @@ async def apply_batch(
     batch: Sequence[Incoming],
     at: Positions,
     through: int,
+    dropped: Mapping[str, Set[int]] = NOTHING,
 ) -> Positions:
     """Applies what each projection has not seen yet and moves all to `through`; returns the new positions.
+
+    dropped: projection → sequences to pass over.
 
     Raises PositionMoved and psycopg errors; then nothing has happened.
     """
     try:
-        await _apply(conn, projections, batch, at, through, careful=False)
+        await _apply(conn, projections, batch, at, through, dropped, careful=False)
     except POISON:
-        await _apply(conn, projections, batch, at, through, careful=True)
+        await _apply(conn, projections, batch, at, through, dropped, careful=True)
     return replace(at, at={name: max(position, through) for name, position in at.at.items()})
 
 
@@ -54,13 +59,15 @@ async def _apply(
     batch: Sequence[Incoming],
     at: Positions,
     through: int,
+    dropped: Mapping[str, Set[int]],
     careful: bool,
 ) -> None:
     async with conn.transaction():
         await positions.lock(conn, at)
         waiting = await parking.parked_places(conn, at.at, at.build, at.partition)
         for projection in projections:
-            mine = [i for i in batch if i.seq > at.at[projection.name] and concerns(projection, i)]
+            done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
+            mine = [i for i in batch if i.seq > done and i.seq not in out and concerns(projection, i)]
             act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)

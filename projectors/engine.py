@@ -21,6 +21,7 @@ from turnlog.projectors.duplicates import without_duplicates
 from turnlog.projectors.incoming import incoming
 from turnlog.projectors.positions import LIVE, PositionMoved, Positions
 from turnlog.projectors.projection import Projection
+from turnlog.projectors.sharing import Share
 from turnlog.projectors.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
@@ -32,8 +33,16 @@ STANDBY_POLL_S = 0.5
 class Runner:
     """Keeps the projections of one partition up to date until stopped."""
 
-    def __init__(self, log: Log, database_url: str, projections: Sequence[Projection], partition: int) -> None:
-        self._log, self._url, self._partition = log, database_url, partition
+    def __init__(
+        self,
+        log: Log,
+        database_url: str,
+        projections: Sequence[Projection],
+        partition: int,
+        share: Share | None = None,
+    ) -> None:
+        """share: of the worker, when workers divide the partitions among them."""
+        self._log, self._url, self._partition, self._share = log, database_url, partition, share
         self._projections = sorted(projections, key=lambda p: p.name)
         self._stop = asyncio.Event()
         self._backoff = FIRST_BACKOFF_S
@@ -68,18 +77,35 @@ class Runner:
         conn = await connect(self._url)
         async with conn:
             while not self._stop.is_set():
-                if await take_locks(conn, [p.name for p in self._projections], LIVE, self._partition):
-                    yield conn
+                if await self._take(conn):
+                    try:
+                        yield conn
+                    finally:
+                        if self._share is not None:
+                            self._share.leave(self._partition)
                     return
                 await self._pause(STANDBY_POLL_S)
             yield conn
+
+    async def _take(self, conn: Connection) -> bool:
+        if self._share is not None and not self._share.room():
+            return False
+        if not await take_locks(conn, [p.name for p in self._projections], LIVE, self._partition):
+            return False
+        if self._share is None or self._share.take(self._partition):
+            return True
+        await conn.execute("SELECT pg_advisory_unlock_all()")
+        return False
+
+    def _goes_on(self) -> bool:
+        return not self._stop.is_set() and (self._share is None or self._share.keep(self._partition))
 
     async def _follow(self, conn: Connection) -> None:
         if self._stop.is_set():
             return
         at = await positions.load(conn, self._projections, LIVE, self._partition)
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
-            while not self._stop.is_set():
+            while self._goes_on():
                 at = await step(conn, reader, self._projections, at)
                 self.last_error, self._backoff = None, FIRST_BACKOFF_S
 

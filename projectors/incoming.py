@@ -24,7 +24,7 @@ class Incoming:
 
 def incoming(stored: Stored) -> Incoming:
     """Never raises: what cannot be decoded is parked by the engine, with the error as the reason."""
-    _, _, _, tenant, token, type_ = stored.subject.split(".")
+    _, _, _, tenant, token, type_ = stored.subject.replace("\x00", "\ufffd").split(".")
     try:
         found = recorded(stored)
         if _NUL_ESCAPE in stored.body:

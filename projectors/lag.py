@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
@@ -20,7 +21,10 @@ class NotProjectedInTime(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One projection's distance from the end of its partition. stalled: behind, and not moving."""
+    """One projection's distance from the end of its partition.
+
+    stalled: an event has waited and the position has stood still for too long; parked events do not count.
+    """
 
     projection: str
     partition: int
@@ -36,7 +40,8 @@ class Lag:
         return max(0, self.head - self.position)
 
 
-async def lag(log: Log, conn: Connection) -> list[Lag]:
+async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
+    """Every live projection, by name and partition. Raises LogUnavailable."""
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
     rows = await conn.execute(
         "SELECT p.projection, p.partition, p.position, "
@@ -52,10 +57,16 @@ async def lag(log: Log, conn: Connection) -> list[Lag]:
             heads.get(part, 0),
             parked,
             idle,
-            at < heads.get(part, 0) and idle > STALLED_AFTER_S,
+            at < heads.get(part, 0) and idle > stalled_after_s and await _waits(log, part, at, stalled_after_s),
         )
         for name, part, at, parked, idle in await rows.fetchall()
     ]
+
+
+async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:
+    """After a quiet hour the first new event finds an old position: only a long wait of its own is a stall."""
+    since = await log.waiting_since(partition, position)
+    return since is not None and (datetime.now(UTC) - since).total_seconds() > longer_than_s
 
 
 async def wait_for(

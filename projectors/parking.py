@@ -35,6 +35,19 @@ async def parked_places(conn: Connection, names: Iterable[str], build: str, part
     return found
 
 
+async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
+    """Projection name → sequences an operator dropped: a rebuild passes them over too."""
+    found: dict[str, set[int]] = {name: set() for name in names}
+    rows = await conn.execute(
+        "SELECT projection, seq FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND partition = %s "
+        "AND status = 'dropped'",
+        (list(found), partition),
+    )
+    for name, seq in await rows.fetchall():
+        found[name].add(seq)
+    return found
+
+
 async def park(conn: Connection, name: str, at: Positions, parked: list[Parked]) -> None:
     if not parked:
         return

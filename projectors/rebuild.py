@@ -1,6 +1,7 @@
 """Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions (L6)."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg.errors import LockNotAvailable
@@ -38,14 +39,22 @@ class Rebuilt:
 
 async def rebuild(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Rebuilt:
     """Makes the projection anew while the live one goes on. Raises RebuildStopped, RebuildRunning, SwitchRefused."""
+    return (await rebuild_several(log, database_url, [projection], progress))[0]
+
+
+async def rebuild_several(
+    log: Log, database_url: str, projections: Sequence[Projection], progress: OnProgress = ignore
+) -> list[Rebuilt]:
+    """Several in one pass over the log and one switch; events and seconds are those of the pass."""
     started = time.perf_counter()
-    async with building(log, database_url, projection, "rebuild", progress) as build:
+    async with building(log, database_url, projections, "rebuild", progress) as build:
         for partition in range(log.partitions):
             await build.fill(partition, await log.partition_head(partition))
-        await shadow.finish(build.conn, projection, build.name)
+        await shadow.finish(build.conn, projections, build.name)
         await _catch_up(log, build)
-        await _switch(log, database_url, projection, build)
-        return Rebuilt(projection.name, build.events, time.perf_counter() - started)
+        await _switch(log, database_url, projections, build)
+        seconds = time.perf_counter() - started
+        return [Rebuilt(projection.name, build.events, seconds) for projection in projections]
 
 
 async def _catch_up(log: Log, build: Build) -> None:
@@ -55,53 +64,51 @@ async def _catch_up(log: Log, build: Build) -> None:
             await build.fill(partition, head)
 
 
-async def _switch(log: Log, database_url: str, projection: Projection, build: Build) -> None:
+async def _switch(log: Log, database_url: str, projections: Sequence[Projection], build: Build) -> None:
     async with await connect(database_url) as conn:
-        await _forget_version(conn, log, projection)
+        await _ensure_rows(conn, log, projections)
         for _ in range(SWITCH_TRIES):
             try:
                 async with conn.transaction():
                     await conn.execute("SET LOCAL lock_timeout = '2s'")
-                    await _finish_under_lock(log, conn, projection, build)
+                    await _finish_under_lock(log, conn, projections, build)
                 return
             except LockNotAvailable:
                 continue
     raise SwitchRefused(
-        f"{projection.name} was rebuilt, but its tables stayed in use for {SWITCH_TRIES * 2} s; end long queries on "
-        "them and rebuild again"
+        f"{', '.join(p.name for p in projections)}: rebuilt, but the tables stayed in use for {SWITCH_TRIES * 2} s; "
+        "end long queries on them and rebuild again"
     )
 
 
-async def _forget_version(conn: Connection, log: Log, projection: Projection) -> None:
-    """The rows about to come are of this code's version; the position row must exist to be locked."""
-    for partition in range(log.partitions):
-        await conn.execute(
-            "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
-            "VALUES (%s, 'live', %s, 0, %s) ON CONFLICT DO NOTHING",
-            (projection.name, partition, projection.version),
-        )
+async def _ensure_rows(conn: Connection, log: Log, projections: Sequence[Projection]) -> None:
+    """A position row must exist to be locked."""
+    await conn.cursor().executemany(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "VALUES (%s, 'live', %s, 0, %s) ON CONFLICT DO NOTHING",
+        [(p.name, partition, p.version) for p in projections for partition in range(log.partitions)],
+    )
 
 
-async def _finish_under_lock(log: Log, conn: Connection, projection: Projection, build: Build) -> None:
+async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
+    """The position rows first, in the engine's order: the live projection waits, and nobody waits in a circle."""
+    names = [projection.name for projection in projections]
     rows = await conn.execute(
-        "SELECT partition, position FROM projection_positions WHERE projection = %s AND build = 'live' "
-        "ORDER BY partition FOR UPDATE",
-        (projection.name,),
+        "SELECT partition, position FROM projection_positions WHERE projection = ANY(%s) AND build = 'live' "
+        "ORDER BY partition, projection FOR UPDATE",
+        (names,),
     )
     for partition, position in await rows.fetchall():
         await build.fill(partition, position)
-    await shadow.swap(conn, projection, build.name)
-    for partition in range(log.partitions):
-        await conn.execute(
-            "UPDATE projection_positions SET position = %s, code_version = %s, updated_at = now() "
-            "WHERE projection = %s AND build = 'live' AND partition = %s",
-            (build.position(partition), projection.version, projection.name, partition),
-        )
-    await conn.execute(
-        "DELETE FROM dead_letters WHERE projection = %s AND build = 'live' AND status = 'parked'",
-        (projection.name,),
+    await shadow.swap(conn, projections, build.name)
+    await conn.cursor().executemany(
+        "UPDATE projection_positions SET position = %s, code_version = %s, updated_at = now() "
+        "WHERE projection = %s AND build = 'live' AND partition = %s",
+        [(build.position(at), p.version, p.name, at) for p in projections for at in range(log.partitions)],
     )
     await conn.execute(
-        "UPDATE dead_letters SET build = 'live' WHERE projection = %s AND build = %s",
-        (projection.name, build.name),
+        "DELETE FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND status = 'parked'", (names,)
+    )
+    await conn.execute(
+        "UPDATE dead_letters SET build = 'live' WHERE projection = ANY(%s) AND build = %s", (names, build.name)
     )

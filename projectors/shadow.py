@@ -1,5 +1,6 @@
 """Shadow tables: where a rebuild or a verification writes, out of sight of live reads."""
 
+from collections.abc import Sequence
 from typing import LiteralString
 
 import sqlalchemy as sa
@@ -18,34 +19,34 @@ def schema_of(build: str) -> str:
     return f"{SCHEMA}_{build}"
 
 
-async def create(conn: Connection, projection: Projection, build: str) -> None:
+async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
     """Empty tables in a schema of their own. Insert-only tables get their keys last, others at once."""
-    await discard(conn, projection, build)
+    await discard(conn, projections, build)
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
-    for table in projection.tables:
-        bare = table.to_metadata(sa.MetaData(), schema=schema_of(build))
-        await conn.execute(_ddl(CreateTable(bare)))
-        if projection.insert_only:
-            await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
+    for projection in projections:
+        for table in projection.tables:
+            await conn.execute(_ddl(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(build)))))
+            if projection.insert_only:
+                await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
 
 
-async def finish(conn: Connection, projection: Projection, build: str) -> None:
+async def finish(conn: Connection, projections: Sequence[Projection], build: str) -> None:
     """Keys and indexes, the approximate-neighbour ones (HNSW) last."""
-    for table in projection.tables:
-        if projection.insert_only:
-            await conn.execute(
-                _key_sql("ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})", table, build)
-            )
-        shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
-        for index in sorted(shadow.indexes, key=lambda index: str(index.name)):
-            await conn.execute(_ddl(CreateIndex(index)))
-    for text in projection.last_sql:
-        await conn.execute(text.encode())
+    add_key: LiteralString = "ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})"
+    for projection in projections:
+        for table in projection.tables:
+            if projection.insert_only:
+                await conn.execute(_key_sql(add_key, table, build))
+            shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
+            for index in sorted(shadow.indexes, key=lambda index: str(index.name)):
+                await conn.execute(_ddl(CreateIndex(index)))
+        for text in projection.last_sql:
+            await conn.execute(text.encode())
 
 
-async def swap(conn: Connection, projection: Projection, build: str) -> None:
+async def swap(conn: Connection, projections: Sequence[Projection], build: str) -> None:
     """Puts the shadow tables in the place of the live ones; the caller's transaction makes it one moment."""
-    for table in projection.tables:
+    for table in (table for projection in projections for table in projection.tables):
         names = {
             "live": sql.Identifier(SCHEMA, table.name),
             "shadow": sql.Identifier(schema_of(build), table.name),
@@ -55,13 +56,13 @@ async def swap(conn: Connection, projection: Projection, build: str) -> None:
         await conn.execute(sql.SQL("ALTER TABLE {shadow} SET SCHEMA {schema}").format(**names))
 
 
-async def discard(conn: Connection, projection: Projection, build: str) -> None:
+async def discard(conn: Connection, projections: Sequence[Projection], build: str) -> None:
     """Removes everything a build left behind; also after a crash of an earlier one."""
     await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_of(build))))
     for table in ("projection_positions", "dead_letters"):
         await conn.execute(
-            sql.SQL("DELETE FROM {} WHERE projection = %s AND build = %s").format(sql.Identifier(table)),
-            (projection.name, build),
+            sql.SQL("DELETE FROM {} WHERE projection = ANY(%s) AND build = %s").format(sql.Identifier(table)),
+            ([projection.name for projection in projections], build),
         )
 
 

@@ -9,7 +9,6 @@ import re
 import unicodedata
 from functools import lru_cache
 
-import rjieba
 import snowballstemmer  # type: ignore[import-untyped]
 
 MAX_TERM_CHARS = 64
@@ -126,6 +125,8 @@ def _chinese(run: str) -> tuple[str, ...]:
     """
     if run[0].isdigit():
         return (_month(int(run[:-1])),)
+    import rjieba  # a quarter of a second, which only Chinese text has to wait for
+
     found: list[str] = []
     for word in rjieba.cut_for_search(run):
         pairs = [pair for pair in (word[:2], word[1:]) if len(word) == 3 and pair not in found]

@@ -1,5 +1,6 @@
 """verify: a projection is rebuilt into a shadow up to the live position and compared row for row (L6)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -43,21 +44,38 @@ class Verified:
 
 async def verify(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Verified:
     """Live service goes on: the comparison is with a snapshot. Raises RebuildStopped, RebuildRunning."""
+    return (await verify_several(log, database_url, [projection], progress))[0]
+
+
+async def verify_several(
+    log: Log, database_url: str, projections: Sequence[Projection], progress: OnProgress = ignore
+) -> list[Verified]:
+    """Several in one pass over the log for each set of projections that stand at the same position."""
+    found: list[Verified] = []
     async with await connect(database_url) as live, live.transaction():
         await live.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        at = await _live_positions(live, projection)
-        async with building(log, database_url, projection, "verify", progress) as build:
-            for partition, position in at.items():
-                await build.fill(partition, position)
-            return await _compare(live, projection, build)
+        for at, together in (await _by_position(live, projections)).items():
+            async with building(log, database_url, together, "verify", progress) as build:
+                for partition, position in at:
+                    await build.fill(partition, position)
+                found += [await _compare(live, projection, build) for projection in together]
+    order = [projection.name for projection in projections]
+    return sorted(found, key=lambda one: order.index(one.projection))
 
 
-async def _live_positions(live: Connection, projection: Projection) -> dict[int, int]:
-    rows = await live.execute(
-        "SELECT partition, position FROM projection_positions WHERE projection = %s AND build = 'live'",
-        (projection.name,),
-    )
-    return dict(await rows.fetchall())
+async def _by_position(
+    live: Connection, projections: Sequence[Projection]
+) -> dict[tuple[tuple[int, int], ...], list[Projection]]:
+    """((partition, position), …) → the projections that stand there."""
+    groups: dict[tuple[tuple[int, int], ...], list[Projection]] = {}
+    for projection in projections:
+        rows = await live.execute(
+            "SELECT partition, position FROM projection_positions WHERE projection = %s AND build = 'live' "
+            "ORDER BY partition",
+            (projection.name,),
+        )
+        groups.setdefault(tuple((p, at) for p, at in await rows.fetchall()), []).append(projection)
+    return groups
 
 
 async def _compare(live: Connection, projection: Projection, build: Build) -> Verified:

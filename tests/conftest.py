@@ -1,6 +1,7 @@
 """Real servers for every test: those of the environment, or containers, or the embedded ones."""
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import nats
 import pytest
 from nats.js.errors import NotFoundError
-from places import database_at, execute, left_behind
+from places import database_at, execute, left_behind, runner_of
 
 from turnlog.agent.embedded import lease, start
 from turnlog.events.log import Log
@@ -21,7 +22,7 @@ from turnlog.migrations.upgrade import upgrade
 from turnlog.projectors.database import connect
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.registry import BY_NAME
 from turnlog.projectors.writer import Connection
 
 Settled = Callable[..., Awaitable[None]]
@@ -75,10 +76,8 @@ async def database_url(servers: TestServers, template: str) -> AsyncIterator[str
 async def nats_url(servers: TestServers) -> str:
     """The NATS server without any log: tests run one after another, so each gets an empty one."""
     async with await nats.connect(servers.nats_url) as client:
-        try:
+        with contextlib.suppress(NotFoundError):
             await client.jetstream().delete_stream(STREAM)
-        except NotFoundError:
-            pass  # nobody asked for a log before
     return servers.nats_url
 
 
@@ -99,11 +98,8 @@ async def db(database_url: str) -> AsyncIterator[Connection]:
 @pytest.fixture
 async def running_projectors(log: Log, database_url: str) -> AsyncIterator[Runner]:
     """All projections of the one partition follow the log while the test runs."""
-    runner = Runner(log, database_url, PROJECTIONS, 0)
-    task = asyncio.create_task(runner.run())
-    yield runner
-    runner.stop()
-    await task
+    async with runner_of(log, database_url) as runner:
+        yield runner
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """Small helpers around the test servers."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,10 @@ import psutil
 import psycopg
 
 from turnlog.agent.embedded.processes import wait_until
+from turnlog.events.log import Log
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.projection import Projection
+from turnlog.projectors.registry import PROJECTIONS
 from turnlog.projectors.writer import Connection
 
 
@@ -41,6 +48,21 @@ async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]
     """(seq, reason, status) of a projection's dead letters, in order."""
     query = "SELECT seq, reason, status FROM dead_letters WHERE projection = %s AND build = 'live' ORDER BY seq"
     return await rows(conn, query, projection)
+
+
+@asynccontextmanager
+async def runner_of(
+    log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS, partition: int = 0
+) -> AsyncIterator[Runner]:
+    """A runner that works during the block and is killed at its end."""
+    runner = Runner(log, database_url, projections, partition)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from turnlog.projectors.terms import terms
 
 MAX_CHARS = 400
+_THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,14 @@ def _quote(item: object) -> Quote:
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
     """The user's and the assistant's messages before the last question."""
-    spoken = [m for m in messages if m.get("role") in ("user", "assistant") and text_of(m.get("content"))]
-    return [Quote(text_of(m["content"]), str(m.get("name") or m["role"])) for m in spoken[:-1]]
+    spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
+    return [Quote(_words(m), str(m.get("name") or m["role"])) for m in spoken[:-1]]
+
+
+def _words(message: Mapping[str, Any]) -> str:
+    """What was said: neither thinking nor what turnlog puts in front of a conversation itself."""
+    text = _THINKING.sub("", text_of(message.get("content"))).strip()
+    return "" if text.startswith(("[Conversation Summary]", "[Recallable Topics]")) else text
 
 
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:

@@ -1,7 +1,6 @@
 """The agent consumer: request → own turn projected → context → tool loop → answer, receipt and usage in one batch."""
 
 from datetime import UTC, datetime
-from uuid import UUID
 
 from turnlog.agent.context import Context, answer_receipt
 from turnlog.agent.models.errors import ModelError, ModelRefused
@@ -9,6 +8,7 @@ from turnlog.agent.models.factory import Models
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.threads import thread_context
 from turnlog.consumers.answering.loop import Answer, Round, answer
+from turnlog.consumers.answering.once import alone, failure_part, outcome
 from turnlog.consumers.answering.progress import Progress, progress_of
 from turnlog.consumers.answering.request import answer_id
 from turnlog.consumers.answering.tool import SCHEMA, ToolResult, run_tool
@@ -46,13 +46,15 @@ class AgentConsumer:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq)
-            if await _is_answered(conn, delivery.partition, answer_id(request.id, "answer")):
-                await progress.tell("end")
-                return
-            try:
-                await self._make(conn, request, delivery.seq, progress)
-            except ModelError as error:
-                await self._failed(request, delivery, progress, error)
+            async with alone(conn, request):
+                before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
+                if before.answered:
+                    await progress.tell("end")
+                    return
+                try:
+                    await self._make(conn, request, delivery.seq, progress)
+                except ModelError as error:
+                    await self._failed(request, before.failures + 1, progress, error)
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
         await progress.tell("start")
@@ -67,7 +69,9 @@ class AgentConsumer:
             return await run_tool(call, conn, self._recall, scope, top_k, first_shown)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
-        await self._runtime.log.append_whole(_events(request, data, context, made))
+        # Postgres may have let go of the request meanwhile; JetStream itself refuses a second answer for a while only.
+        if not (await outcome(self._runtime.log, request, seq, 0)).answered:
+            await self._runtime.log.append_whole(_events(request, data, context, made))
         await progress.tell("end")
 
     async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
@@ -82,9 +86,9 @@ class AgentConsumer:
             through_seq=seq,
         )
 
-    async def _failed(self, request: Event, delivery: Delivery, progress: Progress, error: ModelError) -> None:
+    async def _failed(self, request: Event, failures: int, progress: Progress, error: ModelError) -> None:
         """A refusal ends it; a model that is away is tried again, TRIES times. Either way it is on the log."""
-        final = isinstance(error, ModelRefused) or delivery.attempt >= TRIES
+        final = isinstance(error, ModelRefused) or failures >= TRIES
         await progress.tell("error", str(error), final)
         failed = UsageMetered(
             purpose="answer",
@@ -93,14 +97,9 @@ class AgentConsumer:
             model=self._models.chat.model,
             error=f"{error.code}: {error}"[:500],
         )
-        await self._runtime.log.append(_event(request, f"failure-{delivery.attempt}", failed))
+        await self._runtime.log.append(_event(request, failure_part(failures), failed))
         if not final:
-            raise Later(error.retry_after_s or 5.0 * delivery.attempt, str(error)) from error
-
-
-async def _is_answered(conn: Connection, partition: int, event_id: UUID) -> bool:
-    rows = await conn.execute("SELECT FROM event_ids WHERE partition = %s AND event_id = %s", (partition, event_id))
-    return await rows.fetchone() is not None
+            raise Later(error.retry_after_s or 5.0 * failures, str(error)) from error
 
 
 def _first_shown(context: Context, seq: int) -> int:

@@ -54,7 +54,7 @@ def demo(
     async def work(settings: Settings) -> int:
         from turnlog.consumers.demonstrating import demonstrate
 
-        report = await demonstrate(settings, keep, (lambda text: None) if json else (lambda text: out.print(text)))
+        report = await demonstrate(settings, keep, (lambda text: None) if json else (lambda text: out.print(text, markup=False)))
         if json:
             emit(report)
         return int(not report["ok"])

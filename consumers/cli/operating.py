@@ -1,18 +1,26 @@
 """rebuild, verify, lag, dead-letters: read models and the log."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.registry import BY_NAME, PROJECTIONS, find
 
-Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=lambda: list(BY_NAME))]
-Only = Annotated[str | None, typer.Option("--projection", autocompletion=lambda: list(BY_NAME))]
+if TYPE_CHECKING:
+    from turnlog.projectors.projection import Projection
+
+
+def _names() -> list[str]:
+    from turnlog.projectors.registry import BY_NAME
+
+    return list(BY_NAME)
+
+
+Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=_names)]
+Only = Annotated[str | None, typer.Option("--projection", help="Only this one's.", autocompletion=_names)]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,27 +66,21 @@ def rebuild(
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened
-        from turnlog.projectors.rebuild import rebuild as rebuild_whole
+        from turnlog.projectors.rebuild import rebuild_several
         from turnlog.projectors.replay import rebuild_thread
 
-        done = []
+        chosen = _chosen(name, all_)
         async with opened(settings) as runtime:
-            for projection in _chosen(name, all_):
-                if thread is not None and not projection.per_thread and all_:
-                    continue
-                with progress(f"rebuilding {projection.name}") as update:
-                    if thread is None:
-                        made = await rebuild_whole(
-                            runtime.log,
-                            runtime.database_url,
-                            projection,
-                            lambda p, update=update: update(p.events, p.events + p.remaining),  # type: ignore[misc]
-                        )
-                    else:
-                        made = await rebuild_thread(
-                            runtime.log, runtime.database_url, projection, tenant or settings.tenant, thread
-                        )
-                done.append({**_fields(made), "events_per_s": round(made.events_per_s, 1)})
+            if thread is None:
+                with progress(f"rebuilding {name or 'all'}") as update:
+                    made = await rebuild_several(
+                        runtime.log, runtime.database_url, chosen, lambda p: update(p.events, p.events + p.remaining)
+                    )
+            else:
+                place = (tenant or settings.tenant, thread)
+                alone = [p for p in chosen if p.per_thread or not all_]
+                made = [await rebuild_thread(runtime.log, runtime.database_url, p, *place) for p in alone]
+        done = [{**_fields(one), "events_per_s": round(one.events_per_s, 1)} for one in made]
         if json:
             emit(done if all_ else done[0])
         for one in () if json else done:
@@ -96,26 +98,23 @@ def verify(name: Name = None, json: Json = False) -> None:
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened, projecting
-        from turnlog.projectors.verify import verify as verify_one
+        from turnlog.projectors.verify import verify_several
 
-        found = []
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle()
-            for projection in _chosen(name, everything=name is None):
-                with progress(f"verifying {projection.name}") as update:
-                    one = await verify_one(
-                        runtime.log,
-                        runtime.database_url,
-                        projection,
-                        lambda p, update=update: update(p.events, p.events + p.remaining),  # type: ignore[misc]
-                    )
-                found.append(one)
-                if not json:
-                    verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
-                    parked = f", {one.parked} parked" if one.parked else ""
-                    out.print(f"{one.projection:<16} {one.rows:>10,} rows of {one.events:,} events: {verdict}{parked}")
-                    for difference in one.differences:
-                        out.print(f"  {difference.table} [{difference.key}] {difference.kind}", markup=False)
+            with progress(f"verifying {name or 'all'}") as update:
+                found = await verify_several(
+                    runtime.log,
+                    runtime.database_url,
+                    _chosen(name, everything=name is None),
+                    lambda p: update(p.events, p.events + p.remaining),
+                )
+        for one in () if json else found:
+            verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
+            parked = f", {one.parked} parked" if one.parked else ""
+            out.print(f"{one.projection:<16} {one.rows:>10,} rows of {one.events:,} events: {verdict}{parked}")
+            for difference in one.differences:
+                out.print(f"  {difference.table} [{difference.key}] {difference.kind}", markup=False)
         if json:
             emit([{**_fields(one), "clean": one.clean} for one in found])
         return int(not all(one.clean for one in found))
@@ -174,6 +173,7 @@ def retry_letters(
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened
         from turnlog.projectors.parking import listed
+        from turnlog.projectors.registry import find
         from turnlog.projectors.replay import retry
 
         applied: list[int] = []
@@ -210,6 +210,7 @@ def drop_letter(
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened
         from turnlog.projectors.parking import listed
+        from turnlog.projectors.registry import find
         from turnlog.projectors.replay import drop
 
         applied: list[int] = []
@@ -230,7 +231,9 @@ def drop_letter(
     run(work, json)
 
 
-def _chosen(name: str | None, everything: bool) -> Sequence[Projection]:
+def _chosen(name: str | None, everything: bool) -> "Sequence[Projection]":
+    from turnlog.projectors.registry import BY_NAME, PROJECTIONS, find
+
     if name is not None:
         return [find(name)]
     if everything:

@@ -12,7 +12,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, emit, err, out, run
 from turnlog.events.errors import TurnlogError
 
-Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; all when not given.")]
+Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when not given, workers share them.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def up(
             emit(where) if json else out.print(f"turnlog runs in the background (pid {pid}); log: {where['log']}")
             return 0
         background.refuse_second(settings)
-        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES):
+        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES, shared=True):
             if not settings.nats_url or not settings.database_url:
                 await embedded.keep(settings.home)
             with background.registered(settings):
@@ -86,7 +86,7 @@ def worker(
             raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
         async with opened(settings, f"turnlog-{role}") as runtime:
             chosen = parse_partitions(partitions, runtime.log.partitions)
-            async with playing(runtime, [role], chosen):
+            async with playing(runtime, [role], chosen, shared=chosen is None):
                 emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
                 async with _until_signal() as stopped:
                     await stopped.wait()

@@ -1,19 +1,30 @@
-"""Model work on a thread: summaries and topics, each cached by its input so that the same input is one call."""
+"""Model work on a thread: summaries and topics, each call cached by its input so that the same input is one call."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
+from turnlog.consumers.reactors.budget import Ledger
 from turnlog.projectors.writer import Connection
 
 PIECE_TOKENS = 6_000
+PIECE_TEXTS = 60
 MAX_TOPICS = 8
-TOPIC_TEXTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a model that was answered, now or before a crash. key: the hash of its input."""
+
+    key: bytes
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,95 +34,100 @@ class Derived:
     text: str
     topics: dict[str, int]
     prompt_hash: str
-    usages: tuple[Usage, ...]
+    calls: tuple[Call, ...]
 
 
+@dataclass(slots=True)
 class Deriver:
-    """Runs text tasks; results wait in the cache until their event is stored."""
+    """Runs text tasks for one thread within the budget; an answer stands in the cache as soon as it is there.
 
-    def __init__(self, tasks: TextTasks, model: str, counter: TokenCounter, max_summary_tokens: int) -> None:
-        self._tasks, self._model, self._counter, self._limit = tasks, model, counter, max_summary_tokens
+    limit: of a summary, in tokens. place: what tells the thread from every other one. calls: every answered call
+    so far, also those of work that failed later.
+    """
 
-    async def summary(self, conn: Connection, texts: Sequence[str], previous: str) -> Derived:
+    tasks: TextTasks
+    model: str
+    counter: TokenCounter
+    limit: int
+    ledger: Ledger
+    conn: Connection
+    place: str
+    calls: list[Call] = field(default_factory=list)
+
+    async def summary(self, texts: Sequence[str], previous: str) -> Derived:
         """The rolling summary of the texts and the one before (A 3.1): the old one shrinks to a third when both
-        together exceed the limit, and all of it again if that is not enough."""
-        usages: list[Usage] = []
+        together exceed the limit, and all of it again if that is not enough. Raises ModelError, Later."""
+        first = len(self.calls)
         text, prompt_hash = previous, ""
-        for piece in pieces(texts, self._counter.text):
-            new = await self._summarised(conn, piece, usages)
-            prompt_hash = new.prompt_hash
-            text = await self._joined(conn, text, new.text, usages)
-        return Derived(text, {}, prompt_hash, tuple(usages))
+        for piece in pieces(texts, self.counter.text):
+            new = await self._summarised(piece)
+            text, prompt_hash = await self._joined(text, new.text), new.prompt_hash
+        return Derived(text, {}, prompt_hash, tuple(self.calls[first:]))
 
-    async def topics(self, conn: Connection, texts: Sequence[str]) -> Derived:
-        usages: list[Usage] = []
-        found: dict[str, int] = {}
+    async def topics(self, texts: Sequence[str]) -> Derived:
+        """Topics with their mentions in all the texts. Raises ModelError, Later."""
+        first = len(self.calls)
+        found: Counter[str] = Counter()
         prompt_hash = ""
-        for start in range(0, len(texts), TOPIC_TEXTS):
-            part = list(texts[start : start + TOPIC_TEXTS])
-            made = await self._tagged(conn, part, usages)
+        for piece in pieces(texts, self.counter.text):
+            made = await self._tagged(piece)
+            found.update(made.topics)
             prompt_hash = made.prompt_hash
-            for topic, count in made.topics.items():
-                found[topic] = found.get(topic, 0) + count
-        return Derived("", found, prompt_hash, tuple(usages))
+        return Derived("", dict(found), prompt_hash, tuple(self.calls[first:]))
 
-    async def _joined(self, conn: Connection, old: str, new: str, usages: list[Usage]) -> str:
-        count = self._counter.text
-        if old and count(old) + count(new) > self._limit:
-            old = (await self._compressed(conn, old, max(1, count(old) // 3), usages)).text
+    async def _joined(self, old: str, new: str) -> str:
+        count = self.counter.text
+        if old and count(old) + count(new) > self.limit:
+            old = await self._compressed(old, max(1, count(old) // 3))
         text = f"{old}\n{new}" if old else new
-        if count(text) > self._limit:
-            text = (await self._compressed(conn, text, self._limit, usages)).text
-        return text
+        return await self._compressed(text, self.limit) if count(text) > self.limit else text
 
-    async def _summarised(self, conn: Connection, texts: Sequence[str], usages: list[Usage]) -> Written:
-        return await self._written(
-            conn,
-            ("summarise", *texts),
-            lambda: self._tasks.summarise(texts, "", self._limit // 2),
-            usages,
-        )
+    async def _summarised(self, texts: Sequence[str]) -> Written:
+        work = partial(self.tasks.summarise, texts, "", self.limit // 2)
+        found = await self._once(("summarise", *texts), work)
+        return Written(found["text"], found["prompt_hash"], Usage(**found["usage"]))
 
-    async def _compressed(self, conn: Connection, text: str, target: int, usages: list[Usage]) -> Written:
-        return await self._written(
-            conn, ("compress", str(target), text), lambda: self._tasks.compress(text, target), usages
-        )
+    async def _compressed(self, text: str, target: int) -> str:
+        found = await self._once(("compress", str(target), text), partial(self.tasks.compress, text, target))
+        return str(found["text"])
 
-    async def _written(
-        self, conn: Connection, key: tuple[str, ...], call: Callable[[], Awaitable[Written]], usages: list[Usage]
-    ) -> Written:
-        if cached := await _cached(conn, self._key(key)):
-            return Written(cached["text"], cached["prompt_hash"], Usage(**cached["usage"]))
-        made = await call()
-        usages.append(made.usage)
-        await _remember(conn, self._key(key), asdict(made))
-        return made
+    async def _tagged(self, texts: Sequence[str]) -> Topics:
+        found = await self._once(("topics", *texts), partial(self.tasks.topics, texts, MAX_TOPICS))
+        return Topics(found["topics"], found["prompt_hash"], Usage(**found["usage"]))
 
-    async def _tagged(self, conn: Connection, texts: Sequence[str], usages: list[Usage]) -> Topics:
-        key = self._key(("topics", *texts))
-        if cached := await _cached(conn, key):
-            return Topics(cached["topics"], cached["prompt_hash"], Usage(**cached["usage"]))
-        made = await self._tasks.topics(texts, MAX_TOPICS)
-        usages.append(made.usage)
-        await _remember(conn, key, asdict(made))
-        return made
-
-    def _key(self, parts: tuple[str, ...]) -> bytes:
-        return hashlib.sha256("\x00".join((self._model, *parts)).encode(errors="replace")).digest()
+    async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
+        key = hashlib.sha256("\x00".join((self.place, self.model, *parts)).encode(errors="replace")).digest()
+        found = await _cached(self.conn, key)
+        if found is None:
+            await self.ledger.admit(self.conn, sum(map(self.counter.text, parts)))
+            made = await work()
+            found = asdict(made)
+            await _remember(self.conn, key, found)
+            await self.ledger.book(self.conn, made.usage)
+        self.calls.append(Call(key, Usage(**found["usage"])))
+        return found
 
 
 def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]:
-    """Runs of texts of at most PIECE_TOKENS tokens each (one text may be longer)."""
+    """Runs of at most PIECE_TEXTS texts and PIECE_TOKENS tokens: what one call gets. A longer text is cut."""
     made: list[list[str]] = []
-    size = PIECE_TOKENS + 1
+    size = PIECE_TOKENS
     for text in texts:
-        length = count(text)
-        if size + length > PIECE_TOKENS:
+        text, length = _bounded(text, count)
+        if not made or size + length > PIECE_TOKENS or len(made[-1]) == PIECE_TEXTS:
             made.append([])
             size = 0
         made[-1].append(text)
         size += length
     return made
+
+
+def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
+    """The text's beginning that fits a piece, and its tokens; no tokenizer sees millions of characters."""
+    text = text[: PIECE_TOKENS * 6]
+    while (length := count(text)) > PIECE_TOKENS:
+        text = text[: len(text) * PIECE_TOKENS // (length + 1)]
+    return text, length
 
 
 async def _cached(conn: Connection, key: bytes) -> dict[str, Any] | None:
@@ -120,8 +136,8 @@ async def _cached(conn: Connection, key: bytes) -> dict[str, Any] | None:
     return dict(found[0]) if found else None
 
 
-async def _remember(conn: Connection, key: bytes, response: dict[str, object]) -> None:
+async def _remember(conn: Connection, key: bytes, response: dict[str, Any]) -> None:
     await conn.execute(
         "INSERT INTO model_cache (request_hash, response) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-        (key, Jsonb(response)),
+        (key, Json(response)),
     )

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from turnlog.agent.context.turns import group
 from turnlog.agent.settings import Settings
 from turnlog.projectors.message import Message
 
 UPDATE_AFTER = 5
 PRUNE_BUFFER = 20
 TAG_AFTER = 10
+KEPT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +48,30 @@ def plan(facts: Facts, settings: Settings) -> Plan:
 
 
 def prune_through(messages: Sequence[Message], limit: int) -> int | None:
-    """Over the limit the oldest N = total − limit + 20 go (A 3.1); a call and its result go together (C4)."""
+    """Over the limit the oldest N = total − limit + 20 go (A 3.1), None: nothing does.
+
+    A call and its results go together (C4): the cut moves on behind the last result; where that would leave less
+    than KEPT messages, it moves back before the call.
+    """
     if len(messages) <= limit:
         return None
-    count = len(messages) - limit + PRUNE_BUFFER
-    while count < len(messages) and _answers_a_call(messages[count]):
-        count += 1
-    return messages[count - 1].seq
+    wanted = len(messages) - limit + PRUNE_BUFFER
+    cuts = _cuts(messages)
+    later = [at for at in cuts if wanted <= at <= len(messages) - KEPT]
+    earlier = [at for at in cuts if at < wanted]
+    count = later[0] if later else earlier[-1] if earlier else 0
+    return messages[count - 1].seq if count else None
 
 
-def _answers_a_call(message: Message) -> bool:
-    if message.role == "tool":
-        return True
-    return isinstance(message.content, list) and any(b.get("type") == "tool_result" for b in message.content)
+def _cuts(messages: Sequence[Message]) -> list[int]:
+    """How many of the oldest messages can go, ascending, so that no call is parted from a result."""
+    place = {message.seq: at for at, message in enumerate(messages)}
+    end = list(range(len(messages)))
+    for unit in group(messages).units:
+        at = [place[message.seq] for message in unit.messages]
+        end[min(at)] = max(at)
+    reach = accumulate(end, max)
+    return [at + 1 for at, farthest in enumerate(reach) if farthest <= at]
 
 
 def _summarise_through(facts: Facts, settings: Settings) -> int | None:

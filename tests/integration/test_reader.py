@@ -149,7 +149,7 @@ async def test_an_event_on_a_subject_that_is_not_its_own_is_refused(log: Log) ->
     event = turn(thread="t", tenant="mine")
     await log.nc.jetstream().publish("turnlog.yours.t.turn_recorded", encode(event))
     (stored,) = [s async for s in read_to(log.nc, [thread_filter("yours", "t")], 1, 1)]
-    with pytest.raises(InvalidEvent, match="says tenant 'mine'.*but was published on"):
+    with pytest.raises(InvalidEvent, match=r"says tenant 'mine'.*but was published on"):
         recorded(stored)
 
 

@@ -1,0 +1,25 @@
+"""A NATS client that no message can stop.
+
+The subject and headers of a message are bytes of a stranger's choice, and nats-py ends its reading for good at bytes
+that are no UTF-8: one such publish would stop every reader of the stream. Here the message is delivered, with escapes
+for what is no text, and is parked like any other that nobody can read.
+"""
+
+from typing import Any
+
+from nats.aio.client import Client
+
+
+class RobustClient(Client):
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Any:
+        readable = subject.decode(errors="backslashreplace").encode()
+        return super()._build_message(sid, readable, reply, data, headers)
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] | None = await super()._process_headers(headers)
+        except ValueError:
+            return None
+        return found

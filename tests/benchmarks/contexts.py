@@ -1,0 +1,155 @@
+"""The context of a 400-message thread against LangGraph's aget_state of the same messages on the same Postgres."""
+
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from statistics import median
+
+from tests.benchmarks.langgraph_floor import Conversation, conversation
+from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, ratio
+from tests.benchmarks.stand import Stand, fill, following
+from turnlog.agent.context import ContextInput, build_context, counter_for
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads import thread_context
+from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.events.contracts import Event, Role, TurnRecorded
+from turnlog.events.log import Log
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.registry import BY_NAME
+
+MESSAGES, CHARACTERS, THREAD = 400, 300, "long"
+CALLS = 20
+LANGGRAPH = "LangGraph with AsyncPostgresSaver on the same Postgres, through a pool of its own"
+
+
+async def measure(stand: Stand) -> list[Row]:
+    texts = turns(stand.conversations.texts(MESSAGES * 20))
+    async with (
+        stand.empty_log() as log,
+        stand.fresh_database() as url,
+        connection_pool(url) as pool,
+        conversation(url) as theirs,
+        following(log, url),
+    ):
+        await fill(log, events(texts[:MESSAGES]))
+        for at in range(0, MESSAGES, 2):
+            await theirs.record(*texts[at : at + 2])
+        await _projected(log, pool)
+        return [
+            *await _reading(stand, pool, theirs),
+            *await _in_memory(pool),
+            await _writing(stand, log, pool, theirs, texts[MESSAGES:]),
+        ]
+
+
+def turns(said: Sequence[str]) -> list[str]:
+    """What was said as texts of exactly CHARACTERS characters each."""
+    whole = " ".join(said)
+    return [whole[at : at + CHARACTERS] for at in range(0, len(whole) - CHARACTERS, CHARACTERS)]
+
+
+def events(texts: Sequence[str]) -> list[Event]:
+    roles: Sequence[Role] = ("user", "assistant")
+    return [
+        Event(time=datetime.now(UTC), thread=THREAD, data=TurnRecorded(role=roles[at % 2], content=text))
+        for at, text in enumerate(texts)
+    ]
+
+
+async def _reading(stand: Stand, pool: Pool, theirs: Conversation) -> list[Row]:
+    settings = Settings(_env_file=None)
+
+    async def context() -> None:
+        async with pool.connection() as conn:
+            found = await thread_context(conn, settings, "default", THREAD)
+        assert len(found.messages) == MESSAGES + 1  # and the system prompt
+
+    async def state() -> None:
+        assert await theirs.read() == MESSAGES
+
+    cold = [(await milliseconds(call, 1))[0] for call in (context, state)]
+    mine, floor = await interleaved(stand.rounds, _median_of(context), _median_of(state))
+    found, spread = ratio(mine, floor)
+    warm = (
+        f"p50 of {CALLS} calls a round, {MESSAGES} messages of {CHARACTERS} characters, from the pool to the finished "
+        f"messages for the model, SQL included. Floor: `aget_state` of the same messages, {LANGGRAPH}."
+    )
+    first = "The first call in the process, with loading the tokenizer and counting every message for the first time."
+    return [
+        Row("context of 400 messages", ms(median(mine)), ms(median(floor)), found, spread, ("<=", 1 / 3), warm),
+        Row("its first call", ms(cold[0]), ms(cold[1]), cold[0] / cold[1], None, None, first),
+    ]
+
+
+async def _in_memory(pool: Pool) -> list[Row]:
+    """What of a context is no SQL."""
+    async with pool.connection() as conn:
+        messages = await thread_messages(conn, "default", THREAD)
+    counter, given = counter_for("gpt-4o"), ContextInput(messages, "gpt-4o", "You advise applicants.")
+    counted = _best(lambda: sum(map(counter.message, messages)))
+    built = _best(lambda: build_context(given))
+    floor = _best(lambda: [counter.encoding.encode_ordinary(str(message.content)) for message in messages])
+    return [
+        Row(
+            "counting 400 known messages",
+            ms(counted),
+            ms(floor),
+            counted / floor,
+            None,
+            None,
+            "Best of 20; no SQL. Floor: tiktoken encodes the same texts anew.",
+        ),
+        Row(
+            "building their context",
+            ms(built),
+            ms(floor),
+            built / floor,
+            None,
+            None,
+            "Best of 20; no SQL, every message counted before. Floor: the same.",
+        ),
+    ]
+
+
+async def _writing(stand: Stand, log: Log, pool: Pool, theirs: Conversation, texts: Sequence[str]) -> Row:
+    pairs = itertools.cycle(zip(texts[::2], texts[1::2], strict=False))
+
+    async def append_and_see() -> None:
+        done = await log.append_many(events(next(pairs)))
+        async with pool.connection() as conn:
+            await wait_for(conn, ("messages",), 0, done[-1].seq)
+
+    async def update() -> None:
+        await theirs.record(*next(pairs))
+
+    mine, floor = await interleaved(stand.rounds, _median_of(append_and_see), _median_of(update))
+    found, spread = ratio(mine, floor)
+    method = (
+        f"p50 of {CALLS} exchanges a round in a thread of {MESSAGES} messages and more: two turns appended (synced) and "
+        f"seen in `messages`, all projections running. Floor: `aupdate_state` with two messages, {LANGGRAPH}."
+    )
+    return Row("an exchange written", ms(median(mine)), ms(median(floor)), found, spread, None, method)
+
+
+def _median_of(call: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[float]]:
+    async def measured() -> float:
+        return median(await milliseconds(call, CALLS))
+
+    return measured
+
+
+def _best(call: Callable[[], object]) -> float:
+    """Milliseconds of the fastest of 20 calls."""
+    took = []
+    for _ in range(20):
+        started = time.perf_counter()
+        call()
+        took.append(1000 * (time.perf_counter() - started))
+    return min(took)
+
+
+async def _projected(log: Log, pool: Pool) -> None:
+    async with pool.connection() as conn:
+        await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0))

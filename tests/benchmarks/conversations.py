@@ -1,0 +1,55 @@
+"""The turns that benchmarks work on: real IRC messages where the file is there, generated ones elsewhere."""
+
+import gzip
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from turnlog.events.contracts import Event, TurnRecorded
+
+DEFAULT_FOLDER = Path(__file__).parents[3] / "shared" / "data"
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+_WORDS = "the server does not start after the update and my disk is full what can I do about it please".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """Where turns come from. Every call yields the same turns under new ids."""
+
+    folder: Path
+
+    @property
+    def irc(self) -> Path:
+        return self.folder / "irc.jsonl.gz"
+
+    @property
+    def described(self) -> str:
+        return "real IRC messages" if self.irc.exists() else f"generated messages, as there is no {self.irc.name}"
+
+    def events(self, count: int) -> Iterator[Event]:
+        """Fewer than `count` when the file has no more."""
+        turns = _irc(self.irc) if self.irc.exists() else _generated()
+        return itertools.islice(turns, count)
+
+    def texts(self, count: int) -> list[str]:
+        return [str(event.data.content) for event in self.events(count) if isinstance(event.data, TurnRecorded)]
+
+
+def _irc(path: Path) -> Iterator[Event]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            said = json.loads(line)
+            yield _turn(said["thread"], said["user"], said["text"], datetime.fromisoformat(said["time"]))
+
+
+def _generated() -> Iterator[Event]:
+    for number in itertools.count():
+        text = " ".join(_WORDS[number % 7 : 3 + number % 17]) + f" {number}"
+        yield _turn(f"thread-{number // 20}", f"user-{number % 5}", text, _START + timedelta(seconds=number))
+
+
+def _turn(thread: str, name: str, text: str, time: datetime) -> Event:
+    return Event(time=time, thread=thread, data=TurnRecorded(role="user", name=name, content=text))

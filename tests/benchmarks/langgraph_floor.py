@@ -1,0 +1,63 @@
+"""LangGraph's own persistence on the same Postgres: a graph of messages, kept by AsyncPostgresSaver.
+
+Its packages come with the extra `bench`; they are looked up by name, so that the rest runs without them.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One thread of a LangGraph application."""
+
+    graph: Any
+    config: dict[str, Any]
+
+    async def record(self, *texts: str) -> None:
+        """One update of the state with a message of each text, the person's and the assistant's in turn."""
+        said = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+        await self.graph.aupdate_state(self.config, {"messages": said}, as_node="agent")
+
+    async def read(self) -> int:
+        """Reads the state as an application does; the number of its messages."""
+        state = await self.graph.aget_state(self.config)
+        return len(state.values["messages"])
+
+
+@contextlib.asynccontextmanager
+async def conversation(database_url: str) -> AsyncIterator[Conversation]:
+    """Raises ModuleNotFoundError without the extra."""
+    graphs = import_module("langgraph.graph")
+    savers = import_module("langgraph.checkpoint.postgres.aio")
+    pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
+        database_url,
+        min_size=1,
+        max_size=4,
+        open=False,
+        kwargs={
+            "autocommit": True,
+            "prepare_threshold": 0,
+            "row_factory": dict_row,
+            "options": "-c search_path=public",  # not among the tables of the same names that turnlog has
+        },
+    )
+    async with pool:
+        saver = savers.AsyncPostgresSaver(pool)
+        await saver.setup()
+        graph = graphs.StateGraph(graphs.MessagesState)
+        graph.add_node("agent", _silent)
+        graph.add_edge(graphs.START, "agent")
+        yield Conversation(graph.compile(checkpointer=saver), {"configurable": {"thread_id": "long"}})
+
+
+async def _silent(state: dict[str, Any]) -> dict[str, Any]:
+    """The graph's only node; states are written from outside."""
+    return {}

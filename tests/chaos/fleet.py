@@ -1,0 +1,149 @@
+"""The victims: embedded servers and worker processes of one home, killed with SIGKILL and started again."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from turnlog.agent import embedded
+from turnlog.agent.embedded.processes import alive, wait_until
+
+from .schedule import WORKERS, Kill
+
+STOP_TIMEOUT_S = 40.0
+# Models must be the offline ones, whatever the caller's environment says.
+_FOREIGN = ("API_", "OPENAI_", "MEMORY_", "TURNLOG_", "NATS_URL", "DATABASE_URL")
+
+
+class Fleet:
+    """Servers and workers under `home`. Make it with `start`, end it with `stop`."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home, self._rng = home, random.Random(seed + 2)
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._revivals: dict[str, asyncio.Task[None]] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self.down: set[str] = set()
+        self.killed: Counter[str] = Counter()
+        self.left_by_themselves: Counter[str] = Counter()
+        self.where = embedded.Servers("", "", ())
+
+    async def start(self) -> None:
+        self.where = await embedded.start(self.home)
+
+    def start_workers(self) -> None:
+        for name in WORKERS:
+            self._launch(name)
+        self._watch = asyncio.create_task(self._restart_those_who_left())
+
+    async def kill(self, kill: Kill, back: asyncio.Task[None]) -> None:
+        """SIGKILL now; `back` is awaited and then the target is started again. A target that is down comes first."""
+        if earlier := self._revivals.pop(kill.target, None):
+            await earlier
+        self.down.add(kill.target)
+        await self._kill(kill.target)
+        self.killed[kill.target] += 1
+        self._revivals[kill.target] = asyncio.create_task(self._revive(kill.target, back))
+
+    async def all_back(self) -> None:
+        await asyncio.gather(*self._revivals.values())
+
+    async def stop_workers(self, *names: str) -> list[str]:
+        """SIGTERM, as an operator would; returns complaints about those who did not end well."""
+        if self._watch is not None:
+            self._watch.cancel()
+        chosen = {name: self._workers.pop(name) for name in names or tuple(self._workers)}
+        for process in chosen.values():
+            process.send_signal(signal.SIGTERM)
+        return [f"{name} ended with {code}" for name, process in chosen.items() if (code := await _ended(process)) != 0]
+
+    async def stop(self) -> None:
+        """Ends everything, whatever state it is in."""
+        for task in (self._watch, *self._revivals.values()):
+            if task is not None:
+                task.cancel()
+        for process in self._workers.values():
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        await embedded.stop(self.home)
+
+    async def _kill(self, target: str) -> None:
+        if target in WORKERS:
+            self._workers[target].kill()
+            await asyncio.to_thread(self._workers[target].wait)
+            return
+        found = embedded.status(self.home)
+        server = found.nats if target == "nats" else found.postgres
+        assert server is not None, f"{target} does not run"
+        victim = psutil.Process(server.pid)
+        if target == "postgres-backend":
+            victim = self._rng.choice(_backends(victim))
+        victim.kill()
+        await wait_until(lambda: _gone(victim), lambda: True, 10.0)
+
+    async def _revive(self, target: str, back: asyncio.Task[None]) -> None:
+        await back
+        if target in WORKERS:
+            self._launch(target)
+        else:
+            await embedded.start(self.home)
+        self.down.discard(target)
+
+    def _launch(self, name: str) -> None:
+        with self._log(name) as log:
+            self._workers[name] = subprocess.Popen(
+                [sys.executable, "-m", "turnlog.consumers.cli", "worker", *WORKERS[name]],
+                env=self._environment(),
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _log(self, name: str) -> IO[bytes]:
+        return (self.home / f"{name}.log").open("ab")
+
+    def _environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        return own | {
+            "TURNLOG_HOME": str(self.home),
+            "NATS_URL": self.where.nats_url,
+            "DATABASE_URL": self.where.database_url,
+            "TURNLOG_LOG_LEVEL": "INFO",
+        }
+
+    async def _restart_those_who_left(self) -> None:
+        """As a supervisor does (compose's `restart`): a worker started while a server is down may give up."""
+        while True:
+            await asyncio.sleep(0.5)
+            for name, process in list(self._workers.items()):
+                if name not in self.down and process.poll() is not None:
+                    self.left_by_themselves[name] += 1
+                    self._launch(name)
+
+
+def _backends(postmaster: psutil.Process) -> list[psutil.Process]:
+    """Client connections first; Postgres titles them `postgres: user database …`."""
+    children = postmaster.children()
+    clients = [child for child in children if "turnlog turnlog" in " ".join(child.cmdline())]
+    return clients or children
+
+
+async def _gone(process: psutil.Process) -> bool:
+    return not alive(process)
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> int:
+    try:
+        return await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return await asyncio.to_thread(process.wait)

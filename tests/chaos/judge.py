@@ -1,0 +1,120 @@
+"""The verdict: every check returns its violations as sentences; none is the only good answer."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from uuid import UUID
+
+from turnlog.consumers.answering.request import answer_id
+from turnlog.events.contracts import AnswerReceipt, AnswerRequested, Event, ThreadRenamed, TurnRecorded
+from turnlog.events.log import Log
+from turnlog.events.read import read_to, recorded
+from turnlog.projectors.lag import lag
+from turnlog.projectors.parking import listed
+from turnlog.projectors.rebuild import rebuild
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.verify import verify
+from turnlog.projectors.writer import Connection
+
+from .ledger import Ledger
+
+MAX_SHOWN = 5
+# An answer of the offline model is one round, or two with a search: more than there can be.
+ANSWER_PARTS = (
+    "answer",
+    *(f"round-{n}" for n in range(4)),
+    *(f"round-{n}/result-{m}" for n in range(4) for m in range(4)),
+)
+
+
+async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledger) -> list[str]:
+    """All checks; the workers must have ended. The rebuild comes last, as it replaces what the others look at."""
+    found = _some(await _transcript(conn, ledger))
+    found += _some([line async for line in _answers(log, ledger)])
+    found += _some(await _labels(conn, ledger))
+    found += [f"{one.projection} is {one.behind} behind" for one in await lag(log, conn) if one.behind]
+    found += _some(
+        f"seq {row['seq']} is parked in {row['projection']}: {row['error']}" for row in await listed(conn, None)
+    )
+    return found + await _rebuilt_alike(log, database_url)
+
+
+async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
+    """Every acknowledged turn once, where and as it was acknowledged, and nothing that nobody sent."""
+    rows = await conn.execute("SELECT thread_id, event_id, seq, content FROM messages ORDER BY thread_id, seq")
+    shown: dict[str, list[tuple[UUID, int, object]]] = {}
+    for thread, event_id, seq, content in await rows.fetchall():
+        shown.setdefault(thread, []).append((event_id, seq, content))
+    found = []
+    answers = answer_ids(ledger)
+    for thread in sorted(ledger.threads.keys() | shown.keys()):
+        turns = [(e, seq) for e, seq in ledger.threads.get(thread, []) if isinstance(e.data, TurnRecorded)]
+        wanted = [(e.id, seq, e.data.content) for e, seq in turns if isinstance(e.data, TurnRecorded)]
+        mine = [row for row in shown.get(thread, []) if row[0] not in answers]
+        if mine != wanted:
+            found.append(_difference(thread, wanted, mine))
+    return found
+
+
+def _difference(thread: str, wanted: list[tuple[UUID, int, object]], mine: list[tuple[UUID, int, object]]) -> str:
+    sent, there = Counter(row[0] for row in wanted), Counter(row[0] for row in mine)
+    return (
+        f"thread {thread!r}: {len(sent - there)} acknowledged turns are missing, {len(there - sent)} were never sent "
+        f"or are there twice, and the order is {'right' if [r[0] for r in wanted] == [r[0] for r in mine] else 'wrong'}"
+    )
+
+
+async def _answers(log: Log, ledger: Ledger) -> AsyncIterator[str]:
+    """Each request has exactly one answer and one receipt on the log, though agents died in mid-answer."""
+    seen: Counter[tuple[UUID | None, str]] = Counter()
+    async for stored in read_to(log.nc, ["turnlog.log.>"], 1, await log.head()):
+        event = recorded(stored).event
+        if isinstance(event.data, AnswerReceipt):
+            seen[event.causation, "receipt"] += 1
+        elif (
+            isinstance(event.data, TurnRecorded)
+            and event.causation
+            and event.id == answer_id(event.causation, "answer")
+        ):
+            seen[event.causation, "answer"] += 1
+    for request in requests(ledger):
+        for part in ("answer", "receipt"):
+            if seen[request.id, part] != 1:
+                yield f"request {request.id} has {seen[request.id, part]} {part}s on the log"
+
+
+async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
+    """A renamed thread has its last name."""
+    rows = await conn.execute("SELECT thread_id, label FROM thread_activity")
+    shown = dict(await rows.fetchall())
+    last = {e.thread: e.data.label for t in ledger.threads.values() for e, _ in t if isinstance(e.data, ThreadRenamed)}
+    return [
+        f"thread {t!r} is called {shown.get(t)!r}, not {label!r}" for t, label in last.items() if shown.get(t) != label
+    ]
+
+
+async def _rebuilt_alike(log: Log, database_url: str) -> list[str]:
+    """A fresh build equals the live rows, and after a rebuild they still have the same checksum."""
+    found = []
+    for projection in PROJECTIONS:
+        before = await verify(log, database_url, projection)
+        found += _some(f"{projection.name}: {d.table} [{d.key}] {d.kind}" for d in before.differences)
+        await rebuild(log, database_url, projection)
+        after = await verify(log, database_url, projection)
+        if (after.checksum, after.rows, after.clean) != (before.checksum, before.rows, True):
+            found.append(f"{projection.name}: {before.rows} rows before the rebuild, {after.rows} other ones after it")
+    return found
+
+
+def requests(ledger: Ledger) -> list[Event]:
+    return [e for t in ledger.threads.values() for e, _ in t if isinstance(e.data, AnswerRequested)]
+
+
+def answer_ids(ledger: Ledger) -> set[UUID]:
+    """Every id that a turn of an answer to one of the requests may have."""
+    return {answer_id(request.id, part) for request in requests(ledger) for part in ANSWER_PARTS}
+
+
+def _some(lines: Iterable[str]) -> list[str]:
+    all_lines = list(lines)
+    more = len(all_lines) - MAX_SHOWN
+    return all_lines[:MAX_SHOWN] + ([f"… and {more} more like it"] if more > 0 else [])

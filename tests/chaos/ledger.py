@@ -1,0 +1,41 @@
+"""What was acknowledged, in order per thread; and who waits for the m-th acknowledgement."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from uuid import UUID
+
+from turnlog.events.contracts import Event
+from turnlog.events.publish import Appended
+
+
+class Ledger:
+    """One a run. threads: thread → (event, its sequence) as acknowledged."""
+
+    def __init__(self) -> None:
+        self.threads: defaultdict[str, list[tuple[Event, int]]] = defaultdict(list)
+        self.count = self.last_seq = self.retries = self.conflicts = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def acknowledge(self, events: Sequence[Event], places: Sequence[Appended]) -> None:
+        for event, place in zip(events, places, strict=True):
+            assert event.id == place.event_id
+            self.threads[event.thread].append((event, place.seq))
+            self.last_seq = max(self.last_seq, place.seq)
+        self.count += len(events)
+        for number, future in self._waiting:
+            if number <= self.count and not future.done():
+                future.set_result(None)
+        self._waiting = [one for one in self._waiting if not one[1].done()]
+
+    async def reached(self, number: int) -> None:
+        """Returns after the number-th acknowledgement."""
+        if number <= self.count:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((number, future))
+        await future
+
+    @property
+    def ids(self) -> set[UUID]:
+        return {event.id for thread in self.threads.values() for event, _ in thread}

@@ -1,0 +1,186 @@
+"""One run: start → append while things die → wait until quiet → judge."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
+from turnlog.migrations.upgrade import upgrade
+from turnlog.projectors.database import connect
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.registry import BY_NAME
+
+from . import schedule, workload
+from .fleet import Fleet
+from .judge import answer_ids, requests, violations
+from .ledger import Ledger
+from .producers import produce
+
+POLL_S = 0.05
+QUIET_TIMEOUT_S = 240.0
+OnProgress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    events: int = 20_000
+    kills: int = 30
+    threads: int = 200
+    lanes: int = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Counts of a run; violations is empty when all is well. Times in seconds."""
+
+    seed: int
+    acknowledged: int
+    in_log: int
+    retries: int
+    conflicts: int
+    answers: int
+    killed: dict[str, int]
+    restarted_by_supervisor: dict[str, int]
+    append_s: float
+    quiet_s: float
+    judge_s: float
+    violations: list[str]
+
+
+def ignore(_: str, __: int) -> None:
+    """No progress wanted."""
+
+
+async def run(home: Path, plan: Plan, progress: OnProgress = ignore) -> Result:
+    fleet, ledger = Fleet(home, plan.seed), Ledger()
+    try:
+        await fleet.start()
+        await asyncio.to_thread(upgrade, fleet.where.database_url)
+        log = await Log.connect(fleet.where.nats_url, StreamOptions(), "turnlog-chaos")
+        try:
+            return await _run(fleet, log, ledger, plan, progress)
+        finally:
+            await log.close()
+    finally:
+        await fleet.stop()
+
+
+async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnProgress) -> Result:
+    started = time.perf_counter()
+    fleet.start_workers()
+    await _append_while_things_die(fleet, log, ledger, plan, progress)
+    appended = time.perf_counter()
+    async with await connect(fleet.where.database_url) as conn:
+        found = await _quiet(fleet, log, ledger, conn, progress)
+        quiet = time.perf_counter()
+        progress("judging", 0)
+        found += await violations(log, fleet.where.database_url, conn, ledger)
+    return Result(
+        plan.seed,
+        ledger.count,
+        await log.head(),
+        ledger.retries,
+        ledger.conflicts,
+        len(requests(ledger)),
+        dict(sorted(fleet.killed.items())),
+        dict(sorted(fleet.left_by_themselves.items())),
+        round(appended - started, 1),
+        round(quiet - appended, 1),
+        round(time.perf_counter() - quiet, 1),
+        found,
+    )
+
+
+async def _append_while_things_die(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnProgress) -> None:
+    made = workload.make(plan.seed, plan.events, plan.threads, plan.lanes)
+    kills = schedule.make(plan.seed, plan.kills, plan.events)
+    async with _lag_watched(fleet, ledger, plan.events // max(1, plan.kills), progress) as gate:
+        killer = asyncio.create_task(_kill(fleet, ledger, kills))
+        await produce(log, made, ledger, gate.wait)
+        await killer
+    await fleet.all_back()
+
+
+async def _kill(fleet: Fleet, ledger: Ledger, kills: list[schedule.Kill]) -> None:
+    for kill in kills:
+        await ledger.reached(kill.after)
+        await fleet.kill(kill, asyncio.create_task(ledger.reached(kill.back_after)))
+
+
+@contextlib.asynccontextmanager
+async def _lag_watched(fleet: Fleet, ledger: Ledger, most: int, progress: OnProgress) -> AsyncIterator[asyncio.Event]:
+    """A gate that is closed while the transcript is more than `most` behind and nothing is down on purpose.
+
+    Without it, everything would be appended before a killed worker is back, and most kills would hit nothing.
+    """
+    gate = asyncio.Event()
+    gate.set()
+    task = asyncio.create_task(_watch_lag(fleet, ledger, most, gate, progress))
+    try:
+        yield gate
+    finally:
+        task.cancel()
+
+
+async def _watch_lag(fleet: Fleet, ledger: Ledger, most: int, gate: asyncio.Event, progress: OnProgress) -> None:
+    position = 0
+    while True:
+        with contextlib.suppress(psycopg.Error, TurnlogError, OSError):
+            async with await connect(fleet.where.database_url) as conn:
+                while not fleet.down:
+                    position = await _position(conn)
+                    _open_or_close(gate, ledger.last_seq - position <= most)
+                    progress("appending", ledger.count)
+                    await asyncio.sleep(POLL_S)
+        _open_or_close(gate, bool(fleet.down) or ledger.last_seq - position <= most)
+        progress("appending", ledger.count)
+        await asyncio.sleep(POLL_S)
+
+
+def _open_or_close(gate: asyncio.Event, is_open: bool) -> None:
+    gate.set() if is_open else gate.clear()
+
+
+async def _position(conn: psycopg.AsyncConnection[tuple[object, ...]]) -> int:
+    row = await (
+        await conn.execute(
+            "SELECT min(position)::bigint FROM projection_positions WHERE build = 'live' AND projection = 'messages'"
+        )
+    ).fetchone()
+    return int(str(row[0])) if row and row[0] is not None else 0
+
+
+async def _quiet(
+    fleet: Fleet, log: Log, ledger: Ledger, conn: psycopg.AsyncConnection[tuple[object, ...]], progress: OnProgress
+) -> list[str]:
+    """All requests answered, effects stopped, everything projected, projectors stopped; returns complaints."""
+    found = await _answered(ledger, conn, progress)
+    found += await fleet.stop_workers("reactors-1", "reactors-2", "agent")
+    await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), QUIET_TIMEOUT_S)
+    return found + await fleet.stop_workers("projectors")
+
+
+async def _answered(
+    ledger: Ledger, conn: psycopg.AsyncConnection[tuple[object, ...]], progress: OnProgress
+) -> list[str]:
+    wanted, ids = len(requests(ledger)), list(answer_ids(ledger))
+    deadline, done = time.monotonic() + QUIET_TIMEOUT_S, 0
+    while time.monotonic() < deadline:
+        rows = await conn.execute(
+            "SELECT count(*) FROM messages WHERE event_id = ANY(%s) AND role = 'assistant' AND tool_calls IS NULL",
+            (ids,),
+        )
+        (done,) = (await rows.fetchone()) or (0,)  # type: ignore[assignment]
+        progress("answering", int(str(done)))
+        if done == wanted:
+            return []
+        await asyncio.sleep(0.2)
+    return [f"{done} of {wanted} requests were answered within {QUIET_TIMEOUT_S:g} s"]

@@ -1,0 +1,46 @@
+"""Who is killed when: after the m-th acknowledged event, from the seed. Pure."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WORKERS = {
+    "projectors": ["projectors"],
+    "reactors-1": ["reactors"],
+    "reactors-2": ["reactors"],
+    "agent": ["agent"],
+}
+# A backend is one process of Postgres: its death makes Postgres cut off everybody and recover by itself.
+TARGETS: dict[str, int] = {
+    "projectors": 6,
+    "reactors-1": 2,
+    "reactors-2": 2,
+    "agent": 3,
+    "nats": 6,
+    "postgres": 4,
+    "postgres-backend": 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The target dies after `after` acknowledged events and is started again after `back_after`."""
+
+    target: str
+    after: int
+    back_after: int
+
+
+def make(seed: int, kills: int, events: int, always: Sequence[str] = tuple(TARGETS)) -> list[Kill]:
+    """In order of time. Each of `always` dies at least once when there are as many kills."""
+    rng = random.Random(seed + 1)
+    targets = list(always)[:kills]
+    targets += rng.choices(list(TARGETS), weights=list(TARGETS.values()), k=kills - len(targets))
+    rng.shuffle(targets)
+    moments = sorted(rng.sample(range(events // 20, events * 9 // 10), kills))
+    return [Kill(target, at, at + _absence(rng, target, events)) for target, at in zip(targets, moments, strict=True)]
+
+
+def _absence(rng: random.Random, target: str, events: int) -> int:
+    """Without NATS there are no acknowledgements to wait for, so it comes back at once."""
+    return 0 if target == "nats" else rng.randint(0, events // 40)

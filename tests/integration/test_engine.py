@@ -1,0 +1,311 @@
+"""The engine on real servers: rows and position move together, bad events wait alone, two runners never collide."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from conftest import Settled
+from nats.js.errors import NotFoundError
+from places import eventually, parked, rows, runner_of
+from samples import event, turn
+
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Event, Recorded, ThreadDeleted, TurnRecorded
+from turnlog.events.errors import DatabaseUnavailable
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
+from turnlog.projectors import positions
+from turnlog.projectors.apply import apply_batch
+from turnlog.projectors.changes import Change
+from turnlog.projectors.database import connect
+from turnlog.projectors.engine import Runner, step
+from turnlog.projectors.incoming import incoming
+from turnlog.projectors.lag import NotProjectedInTime, lag, wait_for
+from turnlog.projectors.messages import MESSAGES
+from turnlog.projectors.positions import LIVE, PositionMoved
+from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.writer import Connection
+
+CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"
+OUT_OF_RANGE = 2**31
+
+
+async def publish(log: Log, subject: str, body: bytes) -> int:
+    """What a foreign client could send."""
+    return (await log.nc.jetstream().publish(subject, body)).seq
+
+
+def changed(one: Event, old: str, new: str) -> bytes:
+    body = encode(one).decode()
+    assert old in body
+    return body.replace(old, new).encode()
+
+
+async def test_what_is_appended_is_visible_in_every_read_model(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await log.append_many([turn("When?"), turn("On 8 May.", "assistant")])
+    await settled()
+    assert await rows(db, CONTENTS) == [("t", "When?"), ("t", "On 8 May.")]
+    assert await rows(db, "SELECT message_count FROM thread_activity") == [(2,)]
+    assert await rows(db, "SELECT count(*) FROM checkpoints") == [(2,)]
+    assert await rows(db, "SELECT count(*) FROM memory_vectors") == [(2,)]
+    assert await rows(db, "SELECT count(*) FROM memory_episodes") == [(1,)]
+    assert await rows(db, "SELECT DISTINCT position FROM projection_positions") == [(2,)]
+
+
+BAD = {
+    "malformed JSON": ("turn_recorded", b'{"specversion": "1.0", '),
+    "an empty body": ("turn_recorded", b""),
+    "an unknown type": ("mood_changed", changed(turn(), "turnlog.turn_recorded", "turnlog.mood_changed")),
+    "a version from the future": ("turn_recorded", changed(turn(), "turn_recorded:2", "turn_recorded:3")),
+    "a version that is no number": ("turn_recorded", changed(turn(), "turn_recorded:2", "turn_recorded:³")),
+    "another thread's event": ("turn_recorded", encode(turn(thread="other"))),
+    "another tenant's event": ("turn_recorded", encode(turn(tenant="acme"))),
+    "a NUL in a field name": ("turn_recorded", changed(turn(), '"role"', '"sur\\u0000prise":1,"role"')),
+    "a NUL in the id": ("turn_recorded", changed(turn(), '"id":"', '"id":"\\u0000')),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_bad_event_is_parked_with_its_thread_and_others_go_on(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled, kind: str
+) -> None:
+    type_, body = BAD[kind]
+    await log.append(turn("before", thread="t"))
+    await publish(log, f"turnlog.default.t.{type_}", body)
+    await log.append_many([turn("behind", thread="t"), turn("free", thread="u"), turn("free", "user", tenant="acme")])
+    await settled()
+    assert await rows(db, CONTENTS) == [("t", "before"), ("u", "free"), ("t", "free")]
+    assert await parked(db, "messages") == [(2, "poison", "parked"), (3, "behind", "parked")]
+    assert running_projectors.last_error is None
+
+
+async def test_nobody_writes_into_another_tenant(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await publish(log, "turnlog.mine.t.turn_recorded", encode(turn("forged", tenant="yours")))
+    await publish(log, "turnlog.mine.t.thread_deleted", encode(event(ThreadDeleted(), tenant="yours")))
+    await log.append(turn("true", tenant="yours"))
+    await settled()
+    assert await rows(db, "SELECT tenant, content FROM messages") == [("yours", "true")]
+
+
+async def test_an_unknown_type_waits_in_every_projection_since_each_might_need_it(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await publish(log, "turnlog.default.t.mood_changed", b"{}")
+    await settled()
+    found = await rows(db, "SELECT projection, event_type, error FROM dead_letters ORDER BY 1")
+    assert [name for name, _, _ in found] == sorted(BY_NAME)
+    assert {type_ for _, type_, _ in found} == {"mood_changed"}
+
+
+async def test_an_event_on_another_types_subject_waits_where_that_type_is_handled(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await publish(log, "turnlog.default.t.thread_opened", encode(turn("hidden")))
+    await settled()
+    assert await parked(db, "thread_activity") == [(1, "poison", "parked")]
+    assert await rows(db, CONTENTS) == []
+
+
+async def test_an_event_that_the_database_refuses_waits_in_that_projection_only(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await log.append_many(
+        [
+            turn("before"),
+            turn("too many tokens", tokens_in=OUT_OF_RANGE),
+            turn("behind"),
+            turn("free", thread="u"),
+        ]
+    )
+    await settled()
+    assert await rows(db, CONTENTS) == [("t", "before"), ("u", "free")]
+    assert await parked(db, "messages") == [(2, "poison", "parked"), (3, "behind", "parked")]
+    assert await parked(db, "thread_activity") == []
+    assert await rows(db, "SELECT message_count FROM thread_activity ORDER BY thread_id") == [(3,), (1,)]
+    ((error,),) = await rows(db, "SELECT error FROM dead_letters WHERE seq = 2")
+    assert "NumericValueOutOfRange" in error
+
+
+async def test_a_parked_thread_stays_parked_over_a_restart(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    async with runner_of(log, database_url):
+        await log.append(turn("poison", tokens_in=OUT_OF_RANGE))
+        await settled()
+    async with runner_of(log, database_url):
+        await log.append_many([turn("behind"), turn("free", thread="u")])
+        await settled()
+    assert await rows(db, CONTENTS) == [("u", "free")]
+    assert [reason for _, reason, _ in await parked(db, "messages")] == ["poison", "behind"]
+
+
+async def test_the_same_event_long_after_the_deduplication_window_is_no_second_event(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    one = turn("once")
+    body = encode(one)
+    await log.append(one)
+    await settled()
+    for _ in range(2):
+        await publish(log, "turnlog.default.t.turn_recorded", body)
+    await log.append(turn("next"))
+    await settled()
+    assert await log.head() == 4
+    assert await rows(db, CONTENTS) == [("t", "once"), ("t", "next")]
+    assert await rows(db, "SELECT message_count FROM thread_activity") == [(2,)]
+    assert await rows(db, "SELECT seqs FROM memory_vectors ORDER BY seq") == [([1],), ([4],)]
+
+
+async def test_a_nul_in_a_text_and_an_orphaned_tool_result_are_ordinary_turns(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await log.append_many([turn("a\0b"), turn("result", "tool", tool_call_id="nobody-called")])
+    await settled()
+    assert await rows(db, CONTENTS) == [("t", "a\ufffdb"), ("t", "result")]
+    assert await rows(db, "SELECT count(*) FROM dead_letters") == [(0,)]
+
+
+async def test_odd_thread_ids_reach_the_read_models_as_they_are(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    threads = ["a.b", "*", ">", "a b", "线", "🎓", "~YQ", "x" * 512, "turnlog.default.t.turn_recorded", "'; --", "%s{}"]
+    await log.append_many([turn(thread=thread) for thread in threads])
+    await settled()
+    assert [thread for thread, _ in await rows(db, CONTENTS)] == threads
+
+
+async def test_a_position_that_somebody_else_moved_throws_the_batch_away(log: Log, db: Connection) -> None:
+    await log.append_many([turn("one"), turn("two")])
+    at = await positions.load(db, [MESSAGES], LIVE, 0)
+    async with log.reader(0, 1) as reader:
+        stored = await reader.batch(wait_s=5)
+    batch = [incoming(one) for one in stored]
+    assert (await apply_batch(db, [MESSAGES], batch, at, 2)).lowest == 2
+    with pytest.raises(PositionMoved):
+        await apply_batch(db, [MESSAGES], batch, at, 2)
+    assert len(await rows(db, CONTENTS)) == 2
+
+
+async def test_an_idle_reader_notices_that_its_position_was_moved(log: Log, db: Connection) -> None:
+    at = await positions.load(db, [MESSAGES], LIVE, 0)
+    await positions.move(db, at, 5)
+    async with log.reader(0, 1) as reader:
+        with pytest.raises(PositionMoved):
+            await step(db, reader, [MESSAGES], at, wait_s=0.01)
+
+
+async def test_a_projection_that_is_ahead_is_not_given_its_events_again(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    async with runner_of(log, database_url, [MESSAGES]):
+        await log.append_many([turn(str(i)) for i in range(20)])
+        await settled("messages")
+    async with runner_of(log, database_url):
+        await log.append(turn("20"))
+        await settled()
+    assert len(await rows(db, CONTENTS)) == 21
+    assert await rows(db, "SELECT message_count FROM thread_activity") == [(21,)]
+
+
+async def test_of_two_runners_one_works_and_the_other_takes_over_when_it_dies(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    async with runner_of(log, database_url), runner_of(log, database_url):
+        for round_ in range(3):
+            await log.append_many([turn(f"{round_}-{i}", thread=f"t{i % 3}") for i in range(30)])
+            await settled()
+            holders = await rows(db, "SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory'")
+            assert len(holders) == 1
+            await db.execute("SELECT pg_terminate_backend(%s)", holders[0])
+    assert len(await rows(db, CONTENTS)) == 90
+    assert await rows(db, "SELECT sum(message_count)::int FROM thread_activity") == [(90,)]
+
+
+async def test_a_runner_outlives_lost_connections_and_a_lost_consumer(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    for number in range(3):
+        await log.append(turn(str(number)))
+        await settled()
+        await db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "AND datname = current_database()"
+        )
+        for consumer in await log.nc.jetstream().consumers_info(STREAM):
+            with contextlib.suppress(NotFoundError):  # the runner may have closed it just now
+                await log.nc.jetstream().delete_consumer(STREAM, consumer.name)
+    await log.append(turn("3"))
+    await settled()
+    assert [text for _, text in await rows(db, CONTENTS)] == ["0", "1", "2", "3"]
+
+
+async def test_lag_counts_what_is_to_come_and_what_is_parked(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    async with runner_of(log, database_url, [MESSAGES]):
+        await log.append_many([turn(), turn("poison", tokens_in=OUT_OF_RANGE), turn("behind")])
+        await settled("messages")
+    await log.append_many([turn(thread="u"), turn(thread="u")])
+    (found,) = await lag(log, db)
+    assert (found.projection, found.position, found.head, found.behind, found.parked) == ("messages", 3, 5, 2, 2)
+    assert not found.stalled
+
+
+async def test_only_an_event_that_waits_too_long_is_a_stall(log: Log, db: Connection, database_url: str) -> None:
+    await positions.load(db, [MESSAGES], LIVE, 0)
+    await db.execute("UPDATE projection_positions SET updated_at = now() - interval '1 hour'")
+    (idle,) = await lag(log, db)
+    assert not idle.stalled
+    await log.append(turn())
+    (fresh,) = await lag(log, db)
+    assert (fresh.behind, fresh.stalled) == (1, False)
+
+    async def stalls() -> bool:
+        return (await lag(log, db, stalled_after_s=0.2))[0].stalled
+
+    await eventually(stalls)
+
+
+async def test_waiting_for_a_projector_that_does_not_run_ends_with_what_to_do(log: Log, db: Connection) -> None:
+    await log.append(turn())
+    with pytest.raises(NotProjectedInTime, match=r"messages did not reach sequence 1.*turnlog worker projectors"):
+        await wait_for(db, ("messages",), 0, 1, timeout_s=0.05)
+
+
+async def test_rows_of_another_code_version_ask_for_a_rebuild(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    async with runner_of(log, database_url):
+        await log.append(turn())
+        await settled()
+    async with runner_of(log, database_url, [replace(MESSAGES, version=2)]) as newer:
+
+        async def complained() -> bool:
+            return "run `turnlog rebuild messages`" in (newer.last_error or "")
+
+        await eventually(complained)
+
+
+async def test_a_wrong_database_url_is_told_in_plain_words() -> None:
+    with pytest.raises(DatabaseUnavailable, match=r"(?s)cannot connect to Postgres.*DATABASE_URL"):
+        await connect("postgresql://nobody@127.0.0.1:1/none")
+
+
+async def test_a_bug_in_a_projector_parks_the_event_and_nothing_else(
+    log: Log, db: Connection, database_url: str, settled: Settled
+) -> None:
+    def project(batch: Sequence[Recorded]) -> list[Change]:
+        if any(isinstance(r.event.data, TurnRecorded) and r.event.data.content == "trip" for r in batch):
+            raise KeyError("the bug")
+        return MESSAGES.project(batch)
+
+    async with runner_of(log, database_url, [replace(MESSAGES, project=project)]):
+        await log.append_many([turn(text, thread=text) for text in ("one", "trip", "two")])
+        await settled("messages")
+    assert await rows(db, CONTENTS) == [("one", "one"), ("two", "two")]
+    assert await rows(db, "SELECT seq, error FROM dead_letters") == [(2, "KeyError: 'the bug'")]

@@ -1,0 +1,138 @@
+"""compose.yaml: valid by the compose specification, and its commands and settings are those of the code (O2).
+
+tests/schemas/compose-spec.json is the specification's schema (github.com/compose-spec/compose-spec, Apache-2.0).
+"""
+
+import json
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from jsonschema import validators
+
+from turnlog.agent.embedded.binaries import nats_binary
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli import app
+from turnlog.consumers.roles import ROLES
+from turnlog.events.stream import StreamOptions, stream_config
+
+ROOT = Path(__file__).parents[2]
+INTERPOLATED = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@cache
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+    return found
+
+
+def workers() -> dict[str, Any]:
+    return {name: one for name, one in compose()["services"].items() if one["image"] == "turnlog:local"}
+
+
+def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings as turnlog reads them in that container, when no variable is set outside."""
+    for name, value in workers()[service]["environment"].items():
+        monkeypatch.setenv(name, with_defaults(value))
+    return Settings(_env_file=None)
+
+
+def with_defaults(text: str) -> str:
+    return INTERPOLATED.sub(lambda found: found[2] or "", text)
+
+
+def test_file_is_valid_by_the_compose_specification() -> None:
+    schema = json.loads((ROOT / "tests/schemas/compose-spec.json").read_text("utf-8"))
+    validators.validator_for(schema)(schema).validate(compose())
+
+
+def test_every_role_has_a_service_and_every_service_a_role() -> None:
+    assert {name: one["command"] for name, one in workers().items()} == {role: ["worker", role] for role in ROLES}
+
+
+@pytest.mark.parametrize("service", ROLES)
+def test_commands_and_health_checks_are_commands_of_turnlog(service: str) -> None:
+    one = workers()[service]
+    entry = re.search(r'^ENTRYPOINT \["(\w+)"\]$', one["build"]["dockerfile_inline"], re.MULTILINE)
+    assert entry is not None and entry[1] == app.info.name
+    check = one["healthcheck"]["test"]
+    assert check[:2] == ["CMD", app.info.name]
+    for words in (one["command"], check[2:]):
+        parse(words)
+
+
+def parse(words: list[str]) -> None:
+    """The real command line takes these words; nothing is run. Raises a click UsageError."""
+    group: Any = typer.main.get_command(app)
+    with group.make_context("turnlog", words) as context:
+        name, command, rest = group.resolve_command(context, words)
+        command.make_context(name, rest, parent=context).close()
+
+
+def test_parsing_refuses_an_option_that_is_none() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parse(["worker", "projectors", "--shards", "3"])
+
+
+def test_variables_are_settings_of_turnlog() -> None:
+    known = {name for field in Settings.model_fields.values() for name in field.validation_alias.choices}  # type: ignore[union-attr]
+    for one in workers().values():
+        assert set(one["environment"]) <= known
+
+
+def test_defaults_give_usable_settings_with_given_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings_of("projectors", monkeypatch)
+    assert found.stream == StreamOptions(partitions=8, replicas=3)
+    assert stream_config(found.stream).num_replicas == 3
+    assert found.offline and found.model == Settings.model_fields["model"].default
+    assert found.nats_url and found.database_url
+
+
+def test_addresses_name_services_and_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings_of("agent", monkeypatch)
+    nodes = [name for name in compose()["services"] if name.startswith("nats-")]
+    assert found.nats_url == ",".join(f"nats://turnlog@{node}:4222" for node in nodes)
+    assert found.database_url == "postgresql://turnlog:turnlog@postgres:5432/turnlog"
+    routes = re.search(r"routes: \[(.*)\]", compose()["configs"]["nats"]["content"])
+    assert routes and routes[1].split(", ") == [f"nats://{node}:6222" for node in nodes]
+    assert len(nodes) == found.replicas
+
+
+def test_workers_start_only_when_all_servers_are_healthy() -> None:
+    servers = {name: one for name, one in compose()["services"].items() if name not in workers()}
+    assert all("healthcheck" in one for one in servers.values())
+    for one in workers().values():
+        assert one["depends_on"] == {name: {"condition": "service_healthy"} for name in servers}
+
+
+def test_every_server_keeps_its_data_in_a_volume_of_its_own() -> None:
+    kept = [volume.split(":")[0] for one in compose()["services"].values() for volume in one.get("volumes", ())]
+    assert sorted(kept) == sorted(compose()["volumes"]) and len(kept) == len(set(kept))
+
+
+def test_image_copies_every_package_of_the_project() -> None:
+    copied = set(re.findall(r"^COPY (\w+) ", compose()["x-turnlog"]["build"]["dockerfile_inline"], re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert copied == set(project["tool"]["setuptools"]["package-dir"].values())
+
+
+def test_nothing_secret_has_a_fixed_value() -> None:
+    text = (ROOT / "compose.yaml").read_text("utf-8")
+    for line in text.splitlines():
+        if re.search(r"(?i)(password|token|_key)\b.*:", line.split("#")[0]):
+            assert "${" in line, line
+
+
+def test_real_nats_server_accepts_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "turnlog.conf"
+    path.write_text(with_defaults(compose()["configs"]["nats"]["content"]), "utf-8")
+    command = [str(nats_binary()), "--config", str(path), *compose()["services"]["nats-1"]["command"][2:], "-t"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert "sync_interval: always" in path.read_text("utf-8")

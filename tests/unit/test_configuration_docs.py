@@ -1,0 +1,86 @@
+"""docs/configuration.md and agent/settings.py list the same variables with the same defaults, both ways (C12)."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+
+from turnlog.agent.settings import Settings
+
+DOCS = Path(__file__).parents[2] / "docs/configuration.md"
+ROW = re.compile(r"^\| (`[A-Z].*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+UNSET = {"none", "empty", "the platform's user data folder"}
+# Names and defaults that other systems with the same memory settings use; turnlog promises to keep them.
+COMMON = {
+    "DATABASE_URL": None,
+    "MEMORY_CONTEXT_WINDOW": 0,
+    "MEMORY_FULL_RECENT_COUNT": 10,
+    "MEMORY_ENABLE_SUMMARY": True,
+    "MEMORY_SUMMARY_THRESHOLD": 30,
+    "MEMORY_MAX_SUMMARY_TOKENS": 1000,
+    "MEMORY_CONDENSED_TOOL_MAX": 200,
+    "MEMORY_MAX_MESSAGES_PER_THREAD": 200,
+    "MEMORY_EMBEDDING_MODEL": "embedding-3",
+    "MEMORY_EMBEDDING_BASE_URL": None,
+    "MEMORY_EMBEDDING_API_KEY": None,
+    "MEMORY_RECALL_TOP_K": 5,
+}
+
+
+def documented() -> dict[tuple[str, ...], str]:
+    """Names of a row → its default as it is written."""
+    rows = ROW.findall(DOCS.read_text("utf-8"))
+    return {tuple(re.findall(r"`([A-Z_]+)`", names)): default for names, default, _ in rows}
+
+
+def names_of(field: FieldInfo) -> tuple[str, ...]:
+    assert isinstance(field.validation_alias, AliasChoices)
+    return tuple(str(choice) for choice in field.validation_alias.choices)
+
+
+FIELDS = {names_of(field): field for field in Settings.model_fields.values()}
+
+
+def test_documentation_and_settings_name_the_same_variables() -> None:
+    assert documented().keys() == FIELDS.keys()
+
+
+@pytest.mark.parametrize("names", FIELDS, ids=lambda names: names[0])
+def test_documented_default_is_the_default(names: tuple[str, ...]) -> None:
+    field, written = FIELDS[names], documented()[names]
+    if written in UNSET:
+        assert field.default is None or field.default_factory is not None
+    else:
+        assert parsed(names, written.strip("`")) == field.default
+
+
+def parsed(names: tuple[str, ...], written: str) -> Any:
+    """The default as the settings read it from the environment."""
+    found = Settings.model_validate({names[0]: written})
+    return getattr(found, next(name for name, field in Settings.model_fields.items() if names_of(field) == names))
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_common_variable_keeps_its_name_and_default(name: str) -> None:
+    field = next(field for names, field in FIELDS.items() if name in names)
+    assert field.default == COMMON[name]
+
+
+def test_every_variable_the_code_names_is_documented() -> None:
+    """Messages and docs that tell people to set a variable must name one that is read."""
+    root = DOCS.parents[1]
+    texts = [
+        *root.glob("README.md"),
+        *root.glob("docs/**/*.md"),
+        *(path for folder in ("events", "projectors", "agent", "consumers") for path in root.glob(f"{folder}/**/*.py")),
+    ]
+    known = {name for names in FIELDS for name in names}
+    for path in texts:
+        found = set(re.findall(r"\b(?:TURNLOG|MEMORY|API)_[A-Z]+(?:_[A-Z]+)*\b", path.read_text("utf-8")))
+        assert found <= known | OTHERS, f"{path}: {sorted(found - known - OTHERS)}"
+
+
+OTHERS = {"TURNLOG_NATS_TOKEN", "TURNLOG_POSTGRES_PASSWORD", "TURNLOG_NATS_PORT"}  # of compose.yaml
