@@ -5,7 +5,6 @@ from typing import Any
 
 from turnlog.projectors.message import Message
 
-
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\]]*)\]")
 
 

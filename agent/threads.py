@@ -7,6 +7,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
 from turnlog.agent.settings import Settings
+from turnlog.agent.transcripts import Transcripts
 from turnlog.events.errors import NotFound
 from turnlog.projectors.checkpoints import pruned_through
 from turnlog.projectors.message import Message
@@ -22,6 +23,7 @@ async def thread_context(
     tenant: str,
     thread: str,
     *,
+    transcripts: Transcripts | None = None,
     query: str | None = None,
     window: int | None = None,
     model: str | None = None,
@@ -31,10 +33,13 @@ async def thread_context(
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
+    transcripts: what a process that builds many contexts keeps of the threads, so that it reads only new turns.
+
     Raises NotFound when the thread has no messages, WindowTooSmall.
     """
     pruned = await pruned_through(conn, tenant, thread)
-    messages = await thread_messages(conn, tenant, thread, pruned, through_seq)
+    read = transcripts.read if transcripts is not None else thread_messages
+    messages = await read(conn, tenant, thread, pruned, through_seq)
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:

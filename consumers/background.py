@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -66,13 +67,7 @@ async def start(settings: Settings) -> int:
     refuse_second(settings)
     settings.home.mkdir(parents=True, exist_ok=True)
     with log_path(settings).open("ab") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "turnlog.consumers.cli", "up"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        child = await asyncio.to_thread(_spawn, log)
     async with asyncio.timeout(START_TIMEOUT_S):
         while running_pid(settings) is None:
             if child.poll() is not None:
@@ -93,6 +88,11 @@ async def stop(settings: Settings) -> int | None:
     except psutil.TimeoutExpired:
         process.kill()
     return pid
+
+
+def _spawn(log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _last_line(path: Path) -> str:

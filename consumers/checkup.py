@@ -24,8 +24,7 @@ async def checkup(settings: Settings) -> list[Finding]:
     found = [_settings(settings), _models(settings)]
     try:
         async with opened(settings, "turnlog-doctor") as runtime:
-            for look in _LOOKS:
-                found.append(await look(runtime))
+            found += [await look(runtime) for look in _LOOKS]
     except TurnlogError as error:
         found.append(Finding("servers", False, str(error), "`turnlog up` starts the embedded servers"))
     return found
@@ -52,7 +51,8 @@ async def _servers(runtime: Runtime) -> Finding:
     async with runtime.pool.connection() as conn:
         row = await (
             await conn.execute(
-                "SELECT current_setting('server_version'), (SELECT extversion FROM pg_extension WHERE extname = 'vector')"
+                "SELECT current_setting('server_version'), "
+                "(SELECT extversion FROM pg_extension WHERE extname = 'vector')"
             )
         ).fetchone()
     postgres, vector = row or ("?", None)

@@ -1,4 +1,4 @@
-"""The demo: one conversation's way from turns to an answer, with a projector killed on the way, in a home of its own."""
+"""The demo: one conversation's way from turns to an answer, with a projector killed on it, in a home of its own."""
 
 import asyncio
 import os

@@ -46,8 +46,11 @@ async def embed_pending(
     embedder: Embedder,
     on_progress: OnProgress = lambda done, total: None,
     stop: asyncio.Event | None = None,
+    only: tuple[str, Sequence[str]] | None = None,
 ) -> int:
     """Embeds every chunk without a vector of the present model, newest first; returns how many.
+
+    only: (tenant, threads) to do these alone.
 
     One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set
     or the hourly budget is spent; what is left is found again. Raises ModelError.
@@ -57,17 +60,22 @@ async def embed_pending(
         if row is None or not row[0]:
             return 0
         try:
-            return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event())
+            return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event(), only)
         finally:
             await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
 
 
 async def _embed_all(
-    runtime: Runtime, conn: Connection, embedder: Embedder, on_progress: OnProgress, stop: asyncio.Event
+    runtime: Runtime,
+    conn: Connection,
+    embedder: Embedder,
+    on_progress: OnProgress,
+    stop: asyncio.Event,
+    only: tuple[str, Sequence[str]] | None,
 ) -> int:
     done, stuck = 0, set[str]()
     budget = embedding_ledger(runtime.settings)
-    while not stop.is_set() and (batch := await pending_chunks(conn, embedder.model, BATCH, stuck)):
+    while not stop.is_set() and (batch := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
         try:
             await embed_chunks(runtime, conn, embedder, batch, budget)
         except Later as later:
@@ -117,18 +125,19 @@ async def pending_chunks(
     limit: int,
     stuck: Collection[str] = (),
     tenant: str | None = None,
-    thread: str | None = None,
+    threads: Sequence[str] | None = None,
 ) -> list[Pending]:
     """Chunks with no vector of this model, the newest first; first those with none at all, found by index.
 
     stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
+    threads: of the tenant, to look at them alone.
     """
     for lacking in ("embedding IS NULL", "embedding IS NOT NULL AND embedding_model <> %(model)s"):
         rows = await conn.execute(
             f"SELECT tenant, thread_id, user_id, id, index_text FROM memory_vectors WHERE {lacking} "
-            "AND (%(thread)s::text IS NULL OR (tenant = %(tenant)s AND thread_id = %(thread)s)) "
+            "AND (%(threads)s::text[] IS NULL OR (tenant = %(tenant)s AND thread_id = ANY(%(threads)s))) "
             "AND id <> ALL(%(stuck)s) ORDER BY seq DESC, piece LIMIT %(limit)s".encode(),
-            {"model": model, "limit": limit, "stuck": list(stuck), "tenant": tenant, "thread": thread},
+            {"model": model, "limit": limit, "stuck": list(stuck), "tenant": tenant, "threads": threads},
         )
         if found := await rows.fetchall():
             return [Pending(*row) for row in found]

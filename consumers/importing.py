@@ -17,7 +17,7 @@ from turnlog.projectors.writer import Connection
 
 BATCH = 1_000
 MAX_SILENT_WAITS = 120
-WAIT_FOR_VECTORS_UP_TO = 10_000
+WAIT_FOR_VECTORS_UP_TO = 1_000
 OnProgress = Callable[[float, float | None], None]
 
 

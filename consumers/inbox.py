@@ -82,8 +82,8 @@ class Inbox:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for task in (beat, stopping):
-                task.cancel()
+            beat.cancel()
+            stopping.cancel()
 
     def _start_ready(self) -> None:
         self._arrived.clear()

@@ -1,19 +1,24 @@
 """The recall command: one question, or a file of them."""
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import emit, emit_line, err, out
+from turnlog.consumers.cli.console import emit, emit_line, err, out, progress
+from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.chunk_lookup import Scope
+
+EMBED_FIRST_S = 60.0
 
 
 class BadQuery(TurnlogError):
@@ -59,14 +64,41 @@ async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -
     bad = 0
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=("vectors",))
+        lines = list(_lines(path))
+        if not command.keyword_only:
+            await _vectors_first(runtime, command, [line for _, line in lines])
         recall = make_recall(settings, command.keyword_only)
-        for number, line in _lines(path):
+        for number, line in lines:
             try:
                 emit_line(await _answer(runtime, recall, command, line))
             except (BadQuery, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
+
+
+async def _vectors_first(runtime: Runtime, command: RecallCommand, lines: Sequence[str]) -> None:
+    """Embeds what the asked threads still lack, for a time at most: the rest is found by its words."""
+    threads = sorted({thread for line in lines if (thread := _thread(line) or command.thread)})
+    embedder, stop = make_embedder(runtime.settings), asyncio.Event()
+    alarm = asyncio.get_running_loop().call_later(EMBED_FIRST_S, stop.set)
+    try:
+        with progress("embedding") as update:
+            await embed_pending(runtime, embedder, update, stop, (command.tenant, threads))
+    except ModelError as error:
+        err.print(f"keyword search only: {error}", markup=False)
+    finally:
+        alarm.cancel()
+        await embedder.close()
+
+
+def _thread(line: str) -> str | None:
+    try:
+        asked = json.loads(line)
+    except ValueError:
+        return None
+    thread = asked.get("thread") if isinstance(asked, dict) else None
+    return thread if isinstance(thread, str) else None
 
 
 def make_recall(settings: Settings, keyword_only: bool = False) -> Recall:

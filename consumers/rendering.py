@@ -32,8 +32,10 @@ def context_document(context: Context) -> dict[str, Any]:
 
 def context_lines(context: Context) -> list[str]:
     lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
-    for tier in context.tiers:
-        lines.append(f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {tier.tokens:>8,} tokens  {_what(tier)}")
+    lines += [
+        f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {tier.tokens:>8,} tokens  {_what(tier)}"
+        for tier in context.tiers
+    ]
     dropped = {remark.seq for remark in context.receipt.dropped}
     if dropped:
         lines.append(f"{'left out':<28} {len(dropped):,} turns (in the log, the transcript and recall)")

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from psycopg import AsyncConnection
@@ -11,15 +12,17 @@ from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent import embedded
 from turnlog.agent.settings import Settings
+from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.migrations.current import is_current
-from turnlog.projectors.database import connect, search_path_option
+from turnlog.projectors.database import configure, connect, search_path_option
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.lag import NotProjectedInTime, wait_for
 from turnlog.projectors.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.sharing import Share
 from turnlog.projectors.writer import Connection
 
+PATIENCE_S = 60.0
 Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 
 
@@ -77,6 +80,25 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
             await log.close()
 
 
+@contextlib.asynccontextmanager
+async def opened_in_time(settings: Settings, name: str, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
+    """As `opened`, for a process that nobody watches start: waits up to PATIENCE_S for servers that are away."""
+    deadline, told = time.monotonic() + PATIENCE_S, ""
+    async with contextlib.AsyncExitStack() as stack:
+        while True:
+            try:
+                runtime = await stack.enter_async_context(opened(settings, name))
+                break
+            except (DatabaseUnavailable, LogUnavailable) as error:
+                if time.monotonic() > deadline:
+                    raise
+                if error.code != told:
+                    say(f"waiting up to {PATIENCE_S:g} s: {error}")
+                told = error.code
+                await asyncio.sleep(1.0)
+        yield runtime
+
+
 async def _migrate(database_url: str) -> None:
     if not await is_current(database_url):
         from turnlog.migrations.upgrade import upgrade  # Alembic takes a quarter of a second to load
@@ -90,8 +112,9 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
     pool: Pool = AsyncConnectionPool(
         database_url,
         min_size=1,
-        max_size=8,
+        max_size=16,  # eight answers under way hold one each
         open=False,
+        configure=configure,
         check=AsyncConnectionPool.check_connection,  # a restart of Postgres leaves dead ones behind
         kwargs={"autocommit": True, "options": search_path_option(), "prepare_threshold": 3},
     )

@@ -72,10 +72,7 @@ def row(recorded: Recorded) -> Row:
 
 MESSAGES = Projection("messages", 1, (messages,), REMOVALS | {"turn_recorded"}, project, insert_only=True)
 
-_COLUMNS = (
-    "seq, event_id, role, content, time, name, coalesce(tool_calls, '[]'::jsonb), tool_call_id, user_id, source_id, "
-    "agent, model"
-)
+_COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
 
 
 async def thread_messages(
@@ -90,7 +87,18 @@ async def thread_messages(
         f"SELECT {_COLUMNS} FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s AND seq <= %s ORDER BY seq",
         (tenant, thread, after_seq, through_seq if through_seq is not None else 2**62),
     )
-    return [Message(*found) for found in await rows.fetchall()]
+    return [Message(*found[:6], found[6] or [], *found[7:]) for found in await rows.fetchall()]
+
+
+async def thread_extent(conn: AsyncConnection[TupleRow], tenant: str, thread: str, after_seq: int) -> tuple[int, int]:
+    """How many turns the thread has after a sequence, and the last one's sequence (0 without any)."""
+    rows = await conn.execute(
+        "SELECT count(*), coalesce(max(seq), 0) FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s",
+        (tenant, thread, after_seq),
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1])
 
 
 async def message_by_event(

@@ -123,7 +123,7 @@ async def embedded(home: Path) -> AsyncIterator[TestServers]:
 def docker_answers() -> bool:
     if not (os.environ.get("DOCKER_HOST") or Path("/var/run/docker.sock").exists()):
         return False
-    import docker
+    import docker  # type: ignore[import-untyped]
 
     try:
         docker.from_env(timeout=3).close()

@@ -115,3 +115,10 @@ def turn(content: Any = "hello", role: str = "user", thread: str = "t", minutes:
 
 def derivation(first: int, last: int) -> Derivation:
     return DERIVED.model_copy(update={"from_seq": first, "through_seq": last})
+
+
+def said(one: Event) -> str:
+    """The text of a turn."""
+    assert isinstance(one.data, TurnRecorded)
+    assert isinstance(one.data.content, str)
+    return one.data.content

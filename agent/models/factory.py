@@ -22,11 +22,12 @@ class Models:
     chat: ChatModel
     tasks: TextTasks
     embedder: Embedder
+    clients: tuple[OpenAIChat, ...] = ()
 
     async def close(self) -> None:
         await self.embedder.close()
-        if isinstance(self.chat, OpenAIChat):
-            await self.chat.close()
+        for client in self.clients:
+            await client.close()
 
 
 def make_models(settings: Settings) -> Models:
@@ -34,14 +35,19 @@ def make_models(settings: Settings) -> Models:
     embedder = make_embedder(settings)
     if settings.offline:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
-    chat = OpenAIChat(
+    # A client each: summaries that fail must not open the breaker that answers go through.
+    chat, background = _chat(settings, count), _chat(settings, count)
+    return Models(chat, LLMTextTasks(background), embedder, (chat, background))
+
+
+def _chat(settings: Settings, count: CountTokens) -> OpenAIChat:
+    return OpenAIChat(
         settings.api_base_url or OPENAI_URL,
         settings.api_key.get_secret_value() if settings.api_key else None,
         settings.model,
         count_tokens=count,
         timeout_s=settings.model_timeout_s,
     )
-    return Models(chat, LLMTextTasks(chat), embedder)
 
 
 def make_embedder(settings: Settings) -> Embedder:

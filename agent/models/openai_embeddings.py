@@ -39,20 +39,27 @@ class OpenAIEmbedder:
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
+        # Somebody waits for what a question finds, and words alone find something: one more try, not three.
+        self._query_caller = caller or Caller(
+            base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
+        )
         self._count, self._prices = count_tokens, prices
 
     async def close(self) -> None:
         await self._client.close()
 
     async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
-        vectors = await self.embed_passages([text], meter)
+        vectors = await self._embed_all([text], meter, self._query_caller)
         first: Vectors = vectors[0]
         return first
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        return await self._embed_all(texts, meter, self._caller)
+
+    async def _embed_all(self, texts: Sequence[str], meter: Meter | None, caller: Caller) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []
         for batch in batches(texts):
-            vectors, used = await self._embed(batch)
+            vectors, used = await self._embed(batch, caller)
             found.append(vectors)
             tokens += used
         if meter is not None and found:
@@ -70,8 +77,8 @@ class OpenAIEmbedder:
             )
         return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
 
-    async def _embed(self, batch: list[str]) -> tuple[Vectors, int]:
-        reply = await self._caller.call(lambda: self._request(batch))
+    async def _embed(self, batch: list[str], caller: Caller) -> tuple[Vectors, int]:
+        reply = await caller.call(lambda: self._request(batch))
         vectors = np.asarray([item.embedding for item in reply.data], dtype=np.float32)
         if self.dimensions == 0:
             self.dimensions = vectors.shape[1]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.recall.ranking import Query, Scored, rank
+from turnlog.agent.recall.ranking import Query, Scored, VectorMismatch, rank
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.projectors.chunk_lookup import (
     WHOLE_SCOPE_UP_TO,
@@ -90,7 +90,11 @@ class Recall:
         allowed = None
         if before_seq is not None:
             allowed = np.array([chunk.seqs[0] < before_seq for chunk in columns.chunks])
-        ranked = rank(Query(query, vector), loaded.index, len(columns.chunks), allowed=allowed)
+        try:
+            ranked = rank(Query(query, vector), loaded.index, len(columns.chunks), allowed=allowed)
+        except VectorMismatch as error:
+            self.degraded = f"keyword search only: {error}"
+            ranked = rank(Query(query, None), loaded.index, len(columns.chunks), allowed=allowed)
         return _turns(ranked, columns.chunks, k)
 
     async def _load(self, conn: Connection, scope: Scope, query: str) -> tuple[_Loaded, NDArray[np.float32] | None]:

@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime
 
-from turnlog.agent.context import Context, answer_receipt
-from turnlog.agent.models.errors import ModelError, ModelRefused
+from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
+from turnlog.agent.models.errors import ModelError, ModelUnavailable
 from turnlog.agent.models.factory import Models
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.threads import thread_context
+from turnlog.agent.transcripts import Transcripts
 from turnlog.consumers.answering.loop import Answer, Round, answer
 from turnlog.consumers.answering.once import alone, failure_part, outcome
 from turnlog.consumers.answering.progress import Progress, progress_of
@@ -15,16 +16,18 @@ from turnlog.consumers.answering.tool import SCHEMA, ToolResult, run_tool
 from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
-from turnlog.events.errors import InvalidEvent
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.lag import wait_for
+from turnlog.projectors.messages import message_by_event
 from turnlog.projectors.writer import Connection
 
 NAME = "agent"
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 TRIES = 5
+RETRY_S = 5.0
 
 
 class AgentConsumer:
@@ -33,6 +36,7 @@ class AgentConsumer:
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._models = runtime, models
         self._recall = Recall(models.embedder)
+        self._transcripts = Transcripts()
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -46,14 +50,14 @@ class AgentConsumer:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq)
-            async with alone(conn, request):
+            async with alone(conn, request, delivery.attempt):
                 before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
                 if before.answered:
                     await progress.tell("end")
                     return
                 try:
                     await self._make(conn, request, delivery.seq, progress)
-                except ModelError as error:
+                except (ModelError, NotFound, WindowTooSmall) as error:
                     await self._failed(request, before.failures + 1, progress, error)
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
@@ -69,6 +73,8 @@ class AgentConsumer:
             return await run_tool(call, conn, self._recall, scope, top_k, first_shown)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
+        if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+            raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have let go of the request meanwhile; JetStream itself refuses a second answer for a while only.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
             await self._runtime.log.append_whole(_events(request, data, context, made))
@@ -80,15 +86,16 @@ class AgentConsumer:
             self._runtime.settings,
             request.tenant,
             request.thread,
+            transcripts=self._transcripts,
             model=data.model or self._models.chat.model,
             system_prompt=data.system_prompt,
             tools=[SCHEMA],
             through_seq=seq,
         )
 
-    async def _failed(self, request: Event, failures: int, progress: Progress, error: ModelError) -> None:
-        """A refusal ends it; a model that is away is tried again, TRIES times. Either way it is on the log."""
-        final = isinstance(error, ModelRefused) or failures >= TRIES
+    async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
+        """A model that is away is tried again, TRIES times; all else ends it. Either way it is on the log."""
+        final = not isinstance(error, ModelUnavailable) or failures >= TRIES
         await progress.tell("error", str(error), final)
         failed = UsageMetered(
             purpose="answer",
@@ -99,7 +106,8 @@ class AgentConsumer:
         )
         await self._runtime.log.append(_event(request, failure_part(failures), failed))
         if not final:
-            raise Later(error.retry_after_s or 5.0 * failures, str(error)) from error
+            wait_s = error.retry_after_s if isinstance(error, ModelError) else None
+            raise Later(wait_s or RETRY_S * failures, str(error)) from error
 
 
 def _first_shown(context: Context, seq: int) -> int:

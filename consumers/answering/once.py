@@ -13,6 +13,7 @@ from turnlog.events.log import Log
 from turnlog.projectors.writer import Connection
 
 BUSY_S = 2.0
+PATIENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,16 @@ def failure_part(number: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def alone(conn: Connection, request: Event) -> AsyncIterator[None]:
+async def alone(conn: Connection, request: Event, attempt: int) -> AsyncIterator[None]:
     """Holds the request while the block runs; a dead worker's hold ends with its connection. Raises Later.
 
     A worker that is slow to say that it lives has its request delivered to a second one; without this, both
-    would pay for a model's answer of which one is thrown away.
+    would pay for a model's answer of which one is thrown away. After PATIENT attempts the second one goes ahead
+    all the same: a frozen holder must not keep somebody waiting.
     """
     key = f"answer/{request.id}"
     rows = await conn.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", (key,))
-    if await rows.fetchone() != (True,):
+    if await rows.fetchone() != (True,) and attempt <= PATIENT:
         raise Later(BUSY_S, f"another worker is at request {request.id}")
     try:
         yield

@@ -54,7 +54,8 @@ def demo(
     async def work(settings: Settings) -> int:
         from turnlog.consumers.demonstrating import demonstrate
 
-        report = await demonstrate(settings, keep, (lambda text: None) if json else (lambda text: out.print(text, markup=False)))
+        say = (lambda text: None) if json else (lambda text: out.print(text, markup=False))
+        report = await demonstrate(settings, keep, say)
         if json:
             emit(report)
         return int(not report["ok"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import signal
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
     app.command()(worker)
     app.command()(doctor)
+    app.command("env")(env)
 
 
 def up(
@@ -80,11 +82,11 @@ def worker(
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.roles import ROLES, playing
-        from turnlog.consumers.runtime import opened
+        from turnlog.consumers.runtime import opened_in_time
 
         if role not in ROLES:
             raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
-        async with opened(settings, f"turnlog-{role}") as runtime:
+        async with opened_in_time(settings, f"turnlog-{role}", err.print) as runtime:
             chosen = parse_partitions(partitions, runtime.log.partitions)
             async with playing(runtime, [role], chosen, shared=chosen is None):
                 emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
@@ -110,6 +112,25 @@ def doctor(json: Json = False) -> None:
             if finding.fix:
                 out.print(f"      {'':<14} → {finding.fix}", markup=False)
         return int(not all(finding.ok for finding in findings))
+
+    run(work, json)
+
+
+def env(json: Json = False) -> None:
+    """Where the servers are, secrets included, for other programs: eval "$(turnlog env)"."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.consumers.runtime import servers
+
+        async with servers(settings) as where:
+            found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
+        if where.started:
+            err.print("the servers do not run now; `turnlog up` starts them at these addresses")
+        if json:
+            emit(found)
+        for name, value in () if json else found.items():
+            print(f"export {name}={shlex.quote(value)}")
+        return 0
 
     run(work, json)
 

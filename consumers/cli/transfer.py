@@ -24,7 +24,7 @@ def import_file(
     user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
     tenant: Tenant = None,
-    embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 10,000 turns.")] = None,
+    embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
     json: Json = False,
 ) -> None:
     """Import conversations. The same file again adds nothing."""

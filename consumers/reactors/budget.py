@@ -47,4 +47,6 @@ class Ledger:
 
 def ledger(reactor: str, settings: Settings, is_local: bool) -> Ledger:
     """is_local: the model runs here and costs nothing."""
-    return Ledger(reactor, None if is_local else Budget(settings.budget_calls_per_hour, settings.budget_tokens_per_hour))
+    return Ledger(
+        reactor, None if is_local else Budget(settings.budget_calls_per_hour, settings.budget_tokens_per_hour)
+    )

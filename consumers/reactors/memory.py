@@ -5,6 +5,10 @@ and what was written is projected before the lock is given back, so that nobody 
 succeeded is stored even when something else failed; pruning waits until everything succeeded.
 """
 
+import contextlib
+
+import psycopg
+
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
@@ -16,7 +20,7 @@ from turnlog.consumers.reactors.derive import Deriver
 from turnlog.consumers.reactors.facts import Thread, is_still_there, load, texts
 from turnlog.consumers.reactors.plan import Facts, Plan, plan
 from turnlog.consumers.reactors.results import (
-    NAME,
+    NAME as NAME,
     history_pruned,
     summary_written,
     topics_tagged,
@@ -55,7 +59,8 @@ class MemoryReactor:
             try:
                 await self._look(conn, event, newest.partition)
             finally:
-                await conn.execute("SELECT pg_advisory_unlock_all()")
+                with contextlib.suppress(psycopg.Error):  # the connection is lost, and with it the lock
+                    await conn.execute("SELECT pg_advisory_unlock_all()")
 
     async def _look(self, conn: Connection, event: Event, partition: int) -> None:
         """Until nothing is due, or the last round changed nothing (this thread is parked)."""
@@ -77,9 +82,7 @@ class MemoryReactor:
 
     def _deriver(self, conn: Connection, thread: Thread) -> Deriver:
         limit = self._runtime.settings.max_summary_tokens
-        return Deriver(
-            self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.place
-        )
+        return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.place)
 
     async def _derive(self, conn: Connection, round_: Round) -> None:
         """Topics, vectors, summary, and only then the pruning (A 3.1)."""
@@ -107,7 +110,7 @@ class MemoryReactor:
             round_.events.append(summary_written(thread, made, self._model, span, through))
 
     async def _vectors(self, conn: Connection, round_: Round) -> None:
-        embedder, place = self._models.embedder, (round_.thread.tenant, round_.thread.thread)
+        embedder, place = self._models.embedder, (round_.thread.tenant, [round_.thread.thread])
         done: set[str] = set()
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
             while batch := await pending_chunks(conn, embedder.model, EMBED_BATCH, done, *place):

@@ -17,7 +17,7 @@ from turnlog.agent.embedded.processes import alive, wait_until
 
 from .schedule import WORKERS, Kill
 
-STOP_TIMEOUT_S = 40.0
+READY_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 40.0
 # Models must be the offline ones, whatever the caller's environment says.
 _FOREIGN = ("API_", "OPENAI_", "MEMORY_", "TURNLOG_", "NATS_URL", "DATABASE_URL")
 
@@ -28,6 +28,7 @@ class Fleet:
     def __init__(self, home: Path, seed: int) -> None:
         self.home, self._rng = home, random.Random(seed + 2)
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        self._log_start: dict[str, int] = {}
         self._revivals: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self.down: set[str] = set()
@@ -53,7 +54,10 @@ class Fleet:
         self._revivals[kill.target] = asyncio.create_task(self._revive(kill.target, back))
 
     async def all_back(self) -> None:
+        """Returns when everything that was killed runs again and is ready."""
         await asyncio.gather(*self._revivals.values())
+        ready = [wait_until(lambda name=name: self._is_ready(name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
+        assert all(await asyncio.gather(*ready)), "a worker did not get ready"
 
     async def stop_workers(self, *names: str) -> list[str]:
         """SIGTERM, as an operator would; returns complaints about those who did not end well."""
@@ -98,6 +102,7 @@ class Fleet:
 
     def _launch(self, name: str) -> None:
         with self._log(name) as log:
+            self._log_start[name] = log.tell()
             self._workers[name] = subprocess.Popen(
                 [sys.executable, "-m", "turnlog.consumers.cli", "worker", *WORKERS[name]],
                 env=self._environment(),
@@ -107,6 +112,11 @@ class Fleet:
                 stderr=log,
                 start_new_session=True,
             )
+
+    async def _is_ready(self, name: str) -> bool:
+        """Whether the last start of the worker got through: it then says so."""
+        log = (self.home / f"{name}.log").read_bytes()[self._log_start[name] :]
+        return f"worker {WORKERS[name][0]} runs".encode() in log
 
     def _log(self, name: str) -> IO[bytes]:
         return (self.home / f"{name}.log").open("ab")

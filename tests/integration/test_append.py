@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 from places import now
-from samples import turn
+from samples import said, turn
 
-from turnlog.events.append import MAX_BATCH
+from turnlog.events.append import MAX_BATCH, Appender
 from turnlog.events.codec import encode
-from turnlog.events.contracts import Event, TurnRecorded
+from turnlog.events.contracts import Event
 from turnlog.events.errors import (
     EventTooLarge,
     InvalidEvent,
@@ -23,12 +23,8 @@ from turnlog.events.stream import StreamOptions, stream_config
 from turnlog.events.subjects import STREAM, publish_subject
 
 
-async def texts(log: Log, thread: str = "t") -> list[object]:
-    return [r.event.data.content async for r in log.read_thread("default", thread) if is_turn(r.event)]
-
-
-def is_turn(event: Event) -> bool:
-    return isinstance(event.data, TurnRecorded)
+async def texts(log: Log, thread: str = "t") -> list[str]:
+    return [said(found.event) async for found in log.read_thread("default", thread)]
 
 
 def turns(n: int, thread: str = "t") -> list[Event]:
@@ -71,7 +67,7 @@ async def test_expected_version_lets_one_of_two_writers_through(log: Log) -> Non
 
 async def test_a_stale_expectation_names_the_way_out(log: Log) -> None:
     await log.append(turn())
-    with pytest.raises(WrongExpectedVersion, match="moved on since sequence 0.*read it again"):
+    with pytest.raises(WrongExpectedVersion, match=r"moved on since sequence 0.*read it again"):
         await log.append(turn(), expected=0)
     with pytest.raises(WrongExpectedVersion):
         await log.append_many(turns(3), expected=0)
@@ -117,7 +113,7 @@ async def test_a_batch_with_ids_already_stored_adds_only_the_new_ones(log: Log) 
     results = await log.append_many(events)
     assert [a.duplicate for a in results] == [False, True, True, False, True, False]
     assert [a.event_id for a in results] == [event.id for event in events]
-    assert sorted(str(text) for text in await texts(log)) == [str(i) for i in range(6)]
+    assert sorted(await texts(log)) == [str(i) for i in range(6)]
 
 
 async def test_the_same_event_twice_in_one_batch_is_one_event(log: Log) -> None:
@@ -170,6 +166,15 @@ async def test_a_caller_who_gives_up_waiting_takes_nobody_along(log: Log) -> Non
     assert [type(r).__name__ for r in results].count("Appended") == 9
 
 
+async def test_a_lost_ack_is_settled_by_reading_back(log: Log) -> None:
+    deaf = Appender(log.nc, ack_s=0.00001)
+    one, many = turn("one"), [turn("two"), turn("three")]
+    assert (await deaf.append(one)).seq == 1
+    assert (await deaf.append(one, expected=0)).seq == 1
+    assert [a.seq for a in await deaf.append_many(many)] == [2, 3]
+    assert await texts(log) == ["one", "two", "three"]
+
+
 async def test_a_turn_of_twenty_megabytes_is_refused_with_what_to_do(log: Log) -> None:
     with pytest.raises(EventTooLarge, match=r"20,000,\d{3} bytes; the server takes .* image block"):
         await log.append(turn("x" * 20_000_000))
@@ -193,7 +198,7 @@ async def test_a_full_stream_refuses_and_keeps_every_event_it_took(nats_url: str
         with pytest.raises(LogFull):
             await log.append_many(turns(50))
         assert taken > 10
-        assert [str(text).split()[0] for text in await texts(log)] == [str(i) for i in range(taken)]
+        assert [text.split()[0] for text in await texts(log)] == [str(i) for i in range(taken)]
     finally:
         await log.close()
 

@@ -87,6 +87,6 @@ async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(
 
 async def test_a_wrong_token_is_reported_and_not_shown(home: Path) -> None:
     wrong = "nats://wr0ng@" + (await start(home)).nats_url.rsplit("@", 1)[-1]
-    with pytest.raises(LogUnavailable, match="cannot connect to NATS.*Authorization") as caught:
+    with pytest.raises(LogUnavailable, match=r"cannot connect to NATS.*Authorization") as caught:
         await connect_nats(wrong, "test", timeout_s=2)
     assert "wr0ng" not in str(caught.value)

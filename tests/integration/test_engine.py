@@ -1,8 +1,11 @@
 """The engine on real servers: rows and position move together, bad events wait alone, two runners never collide."""
 
+import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 from conftest import Settled
@@ -25,6 +28,7 @@ from turnlog.projectors.lag import NotProjectedInTime, lag, wait_for
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.positions import LIVE, PositionMoved
 from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.replay import drop
 from turnlog.projectors.writer import Connection
 
 CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"
@@ -34,6 +38,19 @@ OUT_OF_RANGE = 2**31
 async def publish(log: Log, subject: str, body: bytes) -> int:
     """What a foreign client could send."""
     return (await log.nc.jetstream().publish(subject, body)).seq
+
+
+async def publish_raw(nats_url: str, subject: bytes, body: bytes) -> None:
+    """As a client may that checks nothing."""
+    url = urlsplit(nats_url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    hello = {"verbose": False, "auth_token": url.username or ""}
+    writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\n")
+    writer.write(b"PUB " + subject + b" " + str(len(body)).encode() + b"\r\n" + body + b"\r\nPING\r\n")
+    while await reader.readline() != b"PONG\r\n":
+        assert not reader.at_eof()
+    writer.close()
+    await writer.wait_closed()
 
 
 def changed(one: Event, old: str, new: str) -> bytes:
@@ -80,6 +97,24 @@ async def test_a_bad_event_is_parked_with_its_thread_and_others_go_on(
     assert await rows(db, CONTENTS) == [("t", "before"), ("u", "free"), ("t", "free")]
     assert await parked(db, "messages") == [(2, "poison", "parked"), (3, "behind", "parked")]
     assert running_projectors.last_error is None
+
+
+@pytest.mark.parametrize("token", [b"a\xffb", b"a\0b", "线".encode()])
+async def test_no_byte_in_a_subject_stops_the_others(
+    log: Log,
+    db: Connection,
+    running_projectors: Runner,
+    settled: Settled,
+    nats_url: str,
+    database_url: str,
+    token: bytes,
+) -> None:
+    await publish_raw(nats_url, b"turnlog.default." + token + b".turn_recorded", encode(turn()))
+    await log.append(turn("free"))
+    await settled()
+    assert await rows(db, CONTENTS) == [("t", "free")]
+    assert await parked(db, "messages") == [(1, "poison", "parked")]
+    assert (await drop(log, database_url, MESSAGES, 1)).parked == ()
 
 
 async def test_nobody_writes_into_another_tenant(

@@ -19,11 +19,11 @@ from turnlog.projectors.engine import Runner
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.projection import Projection
-from turnlog.projectors.rebuild import rebuild
+from turnlog.projectors.rebuild import rebuild, rebuild_several
 from turnlog.projectors.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.replay import drop, retry
 from turnlog.projectors.vectors import VECTORS
-from turnlog.projectors.verify import Difference, verify
+from turnlog.projectors.verify import Difference, verify, verify_several
 from turnlog.projectors.writer import Connection
 
 POISON = turn("poison", tokens_in=2**31)
@@ -119,6 +119,20 @@ async def test_readers_never_see_less_than_there_was_while_writers_go_on(
     assert counts == sorted(counts)
     await settled()
     assert (await verify(log, database_url, MESSAGES)).clean
+
+
+async def test_all_are_rebuilt_and_verified_in_one_pass_over_the_log(
+    log: Log, db: Connection, database_url: str, projected: Runner
+) -> None:
+    before = [await everything(db, projection) for projection in PROJECTIONS]
+    assert sorted(done.projection for done in await rebuild_several(log, database_url, PROJECTIONS)) == sorted(BY_NAME)
+    assert [await everything(db, projection) for projection in PROJECTIONS] == before
+    checked = await verify_several(log, database_url, PROJECTIONS)
+    assert sorted(found.projection for found in checked) == sorted(BY_NAME)
+    assert all(found.clean for found in checked)
+    await db.execute("UPDATE usage SET calls = 0; DELETE FROM messages WHERE seq = 5")
+    unclean = [found.projection for found in await verify_several(log, database_url, PROJECTIONS) if not found.clean]
+    assert unclean == ["messages"]
 
 
 async def test_vectors_and_their_neighbour_index_come_back_without_a_model(

@@ -71,9 +71,10 @@ def test_an_id_that_cannot_be_stored_is_refused_with_the_reason(thread: str, rea
 def test_a_tenant_is_a_plain_name(tenant: str) -> None:
     with pytest.raises(InvalidToken, match="no valid name"):
         check_tenant(tenant)
-    for make in (lambda: publish_subject(tenant, "t", "x"), lambda: thread_filter(tenant, "t")):
-        with pytest.raises(InvalidToken):
-            make()
+    with pytest.raises(InvalidToken):
+        publish_subject(tenant, "t", "x")
+    with pytest.raises(InvalidToken):
+        thread_filter(tenant, "t")
     with pytest.raises(InvalidToken):
         tenant_filter(tenant)
 

@@ -1,0 +1,56 @@
+"""docs/cli.md, from the commands themselves.
+
+python -m turnlog.consumers.cli.reference > docs/cli.md
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from turnlog.consumers.cli import app
+
+HEAD = """# Commands
+
+Every command takes `--help`. With `--json` a command writes one JSON document to stdout (`chat` and `tail` one a line);
+logs, progress and errors go to stderr. Exit code 0 is success, 1 an error or a finding (`verify`, `lag`, `doctor`), 2 a
+mistake in the command line.
+
+This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; a test keeps it current.
+"""
+
+
+def text() -> str:
+    root: Any = typer.main.get_command(app)
+    return HEAD + "".join(part for name in root.commands for part in _command(root.commands[name], ("turnlog", name)))
+
+
+def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
+    group = getattr(command, "commands", {})
+    if group:
+        for name in group:
+            yield from _command(group[name], (*path, name))
+        return
+    parameters = [p for p in command.params if p.name not in ("json", "help")]
+    yield f"\n## {' '.join(path)}\n\n`{' '.join([*path, *_usage(parameters)])}`\n\n{' '.join(command.help.split())}\n"
+    rows = [_row(p) for p in parameters]
+    if rows:
+        yield "\n| | |\n|---|---|\n" + "".join(rows)
+
+
+def _usage(parameters: list[Any]) -> list[str]:
+    arguments = [p for p in parameters if p.param_type_name == "argument"]
+    return [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments] + ["[OPTIONS]"]
+
+
+def _row(parameter: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    name = parameter.name.upper() if is_argument else ", ".join([*parameter.opts, *parameter.secondary_opts])
+    default = parameter.default
+    shown = f" Default: `{default}`." if isinstance(default, int | str) and not isinstance(default, bool) else ""
+    return f"| `{name}` | {(parameter.help or '').replace('|', '/')}{shown} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

@@ -1,0 +1,163 @@
+"""What the documentation shows runs, on real servers, and prints what it says it prints."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from markdown import ROOT, Step, blocks, shape, steps
+from places import eventually, left_behind
+
+from turnlog.consumers.cli.reference import text
+from turnlog.events.contracts import TurnRecorded
+from turnlog.events.log import Log
+from turnlog.events.read import recorded
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.writer import Connection
+
+WALKS = ("README.md", "docs/operation.md")
+WRITES = ("import", "chat", "up", "down")
+
+
+def program(label: str) -> str:
+    (found,) = blocks("docs/subscribe.md", "python", label)
+    assert "turnlog." not in found.text.replace('"turnlog.', ""), "the page promises not to import turnlog"
+    return found.text
+
+
+@asynccontextmanager
+async def running(source: str, nats_url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    environment = {"PATH": os.environ["PATH"], "NATS_URL": nats_url}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", source, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def publish(nats_url: str) -> dict[str, Any]:
+    async with running(program("publish"), nats_url) as process:
+        stdout, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
+    answer: dict[str, Any] = json.loads(stdout)
+    return answer
+
+
+async def test_turn_published_without_turnlog_becomes_a_row(
+    log: Log, nats_url: str, db: Connection, running_projectors: Runner, settled: Any
+) -> None:
+    answer = await publish(nats_url)
+    event = recorded(await log.stored(answer["seq"])).event
+    assert isinstance(event.data, TurnRecorded) and (event.thread, event.user) == ("t42", "ann")
+    await settled("messages")
+    assert [message.content for message in await thread_messages(db, "default", "t42")] == ["Where do we meet?"]
+
+
+async def test_turn_published_by_the_nats_command_is_stored_once(log: Log, nats_url: str) -> None:
+    (block,) = blocks("docs/subscribe.md", "sh", "publish")
+    command, verb, subject, option, header, body = shlex.split(block.text)
+    assert (command, verb, option) == ("nats", "req", "-H")
+    name, _, value = header.partition(":")
+    async with await nats.connect(nats_url) as client:
+        answers = [await client.request(subject, body.encode(), headers={name: value}) for _ in range(2)]
+    first, again = (json.loads(answer.data) for answer in answers)
+    assert again == {**first, "duplicate": True}
+    assert str(recorded(await log.stored(first["seq"])).event.id) == value
+
+
+async def test_subscriber_without_turnlog_counts_from_the_start_and_goes_on_where_it_was(
+    log: Log, nats_url: str
+) -> None:
+    await publish(nats_url)
+    async with running(program("subscribe"), nats_url) as process:
+        assert process.stdout is not None
+        assert json.loads(await process.stdout.readline()) == {"ann": 4}
+        await publish(nats_url)
+        assert json.loads(await process.stdout.readline()) == {"ann": 8}
+        await eventually(lambda: acknowledged(log))
+    await publish(nats_url)
+    async with running(program("subscribe"), nats_url) as process:
+        assert process.stdout is not None
+        assert json.loads(await process.stdout.readline()) == {"ann": 4}, "only what came since"
+
+
+async def acknowledged(log: Log) -> bool:
+    return (await log.nc.jetstream().consumer_info("TURNLOG", "token-counter")).num_ack_pending == 0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A data folder whose servers are stopped at the end, whatever happened."""
+    yield tmp_path / "home"
+    turnlog("turnlog down", tmp_path / "home")
+    assert left_behind(tmp_path / "home") == []
+
+
+def turnlog(command: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours."""
+    kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
+    environment = {name: value for name, value in os.environ.items() if name in kept}
+    environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
+    function = f'turnlog() {{ {shlex.quote(sys.executable)} -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
+    return subprocess.run(
+        ["bash", "-c", function + command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("page", WALKS)
+async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path) -> None:
+    """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there."""
+    for step in [step for block in blocks(page, "console", "runnable") for step in steps(block.text)]:
+        await show(step, home)
+
+
+async def show(step: Step, home: Path) -> None:
+    done = turnlog(step.command, home)
+
+    async def as_shown() -> bool:
+        nonlocal done
+        if shape(done.stdout) != shape(step.output) and step.command.split()[1] not in WRITES:
+            done = await asyncio.to_thread(turnlog, step.command, home)
+        return shape(done.stdout) == shape(step.output)
+
+    try:
+        await eventually(as_shown)
+    except AssertionError:
+        assert done.stdout == step.output, f"{step.command}\n{done.stderr}"
+        raise
+
+
+def test_reference_of_commands_is_current() -> None:
+    assert (ROOT / "docs/cli.md").read_text("utf-8") == text(), (
+        "run python -m turnlog.consumers.cli.reference > docs/cli.md"
+    )
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_and_functions_that_the_readme_names_exist() -> None:
+    """A row of the walk names a function and its file: both are there, the one in the other."""
+    rows = re.findall(r"^\| \*\*(\w+)\*\* \| `([\w.]+)\(\)` \| `([\w/.]+)` \|", (ROOT / "README.md").read_text(), re.M)
+    assert [row[0] for row in rows] == ["publish", "log", "projector", "rows", "context", "answer"]
+    for _, function, file in rows:
+        assert re.search(rf"def {function.rsplit('.', 1)[-1]}\(", (ROOT / file).read_text("utf-8")), (
+            f"{function} in {file}"
+        )

@@ -1,0 +1,214 @@
+"""A request is answered exactly once by real agent processes, though they are killed or frozen in mid-answer (G8)."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai_server import OpenAIServer
+from places import eventually
+
+from turnlog.consumers.answering.agent import NAME
+from turnlog.consumers.answering.request import Asked, Question, answer_id, ask, question_events
+from turnlog.consumers.roles import AGENT_ACK_WAIT_S
+from turnlog.events.contracts import AnswerReceipt, TurnRecorded
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM, progress_subject
+from turnlog.projectors.engine import Runner
+
+pytestmark = pytest.mark.usefixtures("running_projectors")
+SLOW = "word " * 100
+Start = Callable[[], Awaitable["subprocess.Popen[bytes]"]]
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def start_agent(
+    model: OpenAIServer, nats_url: str, database_url: str, running_projectors: Runner, tmp_path: Path
+) -> AsyncIterator[Start]:
+    """await start_agent() starts a `turnlog worker agent` and returns when it takes requests."""
+    started: list[subprocess.Popen[bytes]] = []
+    mine = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+    mine |= {"API_BASE_URL": model.url, "API_KEY": model.key}
+
+    async def start() -> subprocess.Popen[bytes]:
+        path = tmp_path / f"agent-{len(started)}.log"
+        started.append(process := launch(path, mine))
+
+        async def runs() -> bool:
+            return "worker agent runs" in path.read_text("utf-8")
+
+        await eventually(runs, timeout_s=30)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+def launch(output: Path, settings: dict[str, str]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "turnlog.consumers.cli", "worker", "agent"]
+    with output.open("wb") as log:
+        return subprocess.Popen(command, env=os.environ | settings, cwd=output.parent, stdout=log, stderr=log)
+
+
+def question(thread: str = "t", text: str = "When is the deadline?") -> Asked:
+    return question_events(Question("default", thread, text, "ann"))
+
+
+async def answers(log: Log, asked: Asked) -> list[str]:
+    """The texts of all events on the log that are the answer to the request."""
+    events = [r.event async for r in log.read_thread("default", asked.request.thread)]
+    found = [e.data for e in events if e.id == answer_id(asked.request.id, "answer")]
+    return [str(data.content) for data in found if isinstance(data, TurnRecorded)]
+
+
+async def receipts(log: Log, asked: Asked) -> int:
+    data = [r.event.data async for r in log.read_thread("default", asked.request.thread)]
+    return sum(isinstance(d, AnswerReceipt) and d.request_id == asked.request.id for d in data)
+
+
+async def answered(log: Log, asked: Asked, timeout_s: float = 20.0) -> None:
+    async def is_answered() -> bool:
+        return bool(await answers(log, asked))
+
+    await eventually(is_answered, timeout_s)
+
+
+@asynccontextmanager
+async def watched(log: Log, asked: Asked) -> AsyncIterator["asyncio.Queue[dict[str, Any]]"]:
+    """What whoever asked sees of the answer under way."""
+    steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def on_message(message: Any) -> None:
+        steps.put_nowait(json.loads(message.data))
+
+    watching = await log.nc.subscribe(
+        progress_subject("default", asked.request.thread, str(asked.request.id)), cb=on_message
+    )
+    await log.nc.flush()
+    yield steps
+    await watching.unsubscribe()
+
+
+async def first_words(steps: "asyncio.Queue[dict[str, Any]]") -> None:
+    async with asyncio.timeout(20):
+        while (await steps.get())["kind"] != "text":
+            pass
+
+
+async def all_acknowledged(log: Log) -> None:
+    """Returns when the agents have nothing more to do."""
+
+    async def is_idle() -> bool:
+        info = await log.nc.jetstream().consumer_info(STREAM, NAME)
+        return info.num_pending == 0 and info.num_ack_pending == 0
+
+    await eventually(is_idle, timeout_s=30)
+
+
+async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
+    log: Log, model: OpenAIServer, start_agent: Start
+) -> None:
+    model.reply(SLOW, between=0.2)
+    model.reply("It is on 8 May.")
+    asked = question()
+    first = await start_agent()
+    async with watched(log, asked) as steps:
+        await ask(log, asked)
+        await first_words(steps)
+        await start_agent()
+        first.kill()
+        killed = time.monotonic()
+        await answered(log, asked)
+        assert time.monotonic() - killed < 2 * AGENT_ACK_WAIT_S
+    await all_acknowledged(log)
+    assert await answers(log, asked) == ["It is on 8 May."]
+    assert await receipts(log, asked) == 1
+    assert len(model.bodies()) == 2
+
+
+async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
+    log: Log, model: OpenAIServer, start_agent: Start
+) -> None:
+    model.reply("one two three four five six seven eight", between=0.3)
+    asked = question()
+    first = await start_agent()
+    async with watched(log, asked) as steps:
+        await ask(log, asked)
+        await first_words(steps)
+        await start_agent()
+        first.send_signal(signal.SIGSTOP)
+
+        async def came_again() -> bool:
+            info = await log.nc.jetstream().consumer_info(STREAM, NAME)
+            return bool(info.num_redelivered)
+
+        await eventually(came_again)
+        first.send_signal(signal.SIGCONT)
+        await answered(log, asked)
+    await all_acknowledged(log)
+    assert await answers(log, asked) == ["one two three four five six seven eight"]
+    assert (await receipts(log, asked), len(model.bodies())) == (1, 1)
+
+
+async def test_two_agents_share_the_requests_and_answer_each_once(
+    log: Log, model: OpenAIServer, start_agent: Start
+) -> None:
+    await asyncio.gather(start_agent(), start_agent())
+    questions = [question(f"t{n}", f"question {n}") for n in range(12)]
+    await asyncio.gather(*(ask(log, asked) for asked in questions))
+    for asked in questions:
+        await answered(log, asked)
+    await all_acknowledged(log)
+    assert [await answers(log, q) for q in questions] == [[f"echo: question {n}"] for n in range(12)]
+    assert [await receipts(log, q) for q in questions] == [1] * 12
+    assert len(model.bodies()) == 12
+
+
+async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
+    log: Log, model: OpenAIServer, start_agent: Start
+) -> None:
+    asked = question()
+    agent = await start_agent()
+    await ask(log, asked)
+    await answered(log, asked)
+    await all_acknowledged(log)
+    agent.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(agent.wait, 20) == 0
+    before = await log.head()
+    await log.nc.jetstream().delete_consumer(STREAM, NAME)  # and with it what was acknowledged
+    await start_agent()
+    await all_acknowledged(log)
+    assert (await log.head(), len(model.bodies())) == (before, 1)
+
+
+async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_position(
+    log: Log, model: OpenAIServer, start_agent: Start
+) -> None:
+    agent = await start_agent()
+    asked = question()
+    await ask(log, asked)
+    await answered(log, asked)
+    await all_acknowledged(log)
+    agent.kill()
+    js = log.nc.jetstream()
+    config = (await js.consumer_info(STREAM, NAME)).config
+    await js.add_consumer(STREAM, config.evolve(ack_wait=30.0))
+    await start_agent()
+    info = await js.consumer_info(STREAM, NAME)
+    assert (info.config.ack_wait, info.num_pending, len(model.bodies())) == (AGENT_ACK_WAIT_S, 0, 1)

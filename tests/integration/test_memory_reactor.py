@@ -1,0 +1,273 @@
+"""The memory reactor as a FastStream consumer, against a language model server that can fail (C5, C6, A 3.1, A 6)."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+import pytest
+from openai_wire import Step
+from places import eventually
+from samples import event, turn
+from stage import MemoryServer, Stage, on_stage
+
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.settings import Settings
+from turnlog.consumers.conversing import Conversation, talk
+from turnlog.consumers.reactors import derive, round
+from turnlog.events.contracts import ThreadDeleted, ToolCall
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.checkpoints import thread_state
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.summaries import thread_summary
+
+ROLES = ("projectors", "reactors")
+DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")
+
+
+class Play(Protocol):
+    def __call__(self, *roles: str, **settings: Any) -> AbstractAsyncContextManager[Stage]: ...
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: MemoryServer) -> AsyncIterator[Play]:
+    def start(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:
+        given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 2.0}
+        settings = Settings(nats_url=nats_url, database_url=database_url, **{**given, **more})
+        return on_stage(settings, roles or ROLES)
+
+    yield start
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is down is asked again after half a second, not half a minute."""
+    monkeypatch.setattr(round, "MODEL_DOWN_S", 0.5)
+
+
+def shown(body: dict[str, Any]) -> list[str]:
+    """The messages that a request of the reactors holds."""
+    text = body["messages"][1]["content"].removeprefix("<data>\n").removesuffix("\n</data>")
+    found = json.loads(text)
+    return list(found.get("new_messages") or found.get("messages") or [found.get("summary")])
+
+
+async def test_the_first_summary_comes_with_the_thirtieth_message_and_leaves_the_newest_ten_out(
+    play: Play, model: MemoryServer
+) -> None:
+    async with play() as stage:
+        seqs = await stage.say(1, 29)
+        await stage.rest()
+        assert await stage.all("summary_written") == []
+        await stage.say(30, 30)
+        [written] = await stage.until("summary_written", 1)
+    assert written.message_count == 20
+    assert written.covered_seq == seqs[19]
+    assert written.summary == "They planned a trip."
+    assert shown(model.asked("summary")[0])[-1] == "assistant: message 20"
+
+
+async def test_a_summary_is_written_anew_only_after_five_more_messages(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        seqs = await stage.say(1, 30)
+        await stage.until("summary_written", 1)
+        await stage.say(31, 34)
+        await stage.rest()
+        assert len(await stage.all("summary_written")) == 1
+        await stage.say(35, 35)
+        written = await stage.until("summary_written", 2)
+    assert written[1].message_count == 25
+    assert written[1].summary == "They planned a trip.\nThey planned a trip."
+    assert [text.split()[-1] for text in shown(model.asked("summary")[1])] == ["21", "22", "23", "24", "25"]
+    assert written[1].derivation.from_seq == seqs[20]
+    assert written[1].derivation.tokens_in > 0
+
+
+async def test_a_summary_over_the_limit_is_compressed_to_a_third_and_once_more_if_still_over(
+    play: Play, model: MemoryServer
+) -> None:
+    model.said["summary"] = "They planned a long trip through many countries. " * 5
+    model.said["compress"] = "They planned a long trip through many countries. " * 2
+    async with play(max_summary_tokens=60) as stage:
+        await stage.say(1, 30)
+        await stage.until("summary_written", 1)
+        assert model.asked("compress") == []
+        await stage.say(31, 35)
+        written = await stage.until("summary_written", 2)
+    third, whole = (body["messages"][0]["content"] for body in model.asked("compress"))
+    assert "at most 15 tokens" in third
+    assert "at most 60 tokens" in whole
+    assert written[1].summary == model.said["compress"].strip()
+
+
+async def test_topics_are_tagged_every_ten_messages_and_counted(play: Play) -> None:
+    async with play() as stage:
+        await stage.say(1, 9)
+        await stage.rest()
+        assert await stage.all("topics_tagged") == []
+        await stage.say(10, 10)
+        await stage.until("topics_tagged", 1)
+        await stage.say(11, 20)
+        await stage.until("topics_tagged", 2)
+        assert await stage.rows("SELECT topic, mention_count FROM memory_topics") == [("trip", 4)]
+
+
+async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_from_its_result(play: Play) -> None:
+    call = ToolCall(id="call_1", name="calendar", arguments="{}")
+    async with play() as stage:
+        log = stage.runtime.log
+        turns = [turn(f"message {n} about fruit {n}", minutes=n) for n in range(1, 211)]
+        turns[29] = turn("looking", "assistant", minutes=30, tool_calls=(call,))
+        turns[30] = turn("8 May", "tool", minutes=31, tool_call_id="call_1")
+        seqs = [done.seq for done in await log.append_many(turns)]
+        [pruned] = await stage.until("history_pruned", 1)
+        await stage.rest()
+        order = [found.type for found in await stage.events() if found.type in DERIVED]
+        async with stage.runtime.pool.connection() as conn:
+            state = await thread_state(conn, "default", "t")
+            transcript = await thread_messages(conn, "default", "t")
+            found = await Recall(None).search(conn, Scope("default", "t"), "message 7 fruit 7", 1)
+    assert (pruned.through_seq, pruned.removed, pruned.remaining) == (seqs[30], 31, 179)
+    assert order[:4] == ["topics_tagged", "chunks_embedded", "summary_written", "history_pruned"]
+    assert state.message_count == 179
+    assert len(transcript) == 210
+    assert found[0].seq == seqs[6]
+
+
+async def test_what_a_pruning_needs_is_one_batch_with_it(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        await stage.say(1, 201)
+        await stage.until("history_pruned", 1)
+        found = [r async for r in stage.runtime.log.read_thread("default", "t")]
+    at = next(i for i, r in enumerate(found) if r.event.type == "history_pruned")
+    batch = found[201 : at + 1]
+    assert {"topics_tagged", "chunks_embedded", "summary_written"} <= {r.event.type for r in batch}
+    assert len({r.stored_at for r in batch}) <= 2
+
+
+async def test_everything_delivered_once_more_asks_no_model_and_adds_nothing(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        await stage.say(1, 35)
+        await stage.until("summary_written", 1)
+        await stage.rest()
+        before, asked = await stage.events(), len(model.requests)
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, "memory")
+    async with play() as stage:
+        await stage.rest()
+        assert [found.id for found in await stage.events()] == [found.id for found in before]
+    assert len(model.requests) == asked
+
+
+async def test_a_crash_after_the_model_answered_costs_no_second_call_and_is_counted_once(
+    play: Play, model: MemoryServer
+) -> None:
+    """The topics stand in the cache when the process ends in the middle of the summary."""
+    model.broken["summary"] = Step(delay=30)
+    async with play(model_timeout_s=20) as stage:
+        await stage.say(1, 30)
+
+        async def summary_is_asked_for() -> bool:
+            return bool(model.asked("summary"))
+
+        await eventually(summary_is_asked_for)
+        assert await stage.all("topics_tagged") == []
+    model.broken.clear()
+    async with play() as stage:
+        await stage.until("summary_written", 1, timeout_s=60)
+        assert await stage.rows("SELECT calls FROM usage WHERE purpose = 'topics'") == [(1,)]
+    assert len(model.asked("topics")) == 1
+
+
+async def test_over_the_hourly_budget_work_waits_and_is_done_later(play: Play, model: MemoryServer) -> None:
+    async with play(budget_calls_per_hour=1) as stage:
+        await stage.say(1, 30)
+        await stage.until("topics_tagged", 1)
+        assert model.asked("summary") == []
+        await stage.rows("UPDATE reactor_spending SET spent_at = spent_at - interval '2 hours' RETURNING 1")
+        await stage.say(31, 31)
+        [written] = await stage.until("summary_written", 1)
+    assert written.message_count == 21
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("failure", [Step(status=500), Step(delay=60)], ids=["500", "hangs"])
+async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_it_catches_up(
+    play: Play, model: MemoryServer, failure: Step
+) -> None:
+    everyone = (*ROLES, "agent")
+    async with play(*everyone, model_timeout_s=0.5, context_window=1_000) as stage:
+        await stage.say(1, 30, length=6)
+        await stage.until("summary_written", 1)
+        await stage.rest()
+        model.broken["summary"] = failure
+        model.said["summary"] = "They booked it."
+        await stage.say(31, 35, length=6)
+        answer = await talk(stage.runtime, Conversation("default", "t"), "where to?", lambda text: None)
+        assert answer["answer"] == "echo: where to?"
+        assert "They planned a trip." in json.dumps(model.asked("answer")[-1])
+        await eventually(lambda: failed(stage))
+        model.broken.clear()
+        model.released.set()
+        written = await stage.until("summary_written", 2)
+    assert written[1].summary.endswith("They booked it.")
+
+
+async def failed(stage: Stage) -> bool:
+    """The failing call is on the log."""
+    metered = await stage.all("usage_metered")
+    return any(one.purpose == "summary" and one.error for one in metered)
+
+
+async def test_without_summaries_nothing_is_summarised_and_old_turns_are_pruned_all_the_same(
+    play: Play, model: MemoryServer
+) -> None:
+    async with play(enable_summary=False, max_messages_per_thread=30) as stage:
+        await stage.say(1, 40)
+        [pruned] = await stage.until("history_pruned", 1)
+        await stage.rest()
+        assert pruned.removed == 30
+        assert await stage.all("summary_written") == []
+    assert model.asked("summary") == model.asked("compress") == []
+
+
+async def test_six_hundred_messages_at_once_go_to_the_model_in_bounded_pieces(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        await stage.say(1, 600, length=20)
+        await stage.until("history_pruned", 1)
+        await stage.rest()
+        async with stage.runtime.pool.connection() as conn:
+            state = await thread_state(conn, "default", "t")
+            summary = await thread_summary(conn, "default", "t")
+        [(tagged,)] = await stage.rows("SELECT through_seq FROM memory_tagged")
+    sent = [shown(body) for body in [*model.asked("topics"), *model.asked("summary")]]
+    assert max(map(len, sent)) <= derive.PIECE_TEXTS
+    assert max(len(" ".join(texts)) for texts in sent) < 6 * derive.PIECE_TOKENS
+    assert state.message_count == 180
+    assert summary is not None
+    assert (summary.message_count, summary.covered_seq) == (590, 590)
+    assert tagged == 600
+
+
+async def test_a_thread_that_is_deleted_while_the_model_works_stays_deleted(play: Play, model: MemoryServer) -> None:
+    model.broken["summary"] = Step(text="too late", delay=1.5)
+    async with play() as stage:
+        await stage.say(1, 30)
+
+        async def summary_is_asked_for() -> bool:
+            return bool(model.asked("summary"))
+
+        await eventually(summary_is_asked_for)
+        await stage.runtime.log.append(event(ThreadDeleted()))
+        await stage.until("usage_metered", 2)
+        await stage.rest()
+        assert await stage.all("summary_written") == []
+        for table in ("conversation_summaries", "memory_topics", "memory_vectors", "messages"):
+            assert await stage.rows(f"SELECT count(*) FROM {table}") == [(0,)]
+        assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'summary'") == [(1,)]

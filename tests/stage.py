@@ -1,0 +1,96 @@
+"""The real roles on the real servers of a test, with a language model server that knows the reactors' prompts."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from openai_server import Kind, OpenAIServer
+from openai_wire import Step
+from places import eventually, rows
+from samples import turn
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.roles import playing
+from turnlog.consumers.runtime import Runtime, opened
+from turnlog.events.contracts import Event
+from turnlog.events.subjects import STREAM
+
+_TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
+
+
+class MemoryServer(OpenAIServer):
+    """Answers each task of the reactors in its own way, and everything else as OpenAIServer does.
+
+    said: the answer per task. broken: tasks that get this step instead, until it is taken out again.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.said = {"summary": "They planned a trip.", "compress": "A trip.", "topics": '{"trip": 2}'}
+        self.broken: dict[str, Step] = {}
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        task = task_of(body) if kind == "chat" else "embeddings"
+        if task in self.broken:
+            return self.broken[task]
+        return Step(text=self.said[task]) if task in self.said else super().next_step(kind, body)
+
+    def asked(self, task: str) -> list[dict[str, Any]]:
+        """The requests for a task of the reactors, or for an "answer"."""
+        return [body for body in self.bodies("chat") if task_of(body) == task]
+
+
+def task_of(body: dict[str, Any]) -> str:
+    first = str(body["messages"][0]["content"])
+    return next((task for beginning, task in _TASKS.items() if first.startswith(beginning)), "answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    runtime: Runtime
+
+    async def say(self, first: int, last: int, thread: str = "t", length: int = 1) -> list[int]:
+        """Turns `message 1`, `message 2` …, user and assistant in turn; returns their sequences."""
+        turns = [
+            turn(" ".join([f"message {n}"] * length), "user" if n % 2 else "assistant", thread, n)
+            for n in range(first, last + 1)
+        ]
+        return [done.seq for done in await self.runtime.log.append_many(turns)]
+
+    async def all(self, kind: str, thread: str = "t") -> list[Any]:
+        """The data of the thread's events of one type, in order."""
+        return [event.data for event in await self.events(thread) if event.type == kind]
+
+    async def events(self, thread: str = "t") -> list[Event]:
+        return [found.event async for found in self.runtime.log.read_thread("default", thread)]
+
+    async def rest(self, durable: str = "memory") -> None:
+        """Until the consumer has done all that was delivered to it and everything is projected."""
+
+        async def is_idle() -> bool:
+            info = await self.runtime.log.nc.jetstream().consumer_info(STREAM, durable)
+            return not info.num_pending and not info.num_ack_pending
+
+        await eventually(is_idle, timeout_s=40.0)
+        await self.runtime.settle()
+
+    async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 30.0) -> list[Any]:
+        """As soon as the thread has so many events of a type."""
+
+        async def are_there() -> bool:
+            return len(await self.all(kind, thread)) >= count
+
+        await eventually(are_there, timeout_s)
+        await self.runtime.settle()
+        return await self.all(kind, thread)
+
+    async def rows(self, query: str, *params: Any) -> list[Any]:
+        async with self.runtime.pool.connection() as conn:
+            return await rows(conn, query, *params)
+
+
+@asynccontextmanager
+async def on_stage(settings: Settings, roles: Sequence[str]) -> AsyncIterator[Stage]:
+    async with opened(settings, "test") as runtime, playing(runtime, roles):
+        yield Stage(runtime)
