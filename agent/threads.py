@@ -1,4 +1,4 @@
-"""From the read models to a context: the state of a thread, its summary and topics, in few indexed queries."""
+"""From the read models to a context: the state of a thread, its summary and topics, in two questions."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,11 +9,8 @@ from turnlog.agent.context import Context, ContextInput, ContextSettings, Summar
 from turnlog.agent.settings import Settings
 from turnlog.agent.transcripts import Transcripts
 from turnlog.events.errors import NotFound
-from turnlog.projectors.checkpoints import pruned_through
 from turnlog.projectors.message import Message
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.summaries import thread_summary
-from turnlog.projectors.topics import thread_topics
+from turnlog.projectors.thread_lookup import Overview, thread_overview
 from turnlog.projectors.writer import Connection
 
 
@@ -37,27 +34,31 @@ async def thread_context(
 
     Raises NotFound when the thread has no messages, WindowTooSmall.
     """
-    pruned = await pruned_through(conn, tenant, thread)
-    read = transcripts.read if transcripts is not None else thread_messages
-    messages = await read(conn, tenant, thread, pruned, through_seq)
+    now = await thread_overview(conn, tenant, thread)
+    messages = await (transcripts or Transcripts()).state(conn, tenant, thread, now)
+    if through_seq is not None:
+        messages = [message for message in messages if message.seq <= through_seq]
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
-    summary = await thread_summary(conn, tenant, thread)
     return build_context(
         ContextInput(
             messages,
             model or settings.model,
             settings.system_prompt if system_prompt is None else system_prompt,
             tools,
-            Summary(summary.summary, summary.seq) if summary and settings.enable_summary else None,
-            await thread_topics(conn, tenant, thread),
-            pruned,
+            _summary(now) if settings.enable_summary else None,
+            now.topics,
+            now.pruned_through,
             settings.context_window if window is None else window,
             settings=context_settings(settings),
         )
     )
+
+
+def _summary(now: Overview) -> Summary | None:
+    return None if now.summary is None or now.summary_seq is None else Summary(now.summary, now.summary_seq)
 
 
 def context_settings(settings: Settings) -> ContextSettings:

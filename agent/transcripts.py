@@ -3,15 +3,16 @@
 from collections import OrderedDict
 
 from turnlog.projectors.message import Message
-from turnlog.projectors.messages import thread_extent, thread_messages
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.thread_lookup import Overview
 from turnlog.projectors.writer import Connection
 
 KEPT_MESSAGES = 50_000
 
 
 class Transcripts:
-    """Reads threads as `thread_messages` does. Postgres says at every read how many turns there are and which is
-    the last; a thread whose turns in memory differ from that, as after a removal, is read anew.
+    """Turns of the conversation state, as many as Postgres says there are: a thread whose turns in memory differ
+    from that in number or in the last one, as after a removal, is read anew.
     """
 
     def __init__(self, keep: int = KEPT_MESSAGES) -> None:
@@ -19,19 +20,16 @@ class Transcripts:
         self._keep, self._size = keep, 0
         self._threads: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
 
-    async def read(
-        self, conn: Connection, tenant: str, thread: str, after_seq: int = 0, through_seq: int | None = None
-    ) -> list[Message]:
-        """The thread's turns after a sequence, oldest first; through_seq bounds them."""
-        count, last = await thread_extent(conn, tenant, thread, after_seq)
-        found = [message for message in self._threads.get((tenant, thread), ()) if message.seq > after_seq]
-        newest = found[-1].seq if found else after_seq
-        if newest < last:
-            found += await thread_messages(conn, tenant, thread, newest, last)
-        if len(found) != count or newest > last:
-            found = await thread_messages(conn, tenant, thread, after_seq, last)
-        self._remember((tenant, thread), found)
-        return [m for m in found if through_seq is None or m.seq <= through_seq]
+    async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
+        """The turns of the thread's state, oldest first; the list is the caller's own."""
+        known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
+        newest = known[-1].seq if known else now.pruned_through
+        if newest < now.last_seq:
+            known += await thread_messages(conn, tenant, thread, newest, now.last_seq)
+        if len(known) != now.count:
+            known = await thread_messages(conn, tenant, thread, now.pruned_through, now.last_seq)
+        self._remember((tenant, thread), known)
+        return list(known)
 
     def _remember(self, place: tuple[str, str], messages: list[Message]) -> None:
         self._size += len(messages) - len(self._threads.pop(place, ()))

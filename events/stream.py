@@ -1,6 +1,6 @@
 """The JetStream stream: created once with our settings, and refused when it drifted from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nats.js import JetStreamContext
 from nats.js.api import (
@@ -23,7 +23,6 @@ _COMPARED = (
     "storage",
     "discard",
     "num_replicas",
-    "max_bytes",
     "allow_atomic",
     "max_msgs",
     "max_age",
@@ -67,6 +66,7 @@ def stream_config(options: StreamOptions) -> StreamConfig:
 async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     """Creates the stream or checks the one that is there; returns its number of partitions.
 
+    Only the size limit follows the settings later on; nothing stored is ever removed by it.
     Raises StreamDrift when a setting differs that turnlog depends on.
     """
     try:
@@ -74,6 +74,8 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     except NotFoundError:
         info = await js.add_stream(stream_config(options))
     _refuse_drift(info, stream_config(options))
+    if info.config.max_bytes != options.max_bytes:
+        await js.update_stream(replace(info.config, max_bytes=options.max_bytes))
     return options.partitions
 
 
@@ -90,6 +92,6 @@ def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:
     if differing:
         raise StreamDrift(
             f"stream {STREAM} differs from this turnlog's settings: {'; '.join(differing)}. "
-            "Set TURNLOG_PARTITIONS, TURNLOG_REPLICAS and TURNLOG_STREAM_MAX_BYTES as the stream has them, "
+            "Set TURNLOG_PARTITIONS and TURNLOG_REPLICAS as the stream has them, "
             "or change the stream with `nats stream edit`."
         )

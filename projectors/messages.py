@@ -90,17 +90,6 @@ async def thread_messages(
     return [Message(*found[:6], found[6] or [], *found[7:]) for found in await rows.fetchall()]
 
 
-async def thread_extent(conn: AsyncConnection[TupleRow], tenant: str, thread: str, after_seq: int) -> tuple[int, int]:
-    """How many turns the thread has after a sequence, and the last one's sequence (0 without any)."""
-    rows = await conn.execute(
-        "SELECT count(*), coalesce(max(seq), 0) FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s",
-        (tenant, thread, after_seq),
-    )
-    found = await rows.fetchone()
-    assert found is not None
-    return int(found[0]), int(found[1])
-
-
 async def message_by_event(
     conn: AsyncConnection[TupleRow], tenant: str, thread: str, event_id: UUIDValue
 ) -> Message | None:

@@ -1,6 +1,8 @@
 """chat and demo."""
 
+import asyncio
 import sys
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
@@ -34,7 +36,7 @@ def chat(
             place = Conversation(tenant or settings.tenant, thread, user, model)
             if settings.offline and not json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
-            for text in [message] if message else _lines(json):
+            async for text in _lines(message, json):
                 shown = await talk(runtime, place, text, (lambda _: None) if json else _write)
                 if json:
                     (emit if message else emit_line)(shown)
@@ -63,25 +65,22 @@ def demo(
     run(work, json)
 
 
-def _lines(as_json: bool) -> "list[str] | _Prompt":
-    if sys.stdin.isatty() and not as_json:
-        return _Prompt()
-    return [line.strip() for line in sys.stdin if line.strip()]
+async def _lines(message: str | None, as_json: bool) -> AsyncIterator[str]:
+    """The message, or stdin line by line until its end; waiting for a person must not stop the roles."""
+    if message is not None:
+        yield message
+        return
+    prompt = "> " if sys.stdin.isatty() and not as_json else ""
+    while line := await asyncio.to_thread(_read_line, prompt):
+        if line.strip():
+            yield line.strip()
 
 
-class _Prompt:
-    """Lines typed by a person, until Ctrl-D."""
-
-    def __iter__(self) -> "_Prompt":
-        return self
-
-    def __next__(self) -> str:
-        try:
-            while not (line := input("> ").strip()):
-                pass
-        except EOFError:
-            raise StopIteration from None
-        return line
+def _read_line(prompt: str) -> str:
+    if prompt:
+        sys.stderr.write(prompt)
+        sys.stderr.flush()
+    return sys.stdin.readline()
 
 
 def _write(text: str) -> None:

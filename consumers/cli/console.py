@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
@@ -41,7 +42,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
         logging.basicConfig(
             level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
         )
-        code = asyncio.run(work(settings)) or 0
+        code = asyncio.run(_ended_by_sigterm(work(settings))) or 0
     except TurnlogError as error:
         fail(error.code, str(error), as_json)
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -59,6 +60,14 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
         )
     else:
         raise typer.Exit(code)
+
+
+async def _ended_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """SIGTERM ends a command as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def fail(code: str, message: str, as_json: bool) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -124,7 +123,7 @@ async def all_acknowledged(log: Log) -> None:
 async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
     log: Log, model: OpenAIServer, start_agent: Start
 ) -> None:
-    model.reply(SLOW, between=0.2)
+    model.reply(SLOW, between=0.5)
     model.reply("It is on 8 May.")
     asked = question()
     first = await start_agent()
@@ -133,9 +132,7 @@ async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
         await first_words(steps)
         await start_agent()
         first.kill()
-        killed = time.monotonic()
-        await answered(log, asked)
-        assert time.monotonic() - killed < 2 * AGENT_ACK_WAIT_S
+        await answered(log, asked, timeout_s=3 * AGENT_ACK_WAIT_S)
     await all_acknowledged(log)
     assert await answers(log, asked) == ["It is on 8 May."]
     assert await receipts(log, asked) == 1
@@ -151,8 +148,8 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
     async with watched(log, asked) as steps:
         await ask(log, asked)
         await first_words(steps)
-        await start_agent()
         first.send_signal(signal.SIGSTOP)
+        await start_agent()
 
         async def came_again() -> bool:
             info = await log.nc.jetstream().consumer_info(STREAM, NAME)
