@@ -71,4 +71,5 @@ def context_settings(settings: Settings) -> ContextSettings:
 
 def _asked(query: str, messages: Sequence[Message]) -> Message:
     seq = messages[-1].seq + 1 if messages else 1
+    query = query.encode(errors="replace").decode()  # a shell may hand over bytes that are no text
     return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, datetime.now(UTC))

@@ -58,12 +58,12 @@ class _Demo:
         self._report: dict[str, Any] = {"ok": True}
 
     async def run(self) -> dict[str, Any]:
-        half = len(self._sample) // 2
+        part = len(self._sample) // 3
         projector = _start_projector(self._runtime.settings)
         try:
-            await self._publish(self._sample[:half])
+            await self._publish(self._sample[:part])
             _kill(projector)
-            await self._publish_while_dead(self._sample[half:])
+            await self._publish_while_dead(self._sample[part:])
             projector = _start_projector(self._runtime.settings)
             await self._catch_up()
             await self._remember()
@@ -102,15 +102,17 @@ class _Demo:
         await self._runtime.settle(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
             state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
+        limit = self._runtime.settings.max_messages_per_thread
         text = f"{state.message_count} turns stay in the conversation state; the others are in summary and vectors"
-        self._check(0 < state.message_count <= self._runtime.settings.max_messages_per_thread, text)
+        self._check(0 < state.message_count <= limit, text)
 
     async def _remembered(self) -> bool:
         await self._runtime.settle(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
             state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
             waiting = await pending_count(conn, None)
-        return state.pruned_through > 0 and waiting == 0
+        limit = self._runtime.settings.max_messages_per_thread
+        return 0 < state.message_count <= limit and state.pruned_through > 0 and waiting == 0
 
     async def _show_rows(self) -> None:
         self._head("5  Rows", "one table per read model, all derived from the log")

@@ -1,9 +1,9 @@
 """The real roles on the real servers of a test, with a language model server that knows the reactors' prompts."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from openai_server import Kind, OpenAIServer
 from openai_wire import Step
@@ -22,18 +22,18 @@ _TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
 class MemoryServer(OpenAIServer):
     """Answers each task of the reactors in its own way, and everything else as OpenAIServer does.
 
-    said: the answer per task. broken: tasks that get this step instead, until it is taken out again.
+    said: the answer per task. first: what the next requests of a task get instead, one after the other.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.said = {"summary": "They planned a trip.", "compress": "A trip.", "topics": '{"trip": 2}'}
-        self.broken: dict[str, Step] = {}
+        self.first: dict[str, list[Step]] = {}
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         task = task_of(body) if kind == "chat" else "embeddings"
-        if task in self.broken:
-            return self.broken[task]
+        if self.first.get(task):
+            return self.first[task].pop(0)
         return Step(text=self.said[task]) if task in self.said else super().next_step(kind, body)
 
     def asked(self, task: str) -> list[dict[str, Any]]:
@@ -88,6 +88,20 @@ class Stage:
     async def rows(self, query: str, *params: Any) -> list[Any]:
         async with self.runtime.pool.connection() as conn:
             return await rows(conn, query, *params)
+
+
+class Play(Protocol):
+    """async with play("agent", model_timeout_s=1.0) as stage: plays these roles, or the usual ones of the test."""
+
+    def __call__(self, *roles: str, **settings: Any) -> AbstractAsyncContextManager[Stage]: ...
+
+
+def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
+    def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:
+        settings = Settings(nats_url=nats_url, database_url=database_url, **{**given, **more})
+        return on_stage(settings, roles or usual)
+
+    return play
 
 
 @asynccontextmanager

@@ -1,11 +1,12 @@
 """The receipt of a context (C10): exactly what the model saw, from which events, and what it did not see."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 from uuid import UUID
+
+from pydantic_core import to_json
 
 from turnlog.agent.context.pin import Item
 from turnlog.agent.context.turns import Remark
@@ -32,7 +33,7 @@ class Tier:
 class ContextReceipt:
     """What a context was made of. dropped: turns not shown, and why; altered: shown otherwise than stored.
 
-    context_hash: SHA-256 of the messages as canonical JSON; the same input always gives the same hash.
+    context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
     """
 
     as_of_seq: int
@@ -110,5 +111,5 @@ def answer_receipt(
 
 
 def context_hash(messages: Sequence[Wire]) -> str:
-    """SHA-256 (hex) of the messages as JSON with sorted keys, no blanks, ASCII only."""
-    return sha256(json.dumps(messages, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+    """SHA-256 (hex) of the messages as they are sent: JSON in UTF-8 without blanks, keys in our order."""
+    return sha256(to_json(messages)).hexdigest()

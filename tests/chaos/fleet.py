@@ -33,7 +33,7 @@ class Fleet:
         self._watch: asyncio.Task[None] | None = None
         self.down: set[str] = set()
         self.killed: Counter[str] = Counter()
-        self.left_by_themselves: Counter[str] = Counter()
+        self.deserters: list[str] = []
         self.where = embedded.Servers("", "", ())
 
     async def start(self) -> None:
@@ -118,6 +118,10 @@ class Fleet:
         log = (self.home / f"{name}.log").read_bytes()[self._log_start[name] :]
         return f"worker {WORKERS[name][0]} runs".encode() in log
 
+    def _last_words(self, name: str) -> str:
+        lines = (self.home / f"{name}.log").read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
     def _log(self, name: str) -> IO[bytes]:
         return (self.home / f"{name}.log").open("ab")
 
@@ -131,12 +135,12 @@ class Fleet:
         }
 
     async def _restart_those_who_left(self) -> None:
-        """As a supervisor does (compose's `restart`): a worker started while a server is down may give up."""
+        """Nobody should: servers that are away are no reason to give up. It is noted, and the run goes on."""
         while True:
             await asyncio.sleep(0.5)
             for name, process in list(self._workers.items()):
-                if name not in self.down and process.poll() is not None:
-                    self.left_by_themselves[name] += 1
+                if name not in self.down and (code := process.poll()) is not None:
+                    self.deserters.append(f"{name} left by itself with {code}: {self._last_words(name)}")
                     self._launch(name)
 
 

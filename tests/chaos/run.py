@@ -48,7 +48,6 @@ class Result:
     conflicts: int
     answers: int
     killed: dict[str, int]
-    restarted_by_supervisor: dict[str, int]
     append_s: float
     quiet_s: float
     judge_s: float
@@ -91,11 +90,10 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         ledger.conflicts,
         len(requests(ledger)),
         dict(sorted(fleet.killed.items())),
-        dict(sorted(fleet.left_by_themselves.items())),
         round(appended - started, 1),
         round(quiet - appended, 1),
         round(time.perf_counter() - quiet, 1),
-        found,
+        fleet.deserters + found,
     )
 
 

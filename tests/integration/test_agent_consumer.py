@@ -1,0 +1,206 @@
+"""The agent consumer over the OpenAI wire: streams, tools, receipts, refusals, order (C9, C10, G8)."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+from openai_server import OpenAIServer
+from places import eventually
+from samples import derivation, event, turn
+from stage import Play, Stage, player
+
+from turnlog.agent.context.receipt import context_hash
+from turnlog.consumers.answering import agent
+from turnlog.consumers.conversing import Conversation, NoAnswer, talk
+from turnlog.events.contracts import SummaryWritten, ThreadDeleted, TopicsTagged
+
+ROLES = ("projectors", "agent")
+PLACE = Conversation("default", "t", "ann")
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 2.0}
+    return player(nats_url, database_url, ROLES, **given)
+
+
+async def ask(stage: Stage, text: str, place: Conversation = PLACE) -> str:
+    answer = await talk(stage.runtime, place, text, lambda piece: None)
+    return str(answer["answer"])
+
+
+async def long_ago(stage: Stage) -> None:
+    """More than a small window holds; the marathon is said first."""
+    said = ["I ran a marathon in Lisbon.", *(f"Filler {n}: {'weather and traffic ' * 10}" for n in range(40))]
+    await stage.runtime.log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
+
+
+async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play, model: OpenAIServer) -> None:
+    model.reply("The capital is Lisbon.", between=0.02)
+    pieces: list[str] = []
+    async with play() as stage:
+        answer = await talk(stage.runtime, PLACE, "Which capital?", pieces.append)
+        kinds = [found.type for found in await stage.events()]
+        [usage] = await stage.all("usage_metered")
+    assert pieces == ["The ", "capital ", "is ", "Lisbon."]
+    assert answer["answer"] == "The capital is Lisbon."
+    assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
+    assert (usage.purpose, usage.calls, usage.tokens_out) == ("answer", 1, 4)
+
+
+async def test_the_model_recalls_what_its_window_no_longer_holds(play: Play, model: OpenAIServer) -> None:
+    model.reply(tool_calls=[("recall_memory", {"query": "marathon", "k": 1})])
+    model.reply("You ran in Lisbon.")
+    async with play(context_window=1_500) as stage:
+        await long_ago(stage)
+        assert await ask(stage, "Where did I run?") == "You ran in Lisbon."
+        turns = (await stage.all("turn_recorded"))[-4:]
+        [receipt] = await stage.all("answer_receipt")
+        usages = await stage.all("usage_metered")
+    first, second = model.bodies("chat")
+    assert "marathon" not in json.dumps(first["messages"])
+    assert first["tools"][0]["function"]["name"] == "recall_memory"
+    call, result = second["messages"][-2:]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+    assert json.loads(result["content"])["items"][0]["text"] == "I ran a marathon in Lisbon."
+    assert [t.role for t in turns] == ["user", "assistant", "tool", "assistant"]
+    assert len(receipt.recalled_chunks) == 1
+    assert len(usages) == 2
+
+
+async def test_wrong_arguments_and_unknown_tools_are_told_to_the_model_which_goes_on(
+    play: Play, model: OpenAIServer
+) -> None:
+    model.reply(tool_calls=[("recall_memory", {"question": "x"}), ("delete_everything", {})])
+    model.reply("Sorry.")
+    async with play() as stage:
+        assert await ask(stage, "hello") == "Sorry."
+    wrong, unknown = (json.loads(m["content"])["error"] for m in model.bodies("chat")[1]["messages"][-2:])
+    assert "query" in wrong
+    assert "delete_everything" in unknown
+
+
+async def test_a_model_that_only_calls_tools_has_to_speak_in_the_end(play: Play, model: OpenAIServer) -> None:
+    for _ in range(3):
+        model.reply(tool_calls=[("recall_memory", {"query": "x"})])
+    model.reply("Enough.")
+    async with play() as stage:
+        assert await ask(stage, "hello") == "Enough."
+    assert ["tools" in body for body in model.bodies("chat")] == [True, True, True, False]
+
+
+async def test_the_receipt_is_of_the_request_that_the_server_got(play: Play, model: OpenAIServer) -> None:
+    async with play(context_window=1_500) as stage:
+        await long_ago(stage)
+        await ask(stage, "What now?")
+        [receipt] = await stage.all("answer_receipt")
+        sent = model.bodies("chat")[0]["messages"]
+        seqs = sorted(seq for tier in receipt.tiers for seq in tier.seqs)
+        said = dict(await stage.rows("SELECT seq, content FROM messages"))
+    assert receipt.context_hash == context_hash(sent)
+    assert [m["content"] for m in sent[1:]] == [said[seq] for seq in seqs]
+    assert sorted([*seqs, *receipt.dropped_seqs]) == sorted(said)[:-1]
+    assert receipt.model == "test-model"
+
+
+async def test_a_small_window_gets_the_tiers(play: Play, model: OpenAIServer) -> None:
+    async with play(context_window=1_500) as stage:
+        await long_ago(stage)
+        data = SummaryWritten(summary="Ann runs.", message_count=20, covered_seq=20, derivation=derivation(1, 20))
+        tagged = TopicsTagged(topics={"running": 3}, derivation=derivation(1, 20))
+        await stage.runtime.log.append_many([event(data), event(tagged)])
+        await ask(stage, "What now?")
+        [receipt] = await stage.all("answer_receipt")
+    head = model.bodies("chat")[0]["messages"][1]["content"]
+    assert "[Conversation Summary]\nAnn runs." in head
+    assert "[Recallable Topics]: running" in head
+    assert [tier.tier for tier in receipt.tiers] == ["1", "2", "3"]
+    assert sum(tier.tokens for tier in receipt.tiers) <= receipt.budget
+
+
+async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, database_url: str) -> None:
+    secret = "sk-secret-0123456789abcdef"
+    with OpenAIServer(accept_key="another") as model:
+        play = player(nats_url, database_url, ROLES, api_base_url=model.url, api_key=secret)
+        async with play() as stage:
+            with pytest.raises(NoAnswer, match="API key is missing or wrong; set API_KEY") as refused:
+                await ask(stage, "hello")
+            [metered] = await stage.until("usage_metered", 1)
+            log = json.dumps([found.model_dump(mode="json") for found in await stage.events()])
+    assert metered.error.startswith("model-refused")
+    assert secret not in str(refused.value) + log
+
+
+async def test_a_model_that_was_away_answers_when_it_is_back(
+    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four tries fail, then the request is delivered again and answered."""
+    monkeypatch.setattr(agent, "RETRY_S", 0.2)
+    model.fail(503, times=4)
+    async with play() as stage:
+        assert await ask(stage, "still there?") == "echo: still there?"
+        failed, answered = await stage.until("usage_metered", 2)
+    assert failed.error.startswith("model-unavailable")
+    assert answered.error is None
+
+
+async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Play, model: OpenAIServer) -> None:
+    model.drop(after=2)
+    shown: list[str] = []
+    async with play() as stage:
+        await talk(stage.runtime, PLACE, "hello", shown.append)
+    assert "[the answer starts again]" in "".join(shown)
+    assert "".join(shown).endswith("echo: hello")
+
+
+async def test_two_questions_at_once_are_answered_in_their_order(play: Play, model: OpenAIServer) -> None:
+    model.reply("first answer", delay=0.3)
+    model.reply("second answer")
+    async with play() as stage:
+        first = asyncio.create_task(ask(stage, "question one"))
+        await eventually(lambda: arrived(model, 1))
+        assert await ask(stage, "question two") == "second answer"
+        assert await first == "first answer"
+    said = [m["content"] for m in model.bodies("chat")[1]["messages"]]
+    assert {"question one", "first answer", "question two"} <= set(said)
+
+
+async def test_threads_do_not_wait_for_each_other(play: Play, model: OpenAIServer) -> None:
+    model.reply("slow", delay=1.5)
+    async with play() as stage:
+        slow = asyncio.create_task(ask(stage, "one"))
+        await eventually(lambda: arrived(model, 1))
+        assert await ask(stage, "two", Conversation("default", "other")) == "echo: two"
+        assert not slow.done()
+        assert await slow == "slow"
+
+
+async def test_a_thread_that_is_deleted_while_it_is_answered_stays_deleted(play: Play, model: OpenAIServer) -> None:
+    model.reply("too late", delay=1.0)
+    async with play() as stage:
+        asking = asyncio.create_task(ask(stage, "hello"))
+        await eventually(lambda: arrived(model, 1))
+        await stage.runtime.log.append(event(ThreadDeleted()))
+        with pytest.raises(NoAnswer, match="deleted"):
+            await asking
+        await stage.rest("agent")
+        assert await stage.rows("SELECT count(*) FROM messages") == [(0,)]
+
+
+async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, model: OpenAIServer) -> None:
+    async with play(context_window=256) as stage:
+        with pytest.raises(NoAnswer, match="MEMORY_CONTEXT_WINDOW"):
+            await ask(stage, "hello")
+        await stage.rest("agent")
+    assert model.requests == []
+
+
+async def arrived(model: OpenAIServer, count: int) -> bool:
+    return len(model.bodies("chat")) >= count
