@@ -7,12 +7,14 @@ through what has come in, thread by thread, and acknowledges only what is done.
 
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from turnlog.consumers.inbox import Inbox
+from turnlog.events.client import RobustClient
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.subjects import STREAM
 
@@ -20,8 +22,18 @@ MAX_WAITING = 2_000
 FETCH = 200
 
 
+class RobustBroker(NatsBroker):
+    """On the client that no message can stop (events/client.py); FastStream would make a plain one."""
+
+    async def _connect(self) -> Client:
+        client = RobustClient()
+        await client.connect(**self._connection_kwargs)
+        self.config.connect(client)
+        return client
+
+
 def make_broker(nats_url: str, name: str) -> NatsBroker:
-    return NatsBroker(
+    return RobustBroker(
         [part.strip() for part in nats_url.split(",")],
         name=name,
         max_reconnect_attempts=-1,

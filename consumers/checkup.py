@@ -56,7 +56,8 @@ async def _servers(runtime: Runtime) -> Finding:
             )
         ).fetchone()
     postgres, vector = row or ("?", None)
-    nats = runtime.log.nc.connected_server_version
+    version = runtime.log.nc.connected_server_version
+    nats = f"{version.major}.{version.minor}.{version.patch}"
     detail = f"nats-server {nats}, Postgres {postgres}, pgvector {vector}"
     old = vector is None or tuple(int(n) for n in str(vector).split(".")[:3]) < (0, 8, 0)
     return Finding("servers", not old, detail, "pgvector 0.8 or newer is needed" if old else "")

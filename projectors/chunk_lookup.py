@@ -105,7 +105,7 @@ async def _by_terms(conn: Connection, scope: Scope, terms: Sequence[str]) -> set
           SELECT thread_id, seq, ARRAY(SELECT DISTINCT t FROM unnest(terms) t WHERE t = ANY(%(terms)s)) AS matched,
             cardinality(terms) AS length
           FROM memory_vectors WHERE {scope.where} AND terms && %(terms)s::text[]),
-        weights AS (SELECT t AS term, ln(1 + (SELECT count(*) FROM hits) / count(*)::float) AS weight
+        weights AS MATERIALIZED (SELECT t AS term, ln(1 + (SELECT count(*) FROM hits) / count(*)::float) AS weight
           FROM hits, unnest(matched) t GROUP BY t)
         SELECT thread_id, seq FROM hits, LATERAL (
           SELECT sum(weight) AS score FROM weights WHERE term = ANY(matched)) s
@@ -128,9 +128,8 @@ async def _by_vector(conn: Connection, scope: Scope, vector: NDArray[np.float32]
 
 
 _NEAR_HITS = f"""
-WHERE EXISTS (SELECT FROM unnest(%(threads)s::text[], %(seqs)s::bigint[]) hit(thread, seq)
-  JOIN numbered h ON h.thread_id = hit.thread AND h.seq = hit.seq
-  WHERE h.thread_id = n.thread_id AND abs(h.position - n.position) <= {NEIGHBOURS})"""
+bool_or((thread_id, seq) IN (SELECT * FROM unnest(%(threads)s::text[], %(seqs)s::bigint[])))
+OVER (PARTITION BY thread_id ORDER BY seq, piece, id ROWS BETWEEN {NEIGHBOURS} PRECEDING AND {NEIGHBOURS} FOLLOWING)"""
 
 
 async def _load(conn: Connection, scope: Scope, model: str | None, hits: Sequence[tuple[str, int]] | None) -> Columns:
@@ -138,36 +137,38 @@ async def _load(conn: Connection, scope: Scope, model: str | None, hits: Sequenc
     rows = await conn.execute(
         f"""
         WITH numbered AS (
-          SELECT thread_id, id, seq, piece, row_number() OVER (PARTITION BY thread_id ORDER BY seq, piece, id) AS position
+          SELECT thread_id, id, seq, piece, count(*) OVER () AS size, {"true" if hits is None else _NEAR_HITS} AS wanted,
+            row_number() OVER (PARTITION BY thread_id ORDER BY seq, piece, id) AS position
           FROM memory_vectors WHERE {scope.where})
         SELECT n.thread_id, n.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at,
-          CASE WHEN v.embedding_model = %(model)s THEN v.embedding::text END, n.position,
-          (SELECT count(*) FROM numbered)
+          n.position, n.size, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END
         FROM numbered n JOIN memory_vectors v ON v.tenant = %(tenant)s AND v.thread_id = n.thread_id AND v.id = n.id
-        {"" if hits is None else _NEAR_HITS} ORDER BY n.thread_id, n.seq, n.piece, n.id""".encode(),
+        WHERE n.wanted""".encode(),
         {
             **scope.params,
             "model": model,
             "threads": [thread for thread, _ in hits or ()],
             "seqs": [seq for _, seq in hits or ()],
         },
+        binary=True,
     )
-    found = await rows.fetchall()
+    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[9]))
     return Columns(
         [Found(*row[:9]) for row in found],
-        _matrix([row[9] for row in found]),
-        [int(row[10]) for row in found],
-        int(found[0][11]) if found else 0,
+        _matrix([row[11] for row in found]),
+        [row[9] for row in found],
+        found[0][10] if found else 0,
     )
 
 
-def _matrix(texts: Sequence[str | None]) -> NDArray[np.float32] | None:
-    """(n, dimensions), NaN where a chunk has no vector yet; None when none has one."""
-    first = next((text for text in texts if text is not None), None)
+def _matrix(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
+    """(n, dimensions), NaN where a chunk has no vector yet; None when none has one.
+
+    sent: pgvector's binary form of a halfvec: two int16 (dimensions, unused), then float16, all big-endian.
+    """
+    first = next((vector for vector in sent if vector is not None), None)
     if first is None:
         return None
-    matrix = np.full((len(texts), first.count(",") + 1), np.nan, dtype=np.float32)
-    for at, text in enumerate(texts):
-        if text is not None:
-            matrix[at] = np.fromstring(text[1:-1], dtype=np.float32, sep=",")
-    return matrix
+    unknown = first[:4] + b"\x7e\x00" * (len(first) // 2 - 2)
+    rows = np.frombuffer(b"".join(vector or unknown for vector in sent), dtype=">f2").reshape(len(sent), -1)
+    return rows[:, 2:].astype(np.float32)

@@ -28,6 +28,7 @@ logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
 STANDBY_POLL_S = 0.5
+LOOK_AGAIN_S = 10.0
 
 
 class Runner:
@@ -103,11 +104,15 @@ class Runner:
     async def _follow(self, conn: Connection) -> None:
         if self._stop.is_set():
             return
-        at = await positions.load(conn, self._projections, LIVE, self._partition)
+        old = await positions.outdated(conn, self._projections, LIVE)
+        current = [p for p in self._projections if p.name not in old] or self._projections
+        at = await positions.load(conn, current, LIVE, self._partition)
+        problem = f"of another version, to be rebuilt with `turnlog rebuild`: {', '.join(old)}" if old else None
+        again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
-            while self._goes_on():
-                at = await step(conn, reader, self._projections, at)
-                self.last_error, self._backoff = None, FIRST_BACKOFF_S
+            while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
+                at = await step(conn, reader, current, at)
+                self.last_error, self._backoff = problem, FIRST_BACKOFF_S
 
 
 async def step(

@@ -1,6 +1,7 @@
 """P2 messages: the full transcript, content blocks intact, in the order of the log."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID as UUIDValue
 
 import sqlalchemy as sa
@@ -73,6 +74,7 @@ def row(recorded: Recorded) -> Row:
 MESSAGES = Projection("messages", 1, (messages,), REMOVALS | {"turn_recorded"}, project, insert_only=True)
 
 _COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
+_TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
 
 
 async def thread_messages(
@@ -87,7 +89,12 @@ async def thread_messages(
         f"SELECT {_COLUMNS} FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s AND seq <= %s ORDER BY seq",
         (tenant, thread, after_seq, through_seq if through_seq is not None else 2**62),
     )
-    return [Message(*found[:6], found[6] or [], *found[7:]) for found in await rows.fetchall()]
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+def _message(values: list[Any]) -> Message:
+    values[_TOOL_CALLS] = values[_TOOL_CALLS] or []
+    return Message(*values)
 
 
 async def message_by_event(

@@ -38,6 +38,16 @@ class Positions:
         return self.build, self.partition, sorted(self.at)
 
 
+async def outdated(conn: Connection, projections: Sequence[Projection], build: str) -> list[str]:
+    """Why some of the projections cannot go on: their rows are of another version than their code."""
+    versions = {p.name: p.version for p in projections}
+    rows = await conn.execute(
+        "SELECT DISTINCT projection, code_version FROM projection_positions WHERE build = %s AND projection = ANY(%s)",
+        (build, sorted(versions)),
+    )
+    return [name for name, version in await rows.fetchall() if version != versions[name]]
+
+
 async def load(conn: Connection, projections: Sequence[Projection], build: str, partition: int) -> Positions:
     """The positions, made 0 where there were none. Raises RebuildNeeded."""
     await conn.cursor().executemany(

@@ -35,6 +35,7 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str) -> str:
-    """The output without what differs between runs: numbers, bars, and how far these move the columns."""
-    text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", output))
+    """The output without what differs between runs: paths, numbers, bars, and how far these move the columns."""
+    text = re.sub(r"(?<!\S)/[^\s,]+", "/", output)
+    text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))
     return re.sub(r" +", " ", text).strip()

@@ -15,9 +15,11 @@ import pytest
 from openai_server import OpenAIServer
 from places import eventually
 
+from turnlog.agent.settings import Settings
 from turnlog.consumers.answering.agent import NAME
 from turnlog.consumers.answering.request import Asked, Question, answer_id, ask, question_events
-from turnlog.consumers.roles import AGENT_ACK_WAIT_S
+from turnlog.consumers.roles import AGENT_ACK_WAIT_S, playing
+from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import AnswerReceipt, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, progress_subject
@@ -35,17 +37,27 @@ def model() -> Iterator[OpenAIServer]:
 
 
 @pytest.fixture
-async def start_agent(
-    model: OpenAIServer, nats_url: str, database_url: str, running_projectors: Runner, tmp_path: Path
-) -> AsyncIterator[Start]:
+def settings(model: OpenAIServer, nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
+    """The environment of an agent."""
+    servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+    return servers | {"API_BASE_URL": model.url, "API_KEY": model.key}
+
+
+@asynccontextmanager
+async def agent_here(settings: dict[str, str]) -> AsyncIterator[None]:
+    """The role in this process, where nobody has to be killed."""
+    async with opened(Settings.model_validate(settings)) as runtime, playing(runtime, ["agent"]):
+        yield
+
+
+@pytest.fixture
+async def start_agent(settings: dict[str, str], running_projectors: Runner, tmp_path: Path) -> AsyncIterator[Start]:
     """await start_agent() starts a `turnlog worker agent` and returns when it takes requests."""
     started: list[subprocess.Popen[bytes]] = []
-    mine = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
-    mine |= {"API_BASE_URL": model.url, "API_KEY": model.key}
 
     async def start() -> subprocess.Popen[bytes]:
         path = tmp_path / f"agent-{len(started)}.log"
-        started.append(process := launch(path, mine))
+        started.append(process := launch(path, settings))
 
         async def runs() -> bool:
             return "worker agent runs" in path.read_text("utf-8")
@@ -164,48 +176,45 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
 
 
 async def test_two_agents_share_the_requests_and_answer_each_once(
-    log: Log, model: OpenAIServer, start_agent: Start
+    log: Log, model: OpenAIServer, settings: dict[str, str]
 ) -> None:
-    await asyncio.gather(start_agent(), start_agent())
     questions = [question(f"t{n}", f"question {n}") for n in range(12)]
-    await asyncio.gather(*(ask(log, asked) for asked in questions))
-    for asked in questions:
-        await answered(log, asked)
-    await all_acknowledged(log)
+    async with agent_here(settings), agent_here(settings):
+        await asyncio.gather(*(ask(log, asked) for asked in questions))
+        for asked in questions:
+            await answered(log, asked)
+        await all_acknowledged(log)
     assert [await answers(log, q) for q in questions] == [[f"echo: question {n}"] for n in range(12)]
     assert [await receipts(log, q) for q in questions] == [1] * 12
     assert len(model.bodies()) == 12
 
 
 async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
-    log: Log, model: OpenAIServer, start_agent: Start
+    log: Log, model: OpenAIServer, settings: dict[str, str]
 ) -> None:
     asked = question()
-    agent = await start_agent()
-    await ask(log, asked)
-    await answered(log, asked)
-    await all_acknowledged(log)
-    agent.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(agent.wait, 20) == 0
+    async with agent_here(settings):
+        await ask(log, asked)
+        await answered(log, asked)
+        await all_acknowledged(log)
     before = await log.head()
     await log.nc.jetstream().delete_consumer(STREAM, NAME)  # and with it what was acknowledged
-    await start_agent()
-    await all_acknowledged(log)
+    async with agent_here(settings):
+        await all_acknowledged(log)
     assert (await log.head(), len(model.bodies())) == (before, 1)
 
 
 async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_position(
-    log: Log, model: OpenAIServer, start_agent: Start
+    log: Log, model: OpenAIServer, settings: dict[str, str]
 ) -> None:
-    agent = await start_agent()
     asked = question()
-    await ask(log, asked)
-    await answered(log, asked)
-    await all_acknowledged(log)
-    agent.kill()
+    async with agent_here(settings):
+        await ask(log, asked)
+        await answered(log, asked)
+        await all_acknowledged(log)
     js = log.nc.jetstream()
     config = (await js.consumer_info(STREAM, NAME)).config
     await js.add_consumer(STREAM, config.evolve(ack_wait=30.0))
-    await start_agent()
-    info = await js.consumer_info(STREAM, NAME)
+    async with agent_here(settings):
+        info = await js.consumer_info(STREAM, NAME)
     assert (info.config.ack_wait, info.num_pending, len(model.bodies())) == (AGENT_ACK_WAIT_S, 0, 1)

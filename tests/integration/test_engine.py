@@ -344,3 +344,18 @@ async def test_a_bug_in_a_projector_parks_the_event_and_nothing_else(
         await settled("messages")
     assert await rows(db, CONTENTS) == [("one", "one"), ("two", "two")]
     assert await rows(db, "SELECT seq, error FROM dead_letters") == [(2, "KeyError: 'the bug'")]
+
+
+async def test_a_projection_of_another_version_waits_and_the_others_go_on(
+    log: Log, database_url: str, db: Connection
+) -> None:
+    await db.execute(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "VALUES ('thread_activity', 'live', 0, 0, 99)"
+    )
+    await log.append(turn("hello"))
+    async with runner_of(log, database_url, [MESSAGES, BY_NAME["thread_activity"]]) as runner:
+        await wait_for(db, ("messages",), 0, await log.head())
+        assert "thread_activity" in str(runner.last_error)
+    assert await rows(db, "SELECT count(*) FROM messages") == [(1,)]
+    assert await rows(db, "SELECT count(*) FROM thread_activity") == [(0,)]

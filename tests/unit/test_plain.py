@@ -1,0 +1,40 @@
+"""Stored content as plain text for summaries and topics."""
+
+import pytest
+from context_messages import image, text, thinking, tool, tool_result, tool_use, turn, user
+
+from turnlog.agent.models.keywords import topics
+from turnlog.agent.plain import content_text, said
+
+
+def test_thinking_and_images_are_no_words_and_calls_and_results_are_short() -> None:
+    content = [thinking("hm"), text("On it."), image(), tool_use("1", "search"), tool_result("1", "x" * 500)]
+    assert content_text(content, tool_chars=10) == "On it.\n[call search]\nxxxxxxxxxx"
+
+
+def test_what_was_said_names_its_speaker() -> None:
+    assert said(user("hello")) == "user: hello"
+    assert said(user("hello", name="Ann")) == "Ann: hello"
+    assert said(tool("1", "found it")) == "tool: found it"
+    assert said(turn("assistant", [thinking("hm")])) == ""
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        ("Look! [image: a photo of a brown dog on a beach]", "Look! (a brown dog on a beach)"),
+        ("[image: a photography of two girls running]", "(two girls running)"),
+        ("[image: sunset]", "(sunset)"),
+        ("array[image: 3", "array[image: 3"),
+    ],
+)
+def test_of_a_caption_its_own_words_stay(stored: str, words: str) -> None:
+    assert said(user(stored)) == f"user: {words}"
+
+
+def test_captions_make_neither_image_nor_photo_a_topic() -> None:
+    shown = [said(user(f"Here [image: a photo of a lighthouse in storm {n}]")) for n in range(6)]
+    found = " ".join(topics(shown, 8)).lower()
+    assert "lighthouse" in found
+    assert "image" not in found
+    assert "photo" not in found

@@ -1,0 +1,41 @@
+"""Read models and contexts as lines for people."""
+
+from context_messages import assistant, chat, thinking, turn, user
+from context_messages import text as text_block
+
+from turnlog.agent.context import ContextInput, Summary, build_context
+from turnlog.consumers.rendering import BAR, context_lines, message_line
+
+
+def test_a_message_is_one_line_with_its_speaker_and_its_calls() -> None:
+    assert message_line(user("one\ntwo", seq=7, name="Ann")) == "       7  2025-01-01 00:00  user/Ann     one two"
+    assert message_line(assistant("", "c", seq=8)).endswith('[call search {"q": "x"}]')
+
+
+def test_thinking_is_not_shown_in_a_transcript() -> None:
+    line = message_line(turn("assistant", [thinking("secret doubts"), text_block("Yes.")], seq=9))
+    assert "secret" not in line
+    assert line.endswith("Yes.")
+
+
+def test_a_context_that_fits_is_one_full_line_of_everything() -> None:
+    lines = context_lines(build_context(ContextInput([user("hello"), assistant("hi")], "gpt-4o")))
+    assert lines[0].startswith("window 128,000 tokens, budget ")
+    assert lines[1].startswith("everything fits")
+    assert lines[1].endswith("2 messages")
+    assert lines[-1].split() == ["assistant", "hi"]
+
+
+def test_tiers_are_bars_of_the_budget_and_what_is_left_out_is_said() -> None:
+    given = ContextInput(chat(60), "gpt-4o", summary=Summary("They talked.", 5), topics=["talk"], window=3_000)
+    lines = context_lines(build_context(given))
+    bars = [line for line in lines if "█" in line or "·" in line]
+    assert [line.split("  ")[0] for line in bars] == ["tier 1", "tier 2", "tier 3"]
+    assert all(line.count("█") + line.count("·") == BAR for line in bars)
+    assert any(line.startswith("left out") for line in lines)
+
+
+def test_a_long_message_is_cut_to_the_line() -> None:
+    lines = context_lines(build_context(ContextInput([user("word " * 200)], "gpt-4o")))
+    assert lines[-1].endswith("…")
+    assert len(lines[-1]) <= 152
