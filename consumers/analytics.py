@@ -53,7 +53,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
             await conn.cursor().executemany(_COUNT.encode(), [_facts(delivery) for delivery in deliveries])
 
     inbox = Inbox(NAME, work)
-    broker = make_broker(runtime.nats_url, "turnlog-analytics")
+    broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))
     try:

@@ -5,6 +5,8 @@ policies lose events on an error, so a handler does nothing but put the message 
 through what has come in, thread by thread, and acknowledges only what is done.
 """
 
+import asyncio
+
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
 from nats.aio.client import Client
@@ -32,10 +34,17 @@ class RobustBroker(NatsBroker):
         return client
 
 
-def make_broker(nats_url: str, name: str) -> NatsBroker:
+def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> NatsBroker:
+    """closed: set when the connection is over for good; FastStream itself would go on asking it for messages."""
+
+    async def on_closed() -> None:
+        if closed is not None:
+            closed.set()
+
     return RobustBroker(
         [part.strip() for part in nats_url.split(",")],
         name=name,
+        closed_cb=on_closed,
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,

@@ -1,9 +1,9 @@
 """Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from turnlog.agent.importers import Defaults, Format, Rejected, Skipped, events, read
@@ -16,6 +16,7 @@ from turnlog.projectors.lag import NotProjectedInTime, lag
 from turnlog.projectors.writer import Connection
 
 BATCH = 1_000
+SHOWN = 100
 MAX_SILENT_WAITS = 120
 WAIT_FOR_VECTORS_UP_TO = 1_000
 OnProgress = Callable[[float, float | None], None]
@@ -43,6 +44,15 @@ class ImportReport:
     embedded: int = 0
     skipped: int = 0
     rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def nothing_but_rejected(self) -> bool:
+        return bool(self.rejected) and not self.turns and not self.known
+
+    def document(self) -> dict[str, Any]:
+        """For --json; of what was rejected the first SHOWN."""
+        shown = [one._asdict() for one in self.rejected[:SHOWN]]
+        return {**asdict(self), "rejected": shown, "rejected_count": len(self.rejected)}
 
     def sentence(self) -> str:
         parts = [f"imported {self.turns:,} new turns in {self.threads:,} threads from {self.file}"]

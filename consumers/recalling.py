@@ -15,8 +15,9 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import emit, emit_line, err, out, progress
 from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.runtime import Runtime, opened, projecting
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.thread_activity import is_there
 
 EMBED_FIRST_S = 60.0
 
@@ -42,7 +43,7 @@ async def recall_once(
     if not query:
         raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
     async with opened(settings) as runtime, projecting(runtime):
-        await runtime.settle(names=("vectors",))
+        await runtime.settle(names=("vectors", "thread_activity"))
         recall = make_recall(settings, command.keyword_only)
         started = time.perf_counter()
         items = await _search(runtime, recall, _scope(command, command.thread), query, command.k)
@@ -63,7 +64,7 @@ async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -
     """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
     bad = 0
     async with opened(settings) as runtime, projecting(runtime):
-        await runtime.settle(names=("vectors",))
+        await runtime.settle(names=("vectors", "thread_activity"))
         lines = list(_lines(path))
         if not command.keyword_only:
             await _vectors_first(runtime, command, [line for _, line in lines])
@@ -71,7 +72,7 @@ async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -
         for number, line in lines:
             try:
                 emit_line(await _answer(runtime, recall, command, line))
-            except (BadQuery, ValueError) as error:
+            except (BadQuery, NotFound, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
@@ -112,7 +113,7 @@ async def _answer(runtime: Runtime, recall: Recall, command: RecallCommand, line
     k = int(asked.get("k") or command.k)
     scope = _scope(command, asked.get("thread") or command.thread, asked.get("user"))
     items = await _search(runtime, recall, scope, asked["query"], k)
-    return {**asked, "k": k, "items": [item.document() for item in items]}
+    return {**asked, "k": k, "items": [item.document() for item in items], "degraded": recall.degraded}
 
 
 def _scope(command: RecallCommand, thread: str | None, user: str | None = None) -> Scope:
@@ -124,7 +125,10 @@ def _scope(command: RecallCommand, thread: str | None, user: str | None = None) 
 
 async def _search(runtime: Runtime, recall: Recall, scope: Scope, query: str, k: int) -> list[Recalled]:
     async with runtime.pool.connection() as conn:
-        return await recall.search(conn, scope, query, k)
+        found = await recall.search(conn, scope, query, k)
+        if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
+            raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
+    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -52,7 +52,7 @@ async def playing(
 @contextlib.asynccontextmanager
 async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
     models, stop = make_models(runtime.settings), asyncio.Event()
-    broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles))
+    broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles), runtime.log.closed)
     inboxes: list[Inbox] = []
     tasks: list[asyncio.Task[None]] = []
     embedding: asyncio.Task[None] | None = None
@@ -61,7 +61,9 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
         embedding = asyncio.create_task(_embed(runtime, models.embedder, stop))
     if "agent" in roles:
-        inboxes.append(Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S))
+        inboxes.append(
+            Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
+        )
         subscribe(broker, type_filter("answer_requested"), inboxes[-1])
     tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
     try:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -65,16 +65,25 @@ async def connect_nats(
 
 @dataclass(slots=True)
 class Log:
-    """One connection to the stream. Make it with Log.connect; close it when done."""
+    """One connection to the stream. Make it with Log.connect; close it when done.
+
+    closed: set when the connection is over for good, which a lost server is not: that one is reconnected to.
+    """
 
     nc: Client
     partitions: int
     appender: Appender
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     async def connect(cls, url: str, options: StreamOptions, name: str = "turnlog") -> "Log":
         """Connects and creates or checks the stream. Raises LogUnavailable, StreamDrift."""
-        nc = await connect_nats(url, name)
+        closed = asyncio.Event()
+
+        async def on_closed() -> None:
+            closed.set()
+
+        nc = await connect_nats(url, name, on_closed)
         try:
             partitions = await ensure_stream(nc.jetstream(), options)
         except (NatsError, OSError, TimeoutError) as error:
@@ -83,7 +92,7 @@ class Log:
         except BaseException:
             await nc.close()
             raise
-        return cls(nc, partitions, Appender(nc))
+        return cls(nc, partitions, Appender(nc), closed)
 
     async def close(self) -> None:
         if not self.nc.is_closed:

@@ -35,7 +35,7 @@ def upgrade(database_url: str, revision: str = "head") -> None:
     try:
         _migrate(engine(database_url), revision)
     except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error, ValueError) as error:  # ValueError: the port
-        cause = str(getattr(error, "orig", None) or error).strip()
+        cause = " ".join(str(getattr(error, "orig", None) or error).split()).rstrip(".")
         raise DatabaseUnavailable(
             f"cannot prepare the database: {cause}. Check DATABASE_URL (its role must be able to create the schema "
             f"{SCHEMA} and the extension vector), or unset it to use the embedded server"

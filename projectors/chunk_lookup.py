@@ -12,7 +12,7 @@ from pgvector import HalfVector
 from turnlog.projectors.writer import Connection
 
 WHOLE_SCOPE_UP_TO = 8_000
-CANDIDATES = 400
+CANDIDATES = 300
 NEIGHBOURS = 3
 
 
@@ -121,7 +121,8 @@ async def _by_vector(conn: Connection, scope: Scope, vector: NDArray[np.float32]
         await conn.execute("SET LOCAL hnsw.iterative_scan = strict_order")
         rows = await conn.execute(
             f"SELECT thread_id, seq FROM memory_vectors WHERE {scope.where} AND embedding_model = %(model)s "
-            f"ORDER BY (embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d}) LIMIT {CANDIDATES // 2}".encode(),
+            f"ORDER BY (embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d}) "
+            f"LIMIT {CANDIDATES // 2}".encode(),
             {**scope.params, "model": model, "vector": HalfVector(vector).to_text()},
         )
         return {(thread, seq) for thread, seq in await rows.fetchall()}
@@ -137,8 +138,9 @@ async def _load(conn: Connection, scope: Scope, model: str | None, hits: Sequenc
     rows = await conn.execute(
         f"""
         WITH numbered AS (
-          SELECT thread_id, id, seq, piece, count(*) OVER () AS size, {"true" if hits is None else _NEAR_HITS} AS wanted,
-            row_number() OVER (PARTITION BY thread_id ORDER BY seq, piece, id) AS position
+          SELECT thread_id, id, count(*) OVER () AS size,
+            row_number() OVER (PARTITION BY thread_id ORDER BY seq, piece, id) AS position,
+            {"true" if hits is None else _NEAR_HITS} AS wanted
           FROM memory_vectors WHERE {scope.where})
         SELECT n.thread_id, n.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at,
           n.position, n.size, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END

@@ -9,9 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-import psycopg
-
-from turnlog.events.errors import GapInLog, TurnlogError
+from turnlog.events.errors import GapInLog
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader
 from turnlog.projectors import positions
@@ -61,7 +59,7 @@ class Runner:
             except (GapInLog, PositionMoved) as reason:
                 logger.info("partition %d reopens: %s", self._partition, reason)
                 self._backoff = FIRST_BACKOFF_S
-            except (psycopg.Error, TurnlogError, OSError) as error:
+            except Exception as error:  # whatever it is: a projector that ended would only be missed
                 self.last_error = f"{type(error).__name__}: {error}"
                 logger.warning("partition %d waits: %s", self._partition, self.last_error)
                 self._backoff = min(self._backoff * 2, MAX_BACKOFF_S)

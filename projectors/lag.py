@@ -24,6 +24,7 @@ class Lag:
     """One projection's distance from the end of its partition.
 
     stalled: an event has waited and the position has stood still for too long; parked events do not count.
+    seconds_since_moved: None where no worker ever took the partition.
     """
 
     projection: str
@@ -31,7 +32,7 @@ class Lag:
     position: int
     head: int
     parked: int
-    seconds_since_moved: float
+    seconds_since_moved: float | None
     stalled: bool
 
     @property
@@ -43,11 +44,15 @@ class Lag:
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
     """Every live projection, by name and partition. Raises LogUnavailable."""
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
+    # Every partition of a projection that runs anywhere: one that no worker ever took must not look healthy.
     rows = await conn.execute(
-        "SELECT p.projection, p.partition, p.position, "
-        "(SELECT count(*) FROM dead_letters d WHERE d.projection = p.projection AND d.partition = p.partition "
+        "SELECT n.projection, n.partition, coalesce(p.position, 0), "
+        "(SELECT count(*) FROM dead_letters d WHERE d.projection = n.projection AND d.partition = n.partition "
         "AND d.build = 'live' AND d.status = 'parked'), extract(epoch FROM now() - p.updated_at)::float "
-        "FROM projection_positions p WHERE p.build = 'live' ORDER BY p.projection, p.partition"
+        "FROM (SELECT DISTINCT l.projection, part AS partition FROM projection_positions l, unnest(%s::int[]) part "
+        "WHERE l.build = 'live') n LEFT JOIN projection_positions p ON p.build = 'live' "
+        "AND p.projection = n.projection AND p.partition = n.partition ORDER BY n.projection, n.partition",
+        (list(heads),),
     )
     return [
         Lag(
@@ -57,7 +62,9 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
             heads.get(part, 0),
             parked,
             idle,
-            at < heads.get(part, 0) and idle > stalled_after_s and await _waits(log, part, at, stalled_after_s),
+            at < heads.get(part, 0)
+            and (idle is None or idle > stalled_after_s)
+            and await _waits(log, part, at, stalled_after_s),
         )
         for name, part, at, parked, idle in await rows.fetchall()
     ]

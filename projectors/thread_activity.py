@@ -106,3 +106,8 @@ async def list_threads(
         {"tenant": tenant, "user": user, "limit": limit},
     )
     return await cursor.fetchall()
+
+
+async def is_there(conn: AsyncConnection[TupleRow], tenant: str, thread: str) -> bool:
+    rows = await conn.execute("SELECT FROM thread_activity WHERE tenant = %s AND thread_id = %s", (tenant, thread))
+    return await rows.fetchone() is not None

@@ -91,16 +91,15 @@ class Recall:
         if before_seq is not None:
             allowed = np.array([chunk.seqs[0] < before_seq for chunk in columns.chunks])
         try:
-            ranked = rank(Query(query, vector), loaded.index, len(columns.chunks), allowed=allowed)
+            return _best(Query(query, vector), loaded, k, allowed)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            ranked = rank(Query(query, None), loaded.index, len(columns.chunks), allowed=allowed)
-        return _turns(ranked, columns.chunks, k)
+            return _best(Query(query, None), loaded, k, allowed)
 
     async def _load(self, conn: Connection, scope: Scope, query: str) -> tuple[_Loaded, NDArray[np.float32] | None]:
         model = self._embedder.model if self._embedder else None
         stamp = await scope_stamp(conn, scope, model)
-        vector = await self._vector(query) if stamp.embedded else None
+        vector = await self._vector(query, stamp)
         if stamp.chunks > WHOLE_SCOPE_UP_TO:
             columns = await likely_part(conn, scope, terms(query), vector, model)
             return _Loaded(stamp, columns, _index(columns)), vector
@@ -117,15 +116,18 @@ class Recall:
         if len(self._cache) > CACHED_SCOPES:
             self._cache.popitem(last=False)
 
-    async def _vector(self, query: str) -> NDArray[np.float32] | None:
-        if self._embedder is None:
+    async def _vector(self, query: str, stamp: Stamp) -> NDArray[np.float32] | None:
+        self.degraded = None
+        if self._embedder is None or not stamp.chunks:
+            return None
+        if not stamp.embedded:
+            self.degraded = f"keyword search only: nothing here has a vector of {self._embedder.model} yet"
             return None
         try:
             vector = await self._embedder.embed_query(query)
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
             return None
-        self.degraded = None
         return vector
 
 
@@ -141,6 +143,17 @@ def _index(columns: Columns) -> ScopeIndex:
         vectors=columns.vectors,
         size=columns.size,
     )
+
+
+def _best(query: Query, loaded: _Loaded, k: int, allowed: NDArray[np.bool_] | None) -> list[Recalled]:
+    """The k best turns. A turn's pieces count once, so it may take more chunks, at last all of them."""
+    chunks = loaded.columns.chunks
+    wanted = 4 * k
+    while True:
+        found = _turns(rank(query, loaded.index, wanted, allowed=allowed), chunks, k)
+        if len(found) == k or wanted >= len(chunks):
+            return found
+        wanted = len(chunks)
 
 
 def _turns(ranked: list[Scored], chunks: list[Found], k: int) -> list[Recalled]:

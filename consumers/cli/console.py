@@ -71,8 +71,9 @@ async def _ended_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None
 
 
 def fail(code: str, message: str, as_json: bool) -> None:
+    """With --json the error is the one document on stdout: whoever reads it looks there."""
     if as_json:
-        print(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False), file=sys.stderr)
+        emit_line({"error": {"code": code, "message": message}})
     else:
         err.print(Text(f"error: {message} [{code}]", style="red"))
     raise typer.Exit(1)

@@ -130,7 +130,7 @@ def list_letters(projection: Only = None, json: Json = False) -> None:
         from turnlog.projectors.parking import listed
 
         async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            rows = await listed(conn, projection)
+            rows = await listed(conn, _known(projection))
         if json:
             emit(rows)
         elif not rows:
@@ -180,7 +180,7 @@ def retry_letters(
         parked: list[int] = []
         async with opened(settings) as runtime:
             async with runtime.pool.connection() as conn:
-                rows = [r for r in await listed(conn, projection) if r["status"] == "parked"]
+                rows = [r for r in await listed(conn, _known(projection)) if r["status"] == "parked"]
             chosen = [r for r in rows if seq is None or r["seq"] == seq]
             if seq is not None and not chosen:
                 raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
@@ -216,7 +216,9 @@ def drop_letter(
         applied: list[int] = []
         async with opened(settings) as runtime:
             async with runtime.pool.connection() as conn:
-                rows = [r for r in await listed(conn, projection) if r["status"] == "parked" and r["seq"] == seq]
+                rows = [
+                    r for r in await listed(conn, _known(projection)) if r["status"] == "parked" and r["seq"] == seq
+                ]
             if not rows:
                 raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
             for row in rows:
@@ -229,6 +231,13 @@ def drop_letter(
         return 0
 
     run(work, json)
+
+
+def _known(projection: str | None) -> str | None:
+    """Raises NotFound for a projection there is not."""
+    from turnlog.projectors.registry import find
+
+    return find(projection).name if projection is not None else None
 
 
 def _chosen(name: str | None, everything: bool) -> "Sequence[Projection]":

@@ -5,13 +5,16 @@ import contextlib
 import shlex
 import signal
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, emit, err, out, run
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import LogUnavailable, TurnlogError
+
+if TYPE_CHECKING:
+    from turnlog.events.log import Log
 
 Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when not given, workers share them.")]
 
@@ -49,7 +52,7 @@ def up(
                 ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
                 emit(ready) if json else out.print(f"turnlog is up ({', '.join(ROLES)}); Ctrl-C ends it", markup=False)
                 async with _until_signal() as stopped:
-                    await stopped.wait()
+                    await _ended(stopped, runtime.log)
             err.print("finishing what is under way …")
         if not settings.nats_url or not settings.database_url:
             await embedded.stop(settings.home)
@@ -91,7 +94,7 @@ def worker(
             async with playing(runtime, [role], chosen, shared=chosen is None):
                 emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
                 async with _until_signal() as stopped:
-                    await stopped.wait()
+                    await _ended(stopped, runtime.log)
         return 0
 
     run(work, json)
@@ -159,6 +162,16 @@ async def _until_signal() -> AsyncIterator[asyncio.Event]:
     finally:
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(name)
+
+
+async def _ended(stopped: asyncio.Event, log: "Log") -> None:
+    """Returns at a signal. Raises LogUnavailable when a connection ended for good, so that a supervisor starts anew."""
+    waits = [asyncio.create_task(event.wait()) for event in (stopped, log.closed)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    if not stopped.is_set():
+        raise LogUnavailable("NATS ended the connection for good (see the server's log); start this process again")
 
 
 def _clean(url: str) -> str:

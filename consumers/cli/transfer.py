@@ -1,5 +1,6 @@
 """import, export, tail: conversations in and out, and the log as it happens."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,13 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, Tenant, emit, emit_line, err, out, progress, run
-from turnlog.events.errors import NotFound
+from turnlog.events.errors import NotFound, TurnlogError
+
+
+class BadOption(TurnlogError):
+    """An option of a command has a value that cannot be used."""
+
+    code = "bad-option"
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +37,10 @@ def import_file(
     """Import conversations. The same file again adds nothing."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent.importers import Defaults
+        from turnlog.agent.importers import FORMATS, Defaults
         from turnlog.consumers.importing import ImportRequest, import_conversations
 
+        _check_format(format, FORMATS)
         request = ImportRequest(
             file, format, Defaults(tenant=tenant or settings.tenant, user=user, thread=thread), embed
         )
@@ -41,10 +49,10 @@ def import_file(
         for rejected in report.rejected[:20]:
             err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
         if json:
-            emit(report)
+            emit(report.document())
         else:
             out.print(report.sentence(), markup=False)
-        return 0
+        return int(report.nothing_but_rejected)
 
     run(work, json)
 
@@ -59,6 +67,7 @@ def export_thread(
     """Write a thread's transcript as JSON lines, or as OpenAI messages."""
 
     async def work(settings: Settings) -> int:
+        _check_format(format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.projectors.messages import thread_messages
@@ -71,8 +80,11 @@ def export_thread(
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
         lines = list(export_jsonl(rows, tenant=tenant or settings.tenant, thread=thread))
         if output is not None:
-            output.write_text("".join(lines) if format == "jsonl" else _openai(export_openai(rows)), "utf-8")
-            out.print(f"wrote {len(rows)} messages to {output}", markup=False)
+            _write(output, "".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
+            if json:
+                emit({"thread": thread, "messages": len(rows), "output": str(output)})
+            else:
+                out.print(f"wrote {len(rows)} messages to {output}", markup=False)
         elif json or format == "openai":
             emit(export_openai(rows) if format == "openai" else [_parsed(line) for line in lines])
         else:
@@ -107,6 +119,18 @@ def tail(
         return 0
 
     run(work, json)
+
+
+def _check_format(format: str | None, known: Iterable[str]) -> None:
+    if format is not None and format not in known:
+        raise BadOption(f"there is no format {format!r}; there are {', '.join(known)}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise BadOption(f"cannot write {path}: {error.strerror}") from error
 
 
 def _openai(document: object) -> str:

@@ -1,4 +1,4 @@
-"""`make chaos`: 20,000 events and 30 kills. Exit 1 when anything was lost, doubled, parked or differs."""
+"""`make chaos`: 20,000 events, 30 kills, a long outage. Exit 1 when anything was lost, doubled, parked or differs."""
 
 import argparse
 import asyncio
@@ -23,7 +23,9 @@ def main() -> int:
     arguments = _arguments()
     home = Path(tempfile.mkdtemp(prefix="turnlog-chaos-"))
     err.print(f"seed {arguments.seed}, home {home}")
-    result = asyncio.run(_with_progress(home, Plan(arguments.seed, arguments.events, arguments.kills)))
+    result = asyncio.run(
+        _with_progress(home, Plan(arguments.seed, arguments.events, arguments.kills, outage_s=arguments.outage))
+    )
     if arguments.json:
         print(json.dumps(asdict(result), ensure_ascii=False, indent=2))
     else:
@@ -41,6 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--outage", type=float, default=30.0, help="seconds both servers are away after the kills")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000), help="repeats a run's plan")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     return parser.parse_args()

@@ -59,6 +59,14 @@ class Fleet:
         ready = [wait_until(lambda name=name: self._is_ready(name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
         assert all(await asyncio.gather(*ready)), "a worker did not get ready"
 
+    async def outage(self, seconds: float) -> None:
+        """Both servers die and stay away."""
+        for server in ("nats", "postgres"):
+            await self._kill(server)
+            self.killed[server] += 1
+        await asyncio.sleep(seconds)
+        await embedded.start(self.home)
+
     async def stop_workers(self, *names: str) -> list[str]:
         """SIGTERM, as an operator would; returns complaints about those who did not end well."""
         if self._watch is not None:

@@ -25,16 +25,20 @@ from .producers import produce
 
 POLL_S = 0.05
 QUIET_TIMEOUT_S = 240.0
+AFTERWARDS = 1_000_000  # so that no other run begins with the same events
 OnProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """outage_s: how long both servers are away at once, after the kills; 0: never."""
+
     seed: int
     events: int = 20_000
     kills: int = 30
     threads: int = 200
     lanes: int = 24
+    outage_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
     started = time.perf_counter()
     fleet.start_workers()
     await _append_while_things_die(fleet, log, ledger, plan, progress)
+    if plan.outage_s:
+        await _append_after_an_outage(fleet, log, ledger, plan, progress)
     appended = time.perf_counter()
     async with await connect(fleet.where.database_url) as conn:
         found = await _quiet(fleet, log, ledger, conn, progress)
@@ -105,6 +111,14 @@ async def _append_while_things_die(fleet: Fleet, log: Log, ledger: Ledger, plan:
         await produce(log, made, ledger, gate.wait)
         await killer
     await fleet.all_back()
+
+
+async def _append_after_an_outage(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnProgress) -> None:
+    """The same workers must live through it and go on."""
+    progress("both servers down", 0)
+    await fleet.outage(plan.outage_s)
+    more = workload.make(plan.seed + AFTERWARDS, plan.events // 20, plan.threads, plan.lanes)
+    await produce(log, more, ledger, lambda: asyncio.sleep(0))
 
 
 async def _kill(fleet: Fleet, ledger: Ledger, kills: list[schedule.Kill]) -> None:

@@ -85,6 +85,21 @@ async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(
         await log.close()
 
 
+async def test_only_a_connection_that_is_over_for_good_counts_as_closed(home: Path) -> None:
+    log = await Log.connect((await start(home)).nats_url, StreamOptions())
+    try:
+        await kill_nats(home)
+        await start(home)
+        await log.append(turn(thread="reconnected"))
+        assert not log.closed.is_set()
+        assert log.nc._transport is not None
+        log.nc._transport.write(b"NO SUCH COMMAND\r\n")
+        async with asyncio.timeout(10):
+            await log.closed.wait()
+    finally:
+        await log.close()
+
+
 async def test_a_wrong_token_is_reported_and_not_shown(home: Path) -> None:
     wrong = "nats://wr0ng@" + (await start(home)).nats_url.rsplit("@", 1)[-1]
     with pytest.raises(LogUnavailable, match=r"cannot connect to NATS.*Authorization") as caught:

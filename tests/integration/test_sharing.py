@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from conftest import TestServers
-from places import eventually, now, rows
+from places import eventually, rows
+from samples import turn
 
-from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.projectors.database import connect
 from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
+from turnlog.projectors.lag import lag, wait_for
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.sharing import Share
+from turnlog.projectors.writer import Connection
 
 PARTITIONS = 8
 
@@ -63,12 +64,7 @@ async def test_workers_divide_the_partitions_and_take_over_from_one_that_ends(na
                     return await held(first, second, third) == [2, 3, 3]
 
                 await eventually(divided)
-                await log.append_many(
-                    [
-                        Event(time=now(), thread=f"t{n}", data=TurnRecorded(role="user", content=str(n)))
-                        for n in range(200)
-                    ]
-                )
+                await log.append_many([turn(str(n), thread=f"t{n}") for n in range(200)])
             await eventually(alone)
             async with await connect(database_url) as conn:
                 for partition in range(PARTITIONS):
@@ -88,3 +84,20 @@ async def test_workers_of_another_database_do_not_count(servers: TestServers, da
     await eventually(each_may_take_all)
     stop.set()
     await asyncio.gather(*counting)
+
+
+async def test_partition_that_no_worker_took_shows_in_the_lag(nats_url: str, database_url: str, db: Connection) -> None:
+    log = await Log.connect(nats_url, StreamOptions(partitions=2))
+    runner = Runner(log, database_url, [MESSAGES], 0)
+    task = asyncio.create_task(runner.run())
+    try:
+        await log.append_many([turn(thread=f"t{n}") for n in range(50)])
+        await wait_for(db, ("messages",), 0, await log.partition_head(0))
+        taken, missed = await lag(log, db, stalled_after_s=0.0)
+        assert (taken.partition, taken.behind, taken.stalled) == (0, 0, False)
+        assert (missed.partition, missed.behind, missed.stalled) == (1, await log.partition_head(1), True)
+        assert missed.seconds_since_moved is None
+    finally:
+        runner.stop()
+        await task
+        await log.close()

@@ -1,0 +1,413 @@
+"""Every command as a process of its own: one JSON document on stdout, logs on stderr, exit codes, plain errors."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import psycopg
+import pytest
+from places import left_behind
+
+from turnlog.agent.embedded import start
+from turnlog.agent.embedded.servers import Servers
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+SETTINGS = ("NATS_URL", "DATABASE_URL", "API_KEY", "API_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+LOCOMO = [
+    {
+        "sample_id": "conv-1",
+        "conversation": {
+            "session_1_date_time": "1:56 pm on 8 May, 2023",
+            "session_1": [
+                {"speaker": "Ann", "dia_id": "D1:1", "text": "I ran a marathon in Lisbon."},
+                {"speaker": "Bo", "dia_id": "D1:2", "text": "My sister paints boats."},
+                {"speaker": "Ann", "dia_id": "D1:3", "text": "The dentist moved.", "blip_caption": "a tooth"},
+            ],
+        },
+    }
+]
+CHATGPT = [
+    {
+        "title": "Essay plan",
+        "create_time": 1778248560.5,
+        "conversation_id": "c-1",
+        "current_node": "b",
+        "mapping": {
+            "a": {
+                "parent": None,
+                "children": ["b"],
+                "message": {
+                    "id": "a",
+                    "author": {"role": "user"},
+                    "content": {"content_type": "text", "parts": ["hi"]},
+                },
+            },
+            "b": {
+                "parent": "a",
+                "children": [],
+                "message": {
+                    "id": "b",
+                    "author": {"role": "assistant"},
+                    "content": {"content_type": "text", "parts": ["hello"]},
+                },
+            },
+        },
+    }
+]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+OPENAI = [
+    {"role": "user", "content": "find x"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "x is here"},
+    {"role": "assistant", "content": "It is here."},
+]
+JSONL = [
+    {"thread": "notes", "user": "ann", "role": "user", "content": "Buy 牛奶 🥛"},
+    {"thread": "notes", "role": "assistant", "content": "Noted."},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one document on stdout."""
+        assert "Traceback" not in self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> dict[str, str]:
+        assert self.code == 1
+        found: dict[str, str] = self.document["error"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """turnlog with a data folder of its own, whose servers are up."""
+
+    home: Path
+    servers: Servers
+
+    def __call__(self, *arguments: str, **env: str) -> Done:
+        done = subprocess.run(
+            [*COMMAND, *arguments], env=environment(self.home, **env), capture_output=True, timeout=60
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def together(self, *calls: tuple[str, ...]) -> list[Done]:
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(lambda call: self(*call), calls))
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*COMMAND, *arguments], env=environment(self.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if key not in SETTINGS and not key.startswith("MEMORY_")}
+    return {**own, "TURNLOG_HOME": str(home), **more}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for name, content in (("locomo", LOCOMO), ("chatgpt", CHATGPT), ("openai", OPENAI)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "jsonl.jsonl").write_text("".join(json.dumps(line) + "\n" for line in JSONL))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Cli]:
+    """Up in the background with everything imported once. Its end is tested, too."""
+    home = tmp_path_factory.mktemp("cli") / "home"
+    up = subprocess.run(
+        [*COMMAND, "up", "--detach", "--json"], env=environment(home), capture_output=True, timeout=90, check=True
+    )
+    assert json.loads(up.stdout).keys() == {"pid", "home", "log"}
+    made = Cli(home, asyncio.run(start(home)))
+    for done in made.together(
+        *((*imports(files)[name], "--json") for name in ("locomo", "chatgpt", "openai", "jsonl"))
+    ):
+        assert done.code == 0, done.err
+        assert done.document["turns"] > 0
+    yield made
+    down = made("down", "--json")
+    assert (down.code, down.document["stopped"]) == (0, True)
+    assert left_behind(home) == []
+
+
+def imports(files: Path) -> dict[str, tuple[str, ...]]:
+    return {
+        "locomo": ("import", str(files / "locomo.json"), "--format", "locomo", "--user", "team"),
+        "chatgpt": ("import", str(files / "chatgpt.json")),
+        "openai": ("import", str(files / "openai.json"), "--thread", "tools"),
+        "jsonl": ("import", str(files / "jsonl.jsonl"), "--no-embed"),
+    }
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = "{'sqlalchemy', 'alembic', 'openai', 'faststream', 'numpy', 'rjieba', 'tiktoken', 'psycopg'}"
+    code = f"import sys, turnlog.consumers.cli; sys.exit(str({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+    assert done.stderr.decode().strip() == "set()"
+
+
+def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) -> None:
+    again = cli.together(*((*call, "--json") for call in imports(files).values()))
+    assert [(done.document["turns"], done.document["known"]) for done in again] == [(0, 3), (0, 2), (0, 4), (0, 2)]
+
+
+def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_path: Path) -> None:
+    mixed, hopeless = tmp_path / "mixed.jsonl", tmp_path / "hopeless.jsonl"
+    mixed.write_text(
+        '{"thread": "mixed", "role": "user", "content": "fine"}\nno json\n{"thread": "mixed", "role": "wizard"}'
+    )
+    hopeless.write_text("no json\n")
+    some, none = cli.together(
+        ("import", str(mixed), "--format", "jsonl", "--no-embed", "--json"),
+        ("import", str(hopeless), "--format", "jsonl", "--no-embed", "--json"),
+    )
+    assert (some.code, some.document["turns"], some.document["rejected_count"]) == (0, 1, 2)
+    assert [one["where"] for one in some.document["rejected"]] == ["line 2", "line 3"]
+    assert "rejected: line 2: " in some.err
+    assert (none.code, none.document["turns"]) == (1, 0)
+
+
+def test_threads_and_messages(cli: Cli) -> None:
+    threads, mine, messages, newest, plain = cli.together(
+        ("threads", "--json"),
+        ("threads", "--user", "team", "--json"),
+        ("messages", "conv-1", "--json"),
+        ("messages", "conv-1", "--limit", "1", "--json"),
+        ("messages", "tools"),
+    )
+    assert {"conv-1", "c-1", "tools", "notes"} <= {row["thread_id"] for row in threads.document}
+    assert threads.document[0].keys() == {"thread_id", "label", "user_id", "message_count", "last_active_at"}
+    [conversation] = mine.document
+    assert (conversation["label"], conversation["message_count"]) == ("conv-1", 3)
+    assert [row["source_id"] for row in messages.document] == ["D1:1", "D1:2", "D1:3"]
+    assert [row["source_id"] for row in newest.document] == ["D1:3"]
+    assert '[call search {"q": "x"}]' in plain.out
+
+
+def test_a_context_has_its_budget_tiers_messages_and_receipt(cli: Cli) -> None:
+    whole, small, plain = cli.together(
+        ("context", "tools", "--json"),
+        ("context", "conv-1", "--query", "Where?", "--window", "256", "--json"),
+        ("context", "conv-1"),
+    )
+    context = whole.document
+    assert [tier["tier"] for tier in context["tiers"]] == ["all"]
+    assert context["tiers"][0].keys() >= {"tier", "tokens", "items"}
+    assert 0 < context["tiers"][0]["tokens"] <= context["budget"]
+    assert [m["role"] for m in context["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert context["messages"][2]["tool_calls"] == [CALL]
+    assert context["messages"][3]["tool_call_id"] == "call_1"
+    assert len(context["receipt"]["context_hash"]) == 64
+    assert small.document["messages"][-1] == {"role": "user", "content": "Where?"}
+    assert small.document["window"] == 256
+    assert "everything fits" in plain.out
+
+
+def test_recall_by_thread_by_user_and_by_file(cli: Cli, tmp_path: Path) -> None:
+    batch = tmp_path / "questions.jsonl"
+    asked = [{"query": "marathon", "thread": "conv-1", "k": 1}, {"query": "x"}, {"query": "boats", "thread": "conv-1"}]
+    batch.write_text("\n".join([*map(json.dumps, asked), "no json", '{"query": "x", "thread": "nope"}']))
+    one, many, file, plain = cli.together(
+        ("recall", "Who ran a marathon?", "--thread", "conv-1", "-k", "2", "--explain", "--json"),
+        ("recall", "sister", "--user", "team", "--json"),
+        ("recall", "--batch", str(batch), "-k", "2"),
+        ("recall", "牛奶", "--thread", "notes", "--keyword-only"),
+    )
+    [first, _] = one.document["items"]
+    assert (first["source_id"], first["thread"]) == ("D1:1", "conv-1")
+    assert first.keys() >= {"source_id", "event_id", "seq", "score", "text", "parts"}
+    assert many.document["items"][0]["source_id"] == "D1:2"
+    answers = file.lines
+    assert file.code == 1
+    assert [len(answer["items"]) for answer in answers] == [1, 0, 2, 0, 0]
+    assert answers[0]["items"][0]["source_id"] == "D1:1"
+    assert ["error" in answer for answer in answers] == [False, True, False, True, True]
+    assert "牛奶" in plain.out
+
+
+def test_recall_says_when_it_goes_by_words_alone(cli: Cli) -> None:
+    closed = {"MEMORY_EMBEDDING_BASE_URL": "http://127.0.0.1:9/v1", "MEMORY_EMBEDDING_MODEL": "another"}
+    done = cli("recall", "marathon", "--thread", "conv-1", "--json", **closed)
+    assert done.document["degraded"].startswith("keyword search only: ")
+    assert done.document["items"][0]["source_id"] == "D1:1"
+    assert "keyword search only: " in done.err
+
+
+def test_an_export_imports_again_to_the_same_turns(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    exported, openai, listed = cli.together(
+        ("export", "conv-1", "--output", str(path), "--json"),
+        ("export", "tools", "--format", "openai"),
+        ("export", "tools", "--json"),
+    )
+    assert exported.document == {"thread": "conv-1", "messages": 3, "output": str(path)}
+    again = cli("import", str(path), "--no-embed", "--json")
+    assert (again.document["turns"], again.document["known"]) == (0, 3)
+    assert openai.document["messages"] if isinstance(openai.document, dict) else openai.document
+    assert [line["role"] for line in listed.document] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> None:
+    done = cli("tail", "--from", "1", "--no-follow", "--thread", "conv-1", "--json")
+    assert [line["type"] for line in done.lines][:4] == ["thread_opened", *["turn_recorded"] * 3]
+    assert done.lines[1]["event"]["data"]["source_id"] == "D1:1"
+    following = cli.begin("tail", "--from", "1", "--json")
+    assert following.stdout is not None
+    assert json.loads(following.stdout.readline())["seq"] == 1
+    following.send_signal(signal.SIGINT)
+    _, errors = following.communicate(timeout=20)
+    assert (following.returncode, b"Traceback" in errors) == (130, False)
+
+
+def test_lag_rebuild_and_doctor(cli: Cli) -> None:
+    lag, one, thread, doctor = cli.together(
+        ("lag", "--json"),
+        ("rebuild", "messages", "--json"),
+        ("rebuild", "thread_activity", "--thread", "conv-1", "--json"),
+        ("doctor", "--json"),
+    )
+    assert {row["projection"]: row["behind"] for row in lag.document}.keys() >= {"messages", "vectors", "usage"}
+    assert one.document.keys() >= {"projection", "events", "seconds", "events_per_s"}
+    assert one.document["events"] > 0
+    assert thread.code == 0
+    assert doctor.code == 0
+    assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
+    everything = cli("rebuild", "--all", "--json")
+    assert len(everything.document) == 7
+
+
+def test_verify_finds_a_row_that_somebody_changed_and_a_rebuild_repairs_it(cli: Cli) -> None:
+    assert cli("verify", "messages", "--json").code == 0
+    with psycopg.connect(cli.servers.database_url, autocommit=True) as conn:
+        conn.execute("UPDATE turnlog.messages SET role = 'system' WHERE source_id = 'D1:1'")
+    tampered = cli("verify", "messages", "--json")
+    assert tampered.code == 1
+    [report] = tampered.document
+    assert not report["clean"]
+    assert report["differences"]
+    assert cli("rebuild", "messages").code == 0
+    assert cli("verify").code == 0
+
+
+async def test_a_poison_event_is_listed_shown_kept_and_dropped(cli: Cli) -> None:
+    async with await nats.connect(cli.servers.nats_url) as client:
+        ack = await client.jetstream().publish("turnlog.default.poison.turn_recorded", b"no json")
+    seq = str(ack.seq)
+    assert (await call(cli, "messages", "poison", "--json")).error["code"] == "not-found"
+    listed = await call(cli, "dead-letters", "list", "--json")
+    assert {str(row["seq"]) for row in listed.document} == {seq}
+    shown = await call(cli, "dead-letters", "show", seq, "--json")
+    assert (shown.document["seq"], shown.document["event"]) == (ack.seq, "no json")
+    assert (await call(cli, "dead-letters", "retry", seq, "--json")).code == 1
+    dropped = await call(cli, "dead-letters", "drop", seq, "--yes", "--json")
+    assert (dropped.code, dropped.document["dropped"]) == (0, ack.seq)
+    assert (await call(cli, "dead-letters", "retry", "--json")).document == {"applied": [], "parked": []}
+
+
+async def call(cli: Cli, *arguments: str) -> Done:
+    return await asyncio.to_thread(cli, *arguments)
+
+
+def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
+    answer, plain = cli.together(
+        ("chat", "conv-1", "-m", "Who ran a marathon?", "--json"), ("chat", "talk", "-m", "hello")
+    )
+    assert answer.document.keys() >= {"thread", "answer", "answer_id", "seq", "model"}
+    assert "Lisbon" in answer.document["answer"]
+    assert plain.out.startswith("[offline")
+    assert "no language model is configured" in plain.err
+
+
+def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
+    worker = cli.begin("worker", "analytics")
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"worker analytics runs\n"
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=30)
+    assert (worker.returncode, b"Traceback" in errors) == (0, False)
+
+
+ERRORS = {
+    ("messages", "nope"): ("not-found", "turnlog threads"),
+    ("context", "nope"): ("not-found", "turnlog threads"),
+    ("export", "nope"): ("not-found", "turnlog threads"),
+    ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
+    ("recall", "x"): ("bad-query", "a thread, or a user"),
+    ("recall", "--thread", "conv-1"): ("bad-query", "give a question"),
+    ("recall", "--batch", "nope.jsonl"): ("bad-query", "cannot read nope.jsonl"),
+    ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
+    ("rebuild",): ("error", "or give --all"),
+    ("verify", "nope"): ("not-found", "there are thread_activity, messages"),
+    ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
+    ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
+    ("export", "conv-1", "--format", "word"): ("bad-option", "jsonl, openai"),
+    ("export", "conv-1", "-o", "/no/such/folder/x"): ("bad-option", "cannot write /no/such/folder/x"),
+    ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
+    ("dead-letters", "show", "999999"): ("not-found", "no event at sequence 999999"),
+    ("dead-letters", "drop", "999999", "-y"): ("error", "dead-letters list"),
+    ("worker", "nope"): ("error", "projectors, reactors"),
+    ("up", "--detach"): ("already-up", "turnlog down"),
+}
+
+
+def test_every_error_is_one_document_that_says_cause_and_fix(cli: Cli) -> None:
+    for (call, (code, said)), done in zip(
+        ERRORS.items(), cli.together(*((*call, "--json") for call in ERRORS)), strict=True
+    ):
+        assert (call, done.error["code"]) == (call, code)
+        assert said in done.error["message"], call
+        assert done.err == ""
+
+
+def test_without_json_an_error_is_one_line_on_stderr(cli: Cli) -> None:
+    done = cli("messages", "nope")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
+
+
+def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
+    done = cli("threads", "--nope")
+    assert (done.code, done.out) == (2, "")
+    assert "No such option: --nope" in done.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code"),
+    [
+        ("DATABASE_URL", "postgresql://ann:s3cret@127.0.0.1:9/x", "database-unavailable"),
+        ("DATABASE_URL", "no url", "database-unavailable"),
+        ("NATS_URL", "nats://ann:s3cret@127.0.0.1:9", "log-unavailable"),
+        ("TURNLOG_PARTITIONS", "many", "invalid-setting"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli, variable: str, value: str, code: str) -> None:
+    done = cli("threads", "--json", **{variable: value})
+    assert done.error["code"] == code
+    assert variable in done.error["message"]
+    assert "s3cret" not in done.out + done.err
