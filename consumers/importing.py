@@ -1,7 +1,8 @@
 """Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -72,9 +73,11 @@ async def import_conversations(
 ) -> ImportReport:
     """Raises ImportFailed for a file that is none of ours; single bad pieces are in the report."""
     report = ImportReport(request.path.name)
+    batches = _batches(request, report)
+    first = next(batches, [])  # a file that is none of ours is refused before a server starts
     async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
         await runtime.settle(timeout_s=600)
-        await _append_all(runtime, request, report, appended)
+        await _append_all(runtime, chain([first], batches), report, appended)
         await _settle(runtime, projected)
         if report.turns and _wants_vectors(request, report):
             report.embedded = await _embed(runtime, vectors)
@@ -96,10 +99,12 @@ def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
     return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
 
 
-async def _append_all(runtime: Runtime, request: ImportRequest, report: ImportReport, appended: OnProgress) -> None:
+async def _append_all(
+    runtime: Runtime, batches: Iterable[list[Event]], report: ImportReport, appended: OnProgress
+) -> None:
     threads: set[str] = set()
     async with runtime.pool.connection() as conn:
-        for batch in _batches(request, report):
+        for batch in batches:
             known = await _known(conn, runtime.log.partitions, [event.id for event in batch])
             new = [event for event in batch if event.id not in known]
             for event, done in zip(new, await _append(runtime, new, report), strict=True):

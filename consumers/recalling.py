@@ -42,11 +42,12 @@ async def recall_once(
 ) -> int:
     if not query:
         raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
+    scope = _scope(command, command.thread)
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=("vectors", "thread_activity"))
         recall = make_recall(settings, command.keyword_only)
         started = time.perf_counter()
-        items = await _search(runtime, recall, _scope(command, command.thread), query, command.k)
+        items = await _search(runtime, recall, scope, query, command.k)
         milliseconds = (time.perf_counter() - started) * 1000
     if recall.degraded:
         err.print(recall.degraded, markup=False)
@@ -63,9 +64,9 @@ async def recall_once(
 async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -> int:
     """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
     bad = 0
+    lines = list(_lines(path))
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=("vectors", "thread_activity"))
-        lines = list(_lines(path))
         if not command.keyword_only:
             await _vectors_first(runtime, command, [line for _, line in lines])
         recall = make_recall(settings, command.keyword_only)

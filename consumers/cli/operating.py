@@ -100,13 +100,14 @@ def verify(name: Name = None, json: Json = False) -> None:
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.projectors.verify import verify_several
 
+        chosen = _chosen(name, everything=name is None)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle()
             with progress(f"verifying {name or 'all'}") as update:
                 found = await verify_several(
                     runtime.log,
                     runtime.database_url,
-                    _chosen(name, everything=name is None),
+                    chosen,
                     lambda p: update(p.events, p.events + p.remaining),
                 )
         for one in () if json else found:
@@ -129,8 +130,9 @@ def list_letters(projection: Only = None, json: Json = False) -> None:
         from turnlog.consumers.runtime import opened
         from turnlog.projectors.parking import listed
 
+        only = _known(projection)
         async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            rows = await listed(conn, _known(projection))
+            rows = await listed(conn, only)
         if json:
             emit(rows)
         elif not rows:
@@ -178,9 +180,10 @@ def retry_letters(
 
         applied: list[int] = []
         parked: list[int] = []
+        only = _known(projection)
         async with opened(settings) as runtime:
             async with runtime.pool.connection() as conn:
-                rows = [r for r in await listed(conn, _known(projection)) if r["status"] == "parked"]
+                rows = [r for r in await listed(conn, only) if r["status"] == "parked"]
             chosen = [r for r in rows if seq is None or r["seq"] == seq]
             if seq is not None and not chosen:
                 raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
@@ -214,11 +217,10 @@ def drop_letter(
         from turnlog.projectors.replay import drop
 
         applied: list[int] = []
+        only = _known(projection)
         async with opened(settings) as runtime:
             async with runtime.pool.connection() as conn:
-                rows = [
-                    r for r in await listed(conn, _known(projection)) if r["status"] == "parked" and r["seq"] == seq
-                ]
+                rows = [r for r in await listed(conn, only) if r["status"] == "parked" and r["seq"] == seq]
             if not rows:
                 raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
             for row in rows:

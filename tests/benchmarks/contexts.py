@@ -154,8 +154,8 @@ async def _writing(stand: Stand, log: Log, pool: Pool, theirs: Conversation, tex
     mine, floor = await interleaved(stand.rounds, _median_of(append_and_see), _median_of(update))
     found, spread = ratio(mine, floor)
     method = (
-        f"p50 of {CALLS} exchanges a round in a thread of {MESSAGES} messages and more: two turns appended (synced) and "
-        f"seen in `messages`, all projections running. Floor: `aupdate_state` with two messages, {LANGGRAPH}."
+        f"p50 of {CALLS} exchanges a round in a thread of {MESSAGES} messages and more: two turns appended (synced) "
+        f"and seen in `messages`, all projections running. Floor: `aupdate_state` with two messages, {LANGGRAPH}."
     )
     return Row("an exchange written", ms(median(mine)), ms(median(floor)), found, spread, None, method)
 

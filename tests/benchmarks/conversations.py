@@ -12,7 +12,7 @@ from turnlog.events.contracts import Event, TurnRecorded
 
 DEFAULT_FOLDER = Path(__file__).parents[3] / "shared" / "data"
 _START = datetime(2024, 1, 1, tzinfo=UTC)
-_WORDS = "the server does not start after the update and my disk is full what can I do about it please".split()
+_WORDS = ("the", "server", "does", "not", "start", "after", "an", "update", "and", "my", "disk", "is", "full", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _irc(path: Path) -> Iterator[Event]:
 
 def _generated() -> Iterator[Event]:
     for number in itertools.count():
-        text = " ".join(_WORDS[number % 7 : 3 + number % 17]) + f" {number}"
+        text = " ".join(_WORDS[number % 5 : 6 + number % 9]) + f" {number}"
         yield _turn(f"thread-{number // 20}", f"user-{number % 5}", text, _START + timedelta(seconds=number))
 
 

@@ -132,18 +132,6 @@ def test_a_message_is_encoded_only_once() -> None:
     assert counter.message(changed) == first
 
 
-def test_counting_400_cached_messages_takes_well_under_a_millisecond() -> None:
-    counter = counter_for("gpt-4o")
-    messages = [user("x " * 150) for _ in range(400)]
-    total = sum(map(counter.message, messages))
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        assert sum(map(counter.message, messages)) == total
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.001
-
-
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "中", "😀", "!"])
 def test_a_million_equal_characters_are_counted_without_panic_or_delay(unit: str) -> None:
     start = time.perf_counter()

@@ -1,0 +1,60 @@
+"""python -m tests.benchmarks [NAME...] [--data DIR] [--quick]: measures, prints a table, writes docs/benchmarks.md.
+
+With names only these are measured, and the document is left as it is: it shows one whole run.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.benchmarks import appending, contexts, projecting, rebuild_memory, rebuilding, recalls, visible
+from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
+from tests.benchmarks.measuring import Row
+from tests.benchmarks.report import DOCUMENT, document, table
+from tests.benchmarks.stand import Stand, standing
+
+BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
+    "append": appending.measure,
+    "project": projecting.measure,
+    "rebuild": rebuilding.measure,
+    "context": contexts.measure,
+    "visible": visible.measure,
+    "memory": rebuild_memory.measure,
+    "recall": recalls.measure,
+}
+out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
+
+
+def main() -> int:
+    """1 when a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with irc.jsonl.gz")
+    parser.add_argument("--quick", action="store_true", help="fewer events and rounds")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    conversations = Conversations(given.data)
+    rows = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
+    out.print(table(rows))
+    if not given.names:
+        DOCUMENT.write_text(document(rows, conversations.described, given.quick), "utf-8")
+        err.print(f"wrote {DOCUMENT}", markup=False)
+    return int(any(row.met is False for row in rows))
+
+
+async def _measure(names: Sequence[str], conversations: Conversations, quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    async with standing(conversations, quick) as stand:
+        for name in names:
+            err.print(f"measuring {name} …", markup=False)
+            rows += await BENCHMARKS[name](stand)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
