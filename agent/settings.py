@@ -90,7 +90,7 @@ class Settings(BaseSettings):
 def load_settings() -> Settings:
     """Raises InvalidSetting with the variable's name, never with a secret's value."""
     try:
-        return Settings()  # type: ignore[call-arg]
+        return Settings()
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise InvalidSetting(f"cannot use the environment: {problems}") from None

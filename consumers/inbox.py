@@ -6,14 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import psycopg
 from faststream.nats import NatsMessage
 
+from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
 from turnlog.events.subjects import parse_stored
 
 logger = logging.getLogger("turnlog.consumers")
 ACK_WAIT_S = 30.0
 BEATS = 3
 RETRY_S = 5.0
+SERVER_AWAY_S = 2.0
+SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Inbox:
             await self._again(deliveries, later.seconds)
         except Exception as error:  # one thread's failure must not end the role; the work is delivered again
             logger.warning("%s failed on %s: %s: %s", self.name, place[1], type(error).__name__, error)
-            await self._again(deliveries, RETRY_S * min(deliveries[0].attempt, 12))
+            await self._again(deliveries, _patience(error, deliveries[0].attempt))
         finally:
             beat.cancel()
             self._busy.discard(place)
@@ -127,6 +131,13 @@ class Inbox:
         while True:
             await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
+
+
+def _patience(error: Exception, attempt: int) -> float:
+    """A server that is away comes back, and then nobody should wait long; any other failure may be for good."""
+    if isinstance(error, SERVER_AWAY):
+        return SERVER_AWAY_S
+    return RETRY_S * min(attempt, 12)
 
 
 async def _in_progress(deliveries: list[Delivery]) -> None:

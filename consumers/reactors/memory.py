@@ -21,6 +21,8 @@ from turnlog.consumers.reactors.facts import Thread, is_still_there, load, texts
 from turnlog.consumers.reactors.plan import Facts, Plan, plan
 from turnlog.consumers.reactors.results import (
     NAME as NAME,
+)
+from turnlog.consumers.reactors.results import (
     history_pruned,
     summary_written,
     topics_tagged,

@@ -29,7 +29,7 @@ ANSWER_PARTS = (
 
 async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledger) -> list[str]:
     """All checks; the workers must have ended. The rebuild comes last, as it replaces what the others look at."""
-    found = _some(await _transcript(conn, ledger))
+    found = _some(ledger.moved) + _some(await _transcript(conn, ledger))
     found += _some([line async for line in _answers(log, ledger)])
     found += _some(await _labels(conn, ledger))
     found += [f"{one.projection} is {one.behind} behind" for one in await lag(log, conn) if one.behind]

@@ -14,7 +14,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.threads: defaultdict[str, list[tuple[Event, int]]] = defaultdict(list)
-        self.count = self.last_seq = self.retries = self.conflicts = 0
+        self.count = self.last_seq = self.retries = self.conflicts = self.repeats = 0
+        self.moved: list[str] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def acknowledge(self, events: Sequence[Event], places: Sequence[Appended]) -> None:
@@ -27,6 +28,13 @@ class Ledger:
             if number <= self.count and not future.done():
                 future.set_result(None)
         self._waiting = [one for one in self._waiting if not one[1].done()]
+
+    def repeated(self, first: Sequence[Appended], again: Sequence[Appended]) -> None:
+        """What was sent again after its acknowledgement must be told the same places."""
+        self.repeats += len(first)
+        for old, new in zip(first, again, strict=True):
+            if (old.event_id, old.seq) != (new.event_id, new.seq):
+                self.moved.append(f"event {old.event_id} was acknowledged at {old.seq} and again at {new.seq}")
 
     async def reached(self, number: int) -> None:
         """Returns after the number-th acknowledgement."""

@@ -24,19 +24,23 @@ async def produce(log: Log, workload: Workload, ledger: Ledger, gate: Gate) -> N
 async def _lane(log: Log, operations: Sequence[Operation], ledger: Ledger, gate: Gate) -> None:
     for operation in operations:
         await gate()
-        while True:
-            try:
-                places = await _send(log, operation, ledger)
-            except LogUnavailable:
-                ledger.retries += 1
-            except WrongExpectedVersion:  # a reactor or the agent wrote to the thread: look again
-                ledger.conflicts += 1
-            else:
-                ledger.acknowledge(operation.events, places)
-                break
+        places = await _until_acknowledged(log, operation, ledger)
+        ledger.acknowledge(operation.events, places)
+        if operation.is_repeated:
+            ledger.repeated(places, await _until_acknowledged(log, operation, ledger))
 
 
-async def _send(log: Log, operation: Operation, ledger: Ledger) -> list[Appended]:
+async def _until_acknowledged(log: Log, operation: Operation, ledger: Ledger) -> list[Appended]:
+    while True:
+        try:
+            return await _send(log, operation)
+        except LogUnavailable:
+            ledger.retries += 1
+        except WrongExpectedVersion:  # a reactor or the agent wrote to the thread: look again
+            ledger.conflicts += 1
+
+
+async def _send(log: Log, operation: Operation) -> list[Appended]:
     match operation.kind:
         case "group":
             return list(await asyncio.gather(*(log.append(event) for event in operation.events)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 
+from turnlog.events.append import Appender
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
@@ -49,6 +50,7 @@ class Result:
     acknowledged: int
     in_log: int
     retries: int
+    repeats: int
     conflicts: int
     answers: int
     killed: dict[str, int]
@@ -68,6 +70,7 @@ async def run(home: Path, plan: Plan, progress: OnProgress = ignore) -> Result:
         await fleet.start()
         await asyncio.to_thread(upgrade, fleet.where.database_url)
         log = await Log.connect(fleet.where.nats_url, StreamOptions(), "turnlog-chaos")
+        log.appender = Appender(log.nc, timeout_s=1.0, ack_s=0.5)  # impatient: the producers' own retries count too
         try:
             return await _run(fleet, log, ledger, plan, progress)
         finally:
@@ -93,6 +96,7 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
         ledger.count,
         await log.head(),
         ledger.retries,
+        ledger.repeats,
         ledger.conflicts,
         len(requests(ledger)),
         dict(sorted(fleet.killed.items())),

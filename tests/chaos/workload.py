@@ -14,6 +14,7 @@ from typing import Literal
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ThreadRenamed, TurnRecorded
 
 SOURCE = "chaos"
+REPEATED = 20  # one operation in so many
 START = datetime(2025, 1, 1, tzinfo=UTC)
 Kind = Literal["single", "expected", "group", "batch", "mixed", "rename", "ask"]
 WEIGHTS: dict[Kind, int] = {"single": 55, "expected": 10, "group": 12, "batch": 12, "mixed": 5, "rename": 4, "ask": 2}
@@ -38,6 +39,11 @@ class Operation:
 
     kind: Kind
     events: tuple[Event, ...]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the producer sends it once more, as one does that was restarted before it noted the answer."""
+        return self.events[0].id.int % REPEATED == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""Recall over the database: turns, not chunks; only what is asked for; always what is there now (C9)."""
+
+import pytest
+from conftest import Settled
+from samples import turn
+
+from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.events.log import Log
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.writer import Connection
+
+pytestmark = pytest.mark.usefixtures("running_projectors")
+T = Scope("default", "t")
+
+
+async def search(db: Connection, query: str, k: int = 5, scope: Scope = T, before: int | None = None) -> list[Recalled]:
+    return await Recall(None).search(db, scope, query, k, before)
+
+
+async def test_a_long_turn_of_many_pieces_is_found_once(log: Log, db: Connection, settled: Settled) -> None:
+    long = turn(" ".join(f"The lighthouse keeper wrote letter {n} to his daughter." for n in range(200)))
+    await log.append_many([long, turn("Nothing about it.", minutes=1)])
+    await settled()
+    [(pieces,)] = await (await db.execute("SELECT count(*) FROM memory_vectors WHERE seq = 1")).fetchall()
+    assert pieces > 1
+    assert [found.seq for found in await search(db, "lighthouse keeper letter")].count(1) == 1
+
+
+async def test_k_bounds_the_turns_and_the_best_comes_first(log: Log, db: Connection, settled: Settled) -> None:
+    said = ["The cat sleeps.", "A cat and a dog play.", "Only the dog barks.", "It rains."]
+    await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
+    await settled()
+    found = await search(db, "cat dog", 2)
+    assert found[0].text == "A cat and a dog play."
+    assert len(found) == 2
+    assert found[0].score >= found[1].score
+    assert await search(db, "cat dog", 0) == []
+
+
+async def test_a_sentence_said_twice_names_both_turns(log: Log, db: Connection, settled: Settled) -> None:
+    first, second = turn("I run every day.", source_id="a"), turn("I run every day.", source_id="b", minutes=1)
+    await log.append_many([first, turn("Really?", "assistant", minutes=1), second])
+    await settled()
+    found = await search(db, "run every day", 3)
+    assert [one.source_id for one in found][:2] == ["a", "b"]
+    assert [one.event_id for one in found][:2] == [first.id, second.id]
+
+
+async def test_what_the_window_shows_is_left_out(log: Log, db: Connection, settled: Settled) -> None:
+    await log.append_many([turn(f"The boat number {n} sails.", minutes=n) for n in range(6)])
+    await settled()
+    assert {one.seq for one in await search(db, "boat sails", 10, before=4)} == {1, 2, 3}
+    assert await search(db, "boat sails", 10, before=1) == []
+
+
+async def test_a_scope_holds_one_thread_or_all_of_a_user_and_never_another_tenant(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    await log.append_many(
+        [
+            turn("The key is under the mat.", user="ann"),
+            turn("The key is at Bo's.", thread="other", user="ann"),
+            turn("The key is lost.", thread="third", user="bo"),
+            turn("The key is secret.", tenant="acme", user="ann"),
+        ]
+    )
+    await settled()
+    assert {one.thread for one in await search(db, "key")} == {"t"}
+    assert {one.thread for one in await search(db, "key", scope=Scope("default", user="ann"))} == {"t", "other"}
+    assert await search(db, "key", scope=Scope("default", "nowhere")) == []
+
+
+async def test_what_was_said_after_a_search_is_found_by_the_next(log: Log, db: Connection, settled: Settled) -> None:
+    recall = Recall(None)
+    await log.append(turn("The parrot is green."))
+    await settled()
+    assert len(await recall.search(db, T, "parrot", 5)) == 1
+    await log.append(turn("The parrot is loud, too.", minutes=1))
+    await settled()
+    assert len(await recall.search(db, T, "parrot", 5)) == 2
+
+
+async def test_chinese_and_english_are_found_by_their_words(log: Log, db: Connection, settled: Settled) -> None:
+    await log.append_many([turn("我们讨论了数据库设计。"), turn("We talked about the weather.", minutes=1)])
+    await settled()
+    assert (await search(db, "数据库怎么设计的？", 1))[0].seq == 1
+    assert (await search(db, "what about weather", 1))[0].seq == 2
