@@ -5,12 +5,15 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
-from faststream.nats import NatsMessage
 
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
 from turnlog.events.subjects import parse_stored
+
+if TYPE_CHECKING:  # half a second that commands without a consumer need not wait for
+    from faststream.nats import NatsMessage
 
 logger = logging.getLogger("turnlog.consumers")
 ACK_WAIT_S = 30.0
@@ -24,7 +27,7 @@ SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, Ga
 class Delivery:
     """A message that waits for its work. place: (tenant, thread token)."""
 
-    message: NatsMessage
+    message: "NatsMessage"
     place: tuple[str, str]
     partition: int
     seq: int
@@ -62,7 +65,7 @@ class Inbox:
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def put(self, message: NatsMessage) -> None:
+    def put(self, message: "NatsMessage") -> None:
         subject = parse_stored(message.raw_message.subject)
         about = message.raw_message.metadata
         place = (subject.tenant, subject.thread_token)

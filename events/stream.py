@@ -32,7 +32,7 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 is unlimited."""
+    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 leaves it as it is."""
 
     partitions: int = 1
     replicas: int = 1
@@ -74,7 +74,7 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     except NotFoundError:
         info = await js.add_stream(stream_config(options))
     _refuse_drift(info, stream_config(options))
-    if info.config.max_bytes != options.max_bytes:
+    if options.max_bytes > 0 and info.config.max_bytes != options.max_bytes:
         await js.update_stream(replace(info.config, max_bytes=options.max_bytes))
     return options.partitions
 

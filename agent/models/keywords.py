@@ -8,8 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import rjieba
-
 from turnlog.agent.models.language import CHINESE_STOPS, CJK, ENGLISH_STOPS, split_speaker
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9+#'’.-]*[A-Za-z0-9+#]|[A-Za-z]|\d+|[^\w\s]")
@@ -70,6 +68,8 @@ def _chinese_runs(text: str) -> Iterator[list[str]]:
     """Runs of noun-like words that hold Chinese; a verb may end one that began in Latin letters (API认证)."""
     if not CJK.search(text):
         return
+    import rjieba  # as in language.py
+
     run: list[str] = []
     for word, tag in [*rjieba.tag(text), ("。", "x")]:
         verb_after_latin = tag == "v" and run and run[-1].isascii() and len(word) > 1

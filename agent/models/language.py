@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterator
 
-import rjieba
-
 from turnlog.projectors.terms import STOPWORDS_EN, STOPWORDS_ZH
 
 CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
@@ -86,6 +84,8 @@ def _split(text: str) -> Iterator[str]:
 
 def content_words(text: str) -> set[str]:
     """The words that are neither function words nor small talk, in lower case; Chinese ones of two characters up."""
+    import rjieba  # a quarter of a second, which commands without a model need not wait for
+
     found: set[str] = set()
     for run in _RUN.findall(text):
         if CJK.match(run):

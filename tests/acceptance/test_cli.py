@@ -159,8 +159,8 @@ def cli(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Cli]:
 def imports(files: Path) -> dict[str, tuple[str, ...]]:
     return {
         "locomo": ("import", str(files / "locomo.json"), "--format", "locomo", "--user", "team"),
-        "chatgpt": ("import", str(files / "chatgpt.json")),
-        "openai": ("import", str(files / "openai.json"), "--thread", "tools"),
+        "chatgpt": ("import", str(files / "chatgpt.json"), "--no-embed"),
+        "openai": ("import", str(files / "openai.json"), "--thread", "tools", "--no-embed"),
         "jsonl": ("import", str(files / "jsonl.jsonl"), "--no-embed"),
     }
 

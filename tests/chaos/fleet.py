@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -56,7 +57,7 @@ class Fleet:
     async def all_back(self) -> None:
         """Returns when everything that was killed runs again and is ready."""
         await asyncio.gather(*self._revivals.values())
-        ready = [wait_until(lambda name=name: self._is_ready(name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
+        ready = [wait_until(partial(self._is_ready, name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
         assert all(await asyncio.gather(*ready)), "a worker did not get ready"
 
     async def outage(self, seconds: float) -> None:

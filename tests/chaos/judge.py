@@ -1,7 +1,7 @@
 """The verdict: every check returns its violations as sentences; none is the only good answer."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from uuid import UUID
 
 from turnlog.consumers.answering.request import answer_id
@@ -19,6 +19,7 @@ from turnlog.projectors.writer import Connection
 from .ledger import Ledger
 
 MAX_SHOWN = 5
+Row = tuple[UUID, int, object]
 # An answer of the offline model is one round, or two with a search: more than there can be.
 ANSWER_PARTS = (
     "answer",
@@ -42,7 +43,7 @@ async def violations(log: Log, database_url: str, conn: Connection, ledger: Ledg
 async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
     """Every acknowledged turn once, where and as it was acknowledged, and nothing that nobody sent."""
     rows = await conn.execute("SELECT thread_id, event_id, seq, content FROM messages ORDER BY thread_id, seq")
-    shown: dict[str, list[tuple[UUID, int, object]]] = {}
+    shown: dict[str, list[Row]] = {}
     for thread, event_id, seq, content in await rows.fetchall():
         shown.setdefault(thread, []).append((event_id, seq, content))
     found = []
@@ -56,7 +57,7 @@ async def _transcript(conn: Connection, ledger: Ledger) -> list[str]:
     return found
 
 
-def _difference(thread: str, wanted: list[tuple[UUID, int, object]], mine: list[tuple[UUID, int, object]]) -> str:
+def _difference(thread: str, wanted: Sequence[Row], mine: Sequence[Row]) -> str:
     sent, there = Counter(row[0] for row in wanted), Counter(row[0] for row in mine)
     return (
         f"thread {thread!r}: {len(sent - there)} acknowledged turns are missing, {len(there - sent)} were never sent "
@@ -86,7 +87,7 @@ async def _answers(log: Log, ledger: Ledger) -> AsyncIterator[str]:
 async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
     """A renamed thread has its last name."""
     rows = await conn.execute("SELECT thread_id, label FROM thread_activity")
-    shown = dict(await rows.fetchall())
+    shown: dict[str, str | None] = dict(await rows.fetchall())
     last = {e.thread: e.data.label for t in ledger.threads.values() for e, _ in t if isinstance(e.data, ThreadRenamed)}
     return [
         f"thread {t!r} is called {shown.get(t)!r}, not {label!r}" for t, label in last.items() if shown.get(t) != label

@@ -1,16 +1,13 @@
 """One run: start → append while things die → wait until quiet → judge."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
 from turnlog.events.append import Appender
-from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.migrations.upgrade import upgrade
@@ -20,14 +17,13 @@ from turnlog.projectors.registry import BY_NAME
 
 from . import schedule, workload
 from .fleet import Fleet
+from .gate import OnProgress, lag_watched
 from .judge import answer_ids, requests, violations
 from .ledger import Ledger
 from .producers import produce
 
-POLL_S = 0.05
 QUIET_TIMEOUT_S = 240.0
 AFTERWARDS = 1_000_000  # so that no other run begins with the same events
-OnProgress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ async def _run(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnP
 async def _append_while_things_die(fleet: Fleet, log: Log, ledger: Ledger, plan: Plan, progress: OnProgress) -> None:
     made = workload.make(plan.seed, plan.events, plan.threads, plan.lanes)
     kills = schedule.make(plan.seed, plan.kills, plan.events)
-    async with _lag_watched(fleet, ledger, plan.events // max(1, plan.kills), progress) as gate:
+    async with lag_watched(fleet, ledger, plan.events // max(1, plan.kills), progress) as gate:
         killer = asyncio.create_task(_kill(fleet, ledger, kills))
         await produce(log, made, ledger, gate.wait)
         await killer
@@ -129,49 +125,6 @@ async def _kill(fleet: Fleet, ledger: Ledger, kills: list[schedule.Kill]) -> Non
     for kill in kills:
         await ledger.reached(kill.after)
         await fleet.kill(kill, asyncio.create_task(ledger.reached(kill.back_after)))
-
-
-@contextlib.asynccontextmanager
-async def _lag_watched(fleet: Fleet, ledger: Ledger, most: int, progress: OnProgress) -> AsyncIterator[asyncio.Event]:
-    """A gate that is closed while the transcript is more than `most` behind and nothing is down on purpose.
-
-    Without it, everything would be appended before a killed worker is back, and most kills would hit nothing.
-    """
-    gate = asyncio.Event()
-    gate.set()
-    task = asyncio.create_task(_watch_lag(fleet, ledger, most, gate, progress))
-    try:
-        yield gate
-    finally:
-        task.cancel()
-
-
-async def _watch_lag(fleet: Fleet, ledger: Ledger, most: int, gate: asyncio.Event, progress: OnProgress) -> None:
-    position = 0
-    while True:
-        with contextlib.suppress(psycopg.Error, TurnlogError, OSError):
-            async with await connect(fleet.where.database_url) as conn:
-                while not fleet.down:
-                    position = await _position(conn)
-                    _open_or_close(gate, ledger.last_seq - position <= most)
-                    progress("appending", ledger.count)
-                    await asyncio.sleep(POLL_S)
-        _open_or_close(gate, bool(fleet.down) or ledger.last_seq - position <= most)
-        progress("appending", ledger.count)
-        await asyncio.sleep(POLL_S)
-
-
-def _open_or_close(gate: asyncio.Event, is_open: bool) -> None:
-    gate.set() if is_open else gate.clear()
-
-
-async def _position(conn: psycopg.AsyncConnection[tuple[object, ...]]) -> int:
-    row = await (
-        await conn.execute(
-            "SELECT min(position)::bigint FROM projection_positions WHERE build = 'live' AND projection = 'messages'"
-        )
-    ).fetchone()
-    return int(str(row[0])) if row and row[0] is not None else 0
 
 
 async def _quiet(

@@ -127,7 +127,7 @@ async def all_acknowledged(log: Log) -> None:
 
     async def is_idle() -> bool:
         info = await log.nc.jetstream().consumer_info(STREAM, NAME)
-        return info.num_pending == 0 and info.num_ack_pending == 0
+        return (info.num_pending, info.num_ack_pending) == (0, 0)
 
     await eventually(is_idle, timeout_s=30)
 

@@ -51,9 +51,9 @@ def test_every_version_ever_released_still_decodes(name: str, version: int) -> N
 
 
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
-def test_the_newest_version_encodes_to_the_golden_bytes(data: EventData) -> None:
+def test_the_newest_version_encodes_to_the_golden_document(data: EventData) -> None:
     made = golden_event(data)
-    assert encode(made) == golden(data.type, VERSIONS[data.type])
+    assert json.loads(encode(made)) == json.loads(golden(data.type, VERSIONS[data.type]))
     assert decode(encode(made)) == made
 
 
