@@ -15,7 +15,7 @@ from typing import Any
 import nats
 import psycopg
 import pytest
-from places import left_behind
+from places import eventually, left_behind
 
 from turnlog.agent.embedded import start
 from turnlog.agent.embedded.servers import Servers
@@ -113,7 +113,7 @@ class Cli:
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def together(self, *calls: tuple[str, ...]) -> list[Done]:
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(2) as pool:
             return list(pool.map(lambda call: self(*call), calls))
 
     def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -193,19 +193,18 @@ def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_
 
 
 def test_threads_and_messages(cli: Cli) -> None:
-    threads, mine, messages, newest, plain = cli.together(
+    threads, mine, messages, plain = cli.together(
         ("threads", "--json"),
         ("threads", "--user", "team", "--json"),
         ("messages", "conv-1", "--json"),
-        ("messages", "conv-1", "--limit", "1", "--json"),
-        ("messages", "tools"),
+        ("messages", "tools", "--limit", "3"),
     )
     assert {"conv-1", "c-1", "tools", "notes"} <= {row["thread_id"] for row in threads.document}
     assert threads.document[0].keys() == {"thread_id", "label", "user_id", "message_count", "last_active_at"}
     [conversation] = mine.document
     assert (conversation["label"], conversation["message_count"]) == ("conv-1", 3)
     assert [row["source_id"] for row in messages.document] == ["D1:1", "D1:2", "D1:3"]
-    assert [row["source_id"] for row in newest.document] == ["D1:3"]
+    assert len(plain.out.splitlines()) == 3
     assert '[call search {"q": "x"}]' in plain.out
 
 
@@ -318,7 +317,11 @@ async def test_a_poison_event_is_listed_shown_kept_and_dropped(cli: Cli) -> None
     async with await nats.connect(cli.servers.nats_url) as client:
         ack = await client.jetstream().publish("turnlog.default.poison.turn_recorded", b"no json")
     seq = str(ack.seq)
-    assert (await call(cli, "messages", "poison", "--json")).error["code"] == "not-found"
+
+    async def is_parked() -> bool:
+        return bool((await call(cli, "dead-letters", "list", "--json")).document)
+
+    await eventually(is_parked)
     listed = await call(cli, "dead-letters", "list", "--json")
     assert {str(row["seq"]) for row in listed.document} == {seq}
     shown = await call(cli, "dead-letters", "show", seq, "--json")
@@ -326,7 +329,6 @@ async def test_a_poison_event_is_listed_shown_kept_and_dropped(cli: Cli) -> None
     assert (await call(cli, "dead-letters", "retry", seq, "--json")).code == 1
     dropped = await call(cli, "dead-letters", "drop", seq, "--yes", "--json")
     assert (dropped.code, dropped.document["dropped"]) == (0, ack.seq)
-    assert (await call(cli, "dead-letters", "retry", "--json")).document == {"applied": [], "parked": []}
 
 
 async def call(cli: Cli, *arguments: str) -> Done:
@@ -354,21 +356,14 @@ def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
 
 ERRORS = {
     ("messages", "nope"): ("not-found", "turnlog threads"),
-    ("context", "nope"): ("not-found", "turnlog threads"),
     ("recall", "x", "--thread", "nope"): ("not-found", "turnlog threads"),
     ("recall", "x"): ("bad-query", "a thread, or a user"),
-    ("recall", "--thread", "conv-1"): ("bad-query", "give a question"),
-    ("recall", "--batch", "nope.jsonl"): ("bad-query", "cannot read nope.jsonl"),
     ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
-    ("rebuild",): ("error", "or give --all"),
     ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
     ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
-    ("export", "conv-1", "--format", "word"): ("bad-option", "jsonl, openai"),
     ("export", "conv-1", "-o", "/no/such/folder/x"): ("bad-option", "cannot write /no/such/folder/x"),
     ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
     ("dead-letters", "show", "999999"): ("not-found", "no event at sequence 999999"),
-    ("dead-letters", "drop", "999999", "-y"): ("error", "dead-letters list"),
-    ("worker", "nope"): ("error", "projectors, reactors"),
     ("up", "--detach"): ("already-up", "turnlog down"),
 }
 
@@ -394,17 +389,16 @@ def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
     assert "No such option: --nope" in done.err
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "code"),
-    [
-        ("DATABASE_URL", "postgresql://ann:s3cret@127.0.0.1:9/x", "database-unavailable"),
-        ("DATABASE_URL", "no url", "database-unavailable"),
-        ("NATS_URL", "nats://ann:s3cret@127.0.0.1:9", "log-unavailable"),
-        ("TURNLOG_PARTITIONS", "many", "invalid-setting"),
-    ],
-)
-def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli, variable: str, value: str, code: str) -> None:
-    done = cli("threads", "--json", **{variable: value})
-    assert done.error["code"] == code
-    assert variable in done.error["message"]
-    assert "s3cret" not in done.out + done.err
+def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli) -> None:
+    wrong = {
+        ("DATABASE_URL", "postgresql://ann:s3cret@127.0.0.1:9/x"): "database-unavailable",
+        ("DATABASE_URL", "no url"): "database-unavailable",
+        ("NATS_URL", "nats://ann:s3cret@127.0.0.1:9"): "log-unavailable",
+        ("TURNLOG_PARTITIONS", "many"): "invalid-setting",
+    }
+    with ThreadPoolExecutor(len(wrong)) as pool:
+        found = list(pool.map(lambda setting: cli("threads", "--json", **dict([setting])), wrong))
+    for (variable, _), code, done in zip(wrong, wrong.values(), found, strict=True):
+        assert done.error["code"] == code
+        assert variable in done.error["message"]
+        assert "s3cret" not in done.out + done.err

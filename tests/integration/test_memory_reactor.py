@@ -181,7 +181,7 @@ async def test_over_the_hourly_budget_work_waits_and_is_done_later(play: Play, m
         await stage.rows("UPDATE reactor_spending SET spent_at = spent_at - interval '2 hours' RETURNING 1")
         await stage.say(31, 31)
         [written] = await stage.until("summary_written", 1)
-    assert written.message_count == 21
+    assert written.message_count in (20, 21)  # before or after message 31 was seen
 
 
 @pytest.mark.usefixtures("soon")
