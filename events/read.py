@@ -30,6 +30,8 @@ PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
+TRIES, REOPEN_WAIT_S = 6, 0.2
+UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
 _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 
@@ -86,6 +88,8 @@ class OrderedReader:
         self._delivered = 0
         self._failure: str | None = None
         self._connection = 0
+        self._unheard = 0
+        self._again: asyncio.Future[None] | None = None
         self._sub: Subscription | None = None
         self._name = ""
         self.pending_at_start = 0
@@ -206,9 +210,11 @@ class OrderedReader:
     async def _on_message(self, msg: Msg) -> None:
         if msg.reply:
             self._take(msg)
+            self._arrived.set()
         else:
             self._status(msg)
-        self._arrived.set()
+            if self._failure is not None:
+                self._arrived.set()
 
     def _take(self, msg: Msg) -> None:
         sseq, cseq, stored_ns, pending = _metadata(msg.reply)
@@ -218,7 +224,7 @@ class OrderedReader:
         if cseq != self._delivered:
             self._failure = f"consumer sequence {cseq} came where {self._delivered} was due"
             return
-        self._outstanding = max(0, self._outstanding - 1)
+        self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
         found = _message_id(msg) if self._headers_only else None
         self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found))
 
@@ -229,8 +235,17 @@ class OrderedReader:
         if status in ("404", "408") or description in _ORDINARY_ENDS:
             left = int(headers.get("Nats-Pending-Messages", self._outstanding))
             self._outstanding = max(0, self._outstanding - left)
+        elif status == "503" and self._unheard < UNHEARD_TRIES:
+            self._unheard += 1
+            asyncio.get_running_loop().call_later(UNHEARD_WAIT_S, self._ask_again)
         elif status != "100":
             self._failure = f"the server ended a pull with {status} {description}"
+
+
+    def _ask_again(self) -> None:
+        """In a cluster a new consumer is made before every server knows the way to it."""
+        self._outstanding = 0
+        self._again = asyncio.ensure_future(self._request())
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:
@@ -247,12 +262,32 @@ def _message_id(msg: Msg) -> UUID | None:
         return None
 
 
-async def read_to(nc: Client, filters: Sequence[str], start_seq: int, through_seq: int) -> AsyncIterator[Stored]:
-    """Every matching message from start_seq up to through_seq, then ends. Raises GapInLog."""
-    if start_seq > through_seq:
-        return
-    async with OrderedReader(nc, filters, start_seq) as reader:
-        async for stored in reader.until_caught_up():
-            if stored.seq > through_seq:
+async def read_to(
+    nc: Client,
+    filters: Sequence[str],
+    start_seq: int,
+    through_seq: int | None = None,
+    headers_only: bool = False,
+    since: datetime | None = None,
+) -> AsyncIterator[Stored]:
+    """Every matching message from start_seq up to through_seq (the log's end when None), then ends.
+
+    A reader that is lost on the way, as in a failover, is opened again behind the last message. Raises GapInLog
+    when TRIES in a row bring nothing.
+    """
+    position, failures = start_seq, 0
+    while through_seq is None or position <= through_seq:
+        reader = OrderedReader(nc, filters, position, headers_only, None if position > start_seq else since)
+        try:
+            async with reader:
+                async for stored in reader.until_caught_up():
+                    if through_seq is not None and stored.seq > through_seq:
+                        return
+                    yield stored
+                    position, failures = stored.seq + 1, 0
                 return
-            yield stored
+        except GapInLog:
+            failures += 1
+            if failures == TRIES:
+                raise
+            await asyncio.sleep(REOPEN_WAIT_S * failures)

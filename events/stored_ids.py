@@ -6,7 +6,7 @@ from uuid import UUID
 
 from nats.aio.client import Client
 
-from turnlog.events.read import OrderedReader
+from turnlog.events.read import read_to
 from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import thread_filter
 
@@ -34,8 +34,7 @@ async def _ids(
     filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
     for start in range(0, len(filters), MAX_FILTERS):
         part = filters[start : start + MAX_FILTERS]
-        async with OrderedReader(nc, part, start_seq, headers_only=True, since=since) as reader:
-            async for stored in reader.until_caught_up():
-                if stored.message_id is not None:
-                    found.setdefault(stored.message_id, stored.seq)
+        async for stored in read_to(nc, part, start_seq, headers_only=True, since=since):
+            if stored.message_id is not None:
+                found.setdefault(stored.message_id, stored.seq)
     return found

@@ -158,14 +158,14 @@ async def test_only_the_killed_one_of_the_two_is_started(home: Path) -> None:
     assert await start(home) == Servers(first.nats_url, first.database_url, ("postgres",))
 
 
-@pytest.mark.parametrize("pid_file", [f"{os.getpid()}\n/elsewhere\n1\n5432\n", "", "not a pid file"])
+@pytest.mark.parametrize("pid_file", ["{pid}\n/elsewhere\n1\n5432\n", "", "not a pid file"])
 async def test_stale_files_do_not_hinder_a_start(home: Path, pid_file: str) -> None:
     await say(await start(home), "kept")
     postgres = status(home).postgres
     assert postgres is not None
     await kill(home, "nats", "postgres")
     # The pid of a living stranger: this test.
-    (home / "postgres/data/postmaster.pid").write_text(pid_file)
+    (home / "postgres/data/postmaster.pid").write_text(pid_file.format(pid=os.getpid()))
     (Path(postgres.address) / ".s.PGSQL.5432.lock").write_text(f"{os.getpid()}\n")
     (home / "nats/nats.new").write_text("half a fi")
     assert await said(await start(home)) == (["kept"], ["kept"])
