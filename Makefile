@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/turnlog demo
 
+# Two at a time, each with servers of its own; servers that were given can serve only one.
 test: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest $(if $(NATS_URL),,-n auto --dist worksteal)
 
 check: $(STAMP) lint types test
 
@@ -22,7 +23,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[bench]" --config-settings editable_mode=strict
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
 	$(BIN)/python -m tests.benchmarks
 
 chaos: $(STAMP)
