@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
@@ -24,6 +25,7 @@ from turnlog.projectors.writer import Connection
 
 PATIENCE_S = 60.0
 Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+TRUSTED_S = 1.0
 
 
 @dataclass(slots=True)
@@ -106,16 +108,32 @@ async def _migrate(database_url: str) -> None:
         await asyncio.to_thread(upgrade, database_url)
 
 
+class _LastUse:
+    """A restart of Postgres leaves dead connections behind; one that worked a moment ago is taken at its word."""
+
+    def __init__(self) -> None:
+        self._at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+
+    async def note(self, conn: Connection) -> None:
+        self._at[conn] = time.monotonic()
+
+    async def check(self, conn: Connection) -> None:
+        if time.monotonic() - self._at.get(conn, 0.0) > TRUSTED_S:
+            await AsyncConnectionPool.check_connection(conn)
+
+
 @contextlib.asynccontextmanager
 async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
     await (await connect(database_url)).close()
+    last_use = _LastUse()
     pool: Pool = AsyncConnectionPool(
         database_url,
         min_size=1,
         max_size=16,  # eight answers under way hold one each
         open=False,
         configure=configure,
-        check=AsyncConnectionPool.check_connection,  # a restart of Postgres leaves dead ones behind
+        check=last_use.check,
+        reset=last_use.note,
         kwargs={"autocommit": True, "options": search_path_option(), "prepare_threshold": 3},
     )
     async with pool:

@@ -89,7 +89,6 @@ class OrderedReader:
         self._failure: str | None = None
         self._connection = 0
         self._unheard = 0
-        self._again: asyncio.Future[None] | None = None
         self._sub: Subscription | None = None
         self._name = ""
         self.pending_at_start = 0
@@ -210,11 +209,9 @@ class OrderedReader:
     async def _on_message(self, msg: Msg) -> None:
         if msg.reply:
             self._take(msg)
-            self._arrived.set()
         else:
             self._status(msg)
-            if self._failure is not None:
-                self._arrived.set()
+        self._arrived.set()  # the reader takes what came, or asks for more
 
     def _take(self, msg: Msg) -> None:
         sseq, cseq, stored_ns, pending = _metadata(msg.reply)
@@ -241,11 +238,10 @@ class OrderedReader:
         elif status != "100":
             self._failure = f"the server ended a pull with {status} {description}"
 
-
     def _ask_again(self) -> None:
         """In a cluster a new consumer is made before every server knows the way to it."""
         self._outstanding = 0
-        self._again = asyncio.ensure_future(self._request())
+        self._arrived.set()
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:

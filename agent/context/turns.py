@@ -87,12 +87,12 @@ class _Grouping:
         self.answered: set[str] = set()
 
     def add(self, message: Message) -> None:
-        if message.role == "assistant" and (found := calls(message)):
-            self._open(message, {call.stored_id: call.wire["id"] for call in found})
-        elif message.role == "tool" or not isinstance(message.content, str):
-            self._add_mixed(message)
-        else:
+        if _is_plain(message):
             self.slots.append(Unit((Piece(message, "body"),), (message,)))
+        elif message.role == "assistant" and (found := calls(message)):
+            self._open(message, {call.stored_id: call.wire["id"] for call in found})
+        else:
+            self._add_mixed(message)
 
     def _open(self, message: Message, ids: dict[str, str]) -> None:
         exchange = _Exchange(message, ids, messages=[message])
@@ -197,7 +197,9 @@ def render(piece: Piece, form: Form) -> Wire | None:
 
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Tokens of a piece in a form; counted once per process, and once for both forms where they are alike."""
+    """Tokens of a piece in a form; counted once per process, and once for all forms where they are alike."""
+    if _is_plain(piece.message):
+        return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
 
     def count() -> int:
         if form.condensed and condense(piece.message, form.tool_max) is piece.message:
@@ -206,6 +208,11 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
         return counter.wire(wire) if wire is not None else 0
 
     return counter.once(piece.message, (piece.kind, piece.nth, form), count)
+
+
+def _is_plain(message: Message) -> bool:
+    """Words alone, as most turns are: one piece, alike in every form."""
+    return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
