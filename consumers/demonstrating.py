@@ -41,7 +41,7 @@ async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any
     own = settings.model_copy(update={"home": home, "nats_url": None, "database_url": None, "log_level": "ERROR"})
     started = time.perf_counter()
     try:
-        async with opened(own, "turnlog-demo") as runtime, playing(runtime, ("reactors", "agent")):
+        async with opened(own, "turnlog-demo") as runtime:
             report = await _Demo(runtime, say).run()
         report["seconds"] = round(time.perf_counter() - started, 1)
         say(f"\nDone in {report['seconds']:g} s; the servers are stopped" + (f", data in {home}" if keep else ""))
@@ -61,15 +61,16 @@ class _Demo:
         part = len(self._sample) // 3
         projector = _start_projector(self._runtime.settings)
         try:
-            await self._publish(self._sample[:part])
-            _kill(projector)
-            await self._publish_while_dead(self._sample[part:])
-            projector = _start_projector(self._runtime.settings)
-            await self._catch_up()
-            await self._remember()
-            await self._show_rows()
-            await self._show_context()
-            await self._ask()
+            async with playing(self._runtime, ("reactors", "agent")):
+                await self._publish(self._sample[:part])
+                _kill(projector)
+                await self._publish_while_dead(self._sample[part:])
+                projector = _start_projector(self._runtime.settings)
+                await self._catch_up()
+                await self._remember()
+                await self._show_rows()
+                await self._show_context()
+                await self._ask()
             await self._rebuild()
         finally:
             _end(projector)
@@ -149,7 +150,7 @@ class _Demo:
         self._head(
             "8  Everything again from the log", "projectors/rebuild.py: shadow tables, atomic switch; no model call"
         )
-        await _until(self._quiet, "the reactors to come to rest")
+        await self._runtime.settle(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on
         for projection in PROJECTIONS:
             before = await verify(self._runtime.log, self._runtime.database_url, projection)
             made = await rebuild(self._runtime.log, self._runtime.database_url, projection)
@@ -158,14 +159,6 @@ class _Demo:
             same = before.clean and after.clean and before.checksum == after.checksum
             text = f"{projection.name:<16} {after.rows:>6} rows, {made.events_per_s:,.0f} events/s, checksum unchanged"
             self._check(same, text)
-
-    async def _quiet(self) -> bool:
-        """No event came for a moment, and no chunk waits for its vector."""
-        head = await self._runtime.log.head()
-        if not await self._remembered():
-            return False
-        await asyncio.sleep(1.0)
-        return head == await self._runtime.log.head()
 
     def _head(self, title: str, where: str) -> None:
         self._say(f"\n{title}\n   ({where})")
