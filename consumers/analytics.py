@@ -52,7 +52,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
         async with runtime.pool.connection() as conn:
             await conn.cursor().executemany(_COUNT.encode(), [_facts(delivery) for delivery in deliveries])
 
-    inbox = Inbox(NAME, work)
+    inbox = Inbox(NAME, work, reads_bodies=True)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))

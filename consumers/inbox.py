@@ -52,14 +52,21 @@ class Inbox:
     """
 
     def __init__(
-        self, name: str, work: Work, parallel: int = 1, grace_s: float = 1.0, ack_wait_s: float = ACK_WAIT_S
+        self,
+        name: str,
+        work: Work,
+        parallel: int = 1,
+        grace_s: float = 1.0,
+        ack_wait_s: float = ACK_WAIT_S,
+        reads_bodies: bool = False,
     ) -> None:
         """grace_s: how long work under way may go on after a stop; then it is left to be delivered again.
 
         ack_wait_s: how soon others get what a dead worker had; a living one says BEATS times in it that it lives.
+        reads_bodies: work looks into the messages; else only where they stand is kept.
         """
         self.name, self._work, self._parallel, self._grace_s = name, work, parallel, grace_s
-        self.ack_wait_s = ack_wait_s
+        self.ack_wait_s, self._reads_bodies = ack_wait_s, reads_bodies
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._arrived = asyncio.Event()
@@ -70,6 +77,8 @@ class Inbox:
         about = message.raw_message.metadata
         place = (subject.tenant, subject.thread_token)
         delivery = Delivery(message, place, subject.partition, about.sequence.stream, about.num_delivered or 1)
+        if not self._reads_bodies:  # large ones must not pile up in memory while they wait
+            message.raw_message.data = message.body = b""
         self._waiting.setdefault(place, []).append(delivery)
         self._arrived.set()
 

@@ -108,7 +108,7 @@ async def building(
     """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
     name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
     async with await connect(database_url, shadow.schema_of(name)) as conn:
-        if not await take_locks(conn, [p.name for p in projections], "build", -1):
+        if not await take_locks(conn, [*(p.name for p in projections), name], "build", -1):
             names = ", ".join(p.name for p in projections)
             raise RebuildRunning(f"{names}: another process rebuilds or verifies it just now; wait for it")
         await shadow.create(conn, projections, name)

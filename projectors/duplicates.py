@@ -27,3 +27,10 @@ async def without_duplicates(conn: Connection, batch: Sequence[Incoming], partit
     )
     first: dict[UUID, int] = dict(await rows.fetchall())
     return [i for i in batch if i.recorded is None or first[i.recorded.event.id] == i.seq]
+
+
+async def first_seq(conn: Connection, partition: int, event_id: UUID) -> int | None:
+    """Where the log has an event first, as far as some projection has read; None when none has met it."""
+    rows = await conn.execute("SELECT seq FROM event_ids WHERE partition = %s AND event_id = %s", (partition, event_id))
+    found = await rows.fetchone()
+    return int(found[0]) if found else None

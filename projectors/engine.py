@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from turnlog.events.errors import GapInLog
+from turnlog.events.errors import GapInLog, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader
 from turnlog.projectors import positions
@@ -27,6 +27,12 @@ BATCH = 2_000
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 10.0
+
+
+class OtherLog(TurnlogError):
+    """The read models were made from another log than the one that is connected."""
+
+    code = "other-log"
 
 
 class Runner:
@@ -99,12 +105,23 @@ class Runner:
     def _goes_on(self) -> bool:
         return not self._stop.is_set() and (self._share is None or self._share.keep(self._partition))
 
+    async def _refuse_other_log(self, at: Positions) -> None:
+        """Rows of a longer log: going on would pass over acknowledged events."""
+        head, reached = await self._log.head(), max(at.at.values())
+        if reached > head:
+            raise OtherLog(
+                f"the rows were made from a log of at least {reached} events, and this one ends at {head}: NATS_URL "
+                "and DATABASE_URL do not belong together, or the stream was replaced. Point DATABASE_URL at an empty "
+                "database to project this log"
+            )
+
     async def _follow(self, conn: Connection) -> None:
         if self._stop.is_set():
             return
         old = await positions.outdated(conn, self._projections, LIVE)
         current = [p for p in self._projections if p.name not in old] or self._projections
         at = await positions.load(conn, current, LIVE, self._partition)
+        await self._refuse_other_log(at)
         problem = f"of another version, to be rebuilt with `turnlog rebuild`: {', '.join(old)}" if old else None
         again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:

@@ -81,12 +81,12 @@ UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model F
 WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s) AND v.seq < %(seq)s
 AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
 
-# One approximate-neighbour index per model, over the dimensions its vectors have; safe to run again.
+# One approximate-neighbour index per model, over the dimensions its vectors have (HNSW takes 4,000); safe to run again.
 NEIGHBOUR_INDEXES = """
 DO $$ DECLARE
   pair text;
   pairs text[] := ARRAY(SELECT DISTINCT vector_dims(embedding) || ' ' || embedding_model FROM memory_vectors
-    WHERE embedding IS NOT NULL);
+    WHERE embedding IS NOT NULL AND vector_dims(embedding) <= 4000);
 BEGIN
   FOREACH pair IN ARRAY pairs LOOP
     EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON memory_vectors USING hnsw '

@@ -61,8 +61,16 @@ class Answer:
             call["name"] = piece.function.name or call["name"]
             call["arguments"] += piece.function.arguments or ""
 
+    def whole_text(self) -> str:
+        return _whole("".join(self.text))
+
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(
-            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=c["arguments"] or "{}")
+            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=_whole(c["arguments"]) or "{}")
             for i, c in sorted(self.calls.items())
         )
+
+
+def _whole(text: str) -> str:
+    """Some servers split an emoji between two chunks; half of one is no text that could be stored."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -26,6 +26,17 @@ class ModelUnavailable(ModelError):
     code = "model-unavailable"
 
 
+class EmptyAnswer(ModelUnavailable):
+    """The model answered with nothing, as one does that spends its tokens on reasoning; the call was paid for."""
+
+    code = "model-empty-answer"
+
+    def __init__(self, message: str, usage: object) -> None:
+        """usage: a protocol.Usage, what the call took."""
+        super().__init__(message)
+        self.usage = usage
+
+
 class ModelTimedOut(ModelUnavailable):
     """The model did not answer in time, or its stream stalled."""
 

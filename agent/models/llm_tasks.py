@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from turnlog.agent.models import prompts
-from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, Topics, Written
 
 _JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
@@ -39,7 +39,7 @@ class LLMTextTasks:
         system = prompt.format(max_tokens=max_tokens, language=prompts.language_rule(language))
         reply = await self._ask(system, data, max_tokens + 100)
         if not reply.text.strip():  # stored, it would wipe out what it should stand for
-            raise ModelUnavailable(f"{reply.model} at {reply.provider} gave an empty summary.")
+            raise EmptyAnswer(f"{reply.model} at {reply.provider} gave an empty summary.", reply.usage)
         return Written(reply.text.strip(), prompts.prompt_hash(prompt), reply.usage)
 
     async def _ask(self, system: str, data: str, max_tokens: int) -> Completion:

@@ -17,7 +17,7 @@ from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
 
-# These count their reasoning as output and refuse the older field name.
+# These count their reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
 
@@ -138,7 +138,7 @@ class OpenAIChat:
         options: dict[str, Any] = {"model": model, "messages": list(request.messages)}
         if request.tools:
             options["tools"] = list(request.tools)
-        if request.temperature is not None:
+        if request.temperature is not None and not model.startswith(_COMPLETION_TOKENS):
             options["temperature"] = request.temperature
         if request.max_tokens is not None:
             field_name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
@@ -146,7 +146,7 @@ class OpenAIChat:
         return options
 
     def _completion(self, request: ChatRequest, answer: Answer) -> Completion:
-        text, calls = "".join(answer.text), answer.tool_calls()
+        text, calls = answer.whole_text(), answer.tool_calls()
         tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
         if tokens_in is None or tokens_out is None:
             said = text + "".join(call.name + call.arguments for call in calls)

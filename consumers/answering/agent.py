@@ -1,5 +1,7 @@
 """The agent consumer: request → own turn projected → context → tool loop → answer, receipt and usage in one batch."""
 
+import asyncio
+import logging
 from datetime import UTC, datetime
 
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
@@ -16,13 +18,15 @@ from turnlog.consumers.answering.tool import SCHEMA, ToolResult, run_tool
 from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
-from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.duplicates import first_seq
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.messages import message_by_event
 from turnlog.projectors.writer import Connection
 
+logger = logging.getLogger("turnlog.consumers")
 NAME = "agent"
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
@@ -50,6 +54,8 @@ class AgentConsumer:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq)
+            if await first_seq(conn, delivery.partition, request.id) != delivery.seq:
+                return  # the same request again, long after: one event (L4)
             async with alone(conn, request, delivery.attempt):
                 before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
                 if before.answered:
@@ -57,7 +63,7 @@ class AgentConsumer:
                     return
                 try:
                     await self._make(conn, request, delivery.seq, progress)
-                except (ModelError, NotFound, WindowTooSmall) as error:
+                except (ModelError, NotFound, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
                     await self._failed(request, before.failures + 1, progress, error)
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
@@ -77,8 +83,18 @@ class AgentConsumer:
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have let go of the request meanwhile; JetStream itself refuses a second answer for a while only.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
-            await self._runtime.log.append_whole(_events(request, data, context, made))
+            await self._append(_events(request, data, context, made))
         await progress.tell("end")
+
+    async def _append(self, events: list[Event]) -> None:
+        """An answer is paid for: it waits for a log that takes no events now, it is not made again."""
+        while True:
+            try:
+                await self._runtime.log.append_whole(events)
+                return
+            except (LogFull, LogUnavailable) as error:
+                logger.warning("an answer waits for the log: %s", error)
+                await asyncio.sleep(RETRY_S)
 
     async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
         return await thread_context(

@@ -71,6 +71,8 @@ def rebuild(
 
         chosen = _chosen(name, all_)
         async with opened(settings) as runtime:
+            if thread is None and tenant is not None:
+                raise TurnlogError("--tenant goes with --thread: a rebuild without --thread makes every tenant anew")
             if thread is None:
                 with progress(f"rebuilding {name or 'all'}") as update:
                     made = await rebuild_several(

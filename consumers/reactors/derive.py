@@ -10,6 +10,7 @@ from typing import Any
 from psycopg.types.json import Json
 
 from turnlog.agent.context import TokenCounter
+from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
 from turnlog.consumers.reactors.budget import Ledger
 from turnlog.projectors.writer import Connection
@@ -100,7 +101,12 @@ class Deriver:
         found = await _cached(self.conn, key)
         if found is None:
             await self.ledger.admit(self.conn, sum(map(self.counter.text, parts)))
-            made = await work()
+            try:
+                made = await work()
+            except EmptyAnswer as error:  # nothing came of it, but it counts
+                if isinstance(error.usage, Usage):
+                    await self.ledger.book(self.conn, error.usage)
+                raise
             found = asdict(made)
             await _remember(self.conn, key, found)
             await self.ledger.book(self.conn, made.usage)

@@ -65,7 +65,7 @@ def usage_metered(thread: Thread, call: Call, purpose: Purpose) -> Event:
 
 
 def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Purpose) -> Event:
-    """model: which one failed; its numbers are not counted."""
+    """model: which one failed; its numbers are not counted. The same cause is one event a day and thread."""
     data = UsageMetered(
         purpose=purpose,
         agent=NAME,
@@ -73,7 +73,8 @@ def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Pu
         model=model.model,
         error=f"{error.code}: {error}"[:500],
     )
-    return _event(thread, data, uuid.uuid4())
+    cause = f"failure/{thread.place}/{purpose}/{model.model}/{error.code}/{datetime.now(UTC):%Y-%m-%d}"
+    return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, cause))
 
 
 def _derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:

@@ -20,9 +20,10 @@ from turnlog.consumers.answering.agent import NAME
 from turnlog.consumers.answering.request import Asked, Question, answer_id, ask, question_events
 from turnlog.consumers.roles import AGENT_ACK_WAIT_S, playing
 from turnlog.consumers.runtime import opened
+from turnlog.events.codec import encode
 from turnlog.events.contracts import AnswerReceipt, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.events.subjects import STREAM, progress_subject
+from turnlog.events.subjects import STREAM, progress_subject, publish_subject
 from turnlog.projectors.engine import Runner
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
@@ -202,6 +203,21 @@ async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
     async with agent_here(settings):
         await all_acknowledged(log)
     assert (await log.head(), len(model.bodies())) == (before, 1)
+
+
+async def test_the_same_request_long_after_jetstreams_window_is_no_second_request(
+    log: Log, model: OpenAIServer, settings: dict[str, str]
+) -> None:
+    asked = question()
+    async with agent_here(settings):
+        await ask(log, asked)
+        await answered(log, asked)
+        subject = publish_subject(asked.request.tenant, asked.request.thread, asked.request.type)
+        late = {"Nats-Msg-Id": "another, as JetStream has forgotten the first"}
+        await log.nc.jetstream().publish(subject, encode(asked.request), headers=late)
+        head = await log.head()
+        await all_acknowledged(log)
+    assert (await log.head(), len(model.bodies())) == (head, 1)
 
 
 async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_position(

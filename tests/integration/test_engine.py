@@ -359,3 +359,18 @@ async def test_a_projection_of_another_version_waits_and_the_others_go_on(
         assert "thread_activity" in str(runner.last_error)
     assert await rows(db, "SELECT count(*) FROM messages") == [(1,)]
     assert await rows(db, "SELECT count(*) FROM thread_activity") == [(0,)]
+
+
+async def test_rows_of_another_log_are_not_gone_on_with(log: Log, database_url: str, db: Connection) -> None:
+    await db.execute(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "VALUES ('messages', 'live', 0, 77, 1)"
+    )
+    await log.append(turn("hello"))
+    async with runner_of(log, database_url, [MESSAGES]) as runner:
+
+        async def says_so() -> bool:
+            return "do not belong together" in str(runner.last_error)
+
+        await eventually(says_so)
+    assert await rows(db, "SELECT count(*) FROM messages") == [(0,)]
