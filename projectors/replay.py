@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import Stored, read_to
-from turnlog.events.subjects import STORED_PREFIX, thread_token
+from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_token
 from turnlog.projectors import parking, positions
 from turnlog.projectors.apply import apply_events, concerns
 from turnlog.projectors.changes import DeleteThread
@@ -55,6 +55,25 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
             mine = [incoming(s) for s in batch if s.seq not in dropped]
             await _apply(conn, projection, await without_duplicates(conn, mine, partition), at)
     return Rebuilt(projection.name, events, time.perf_counter() - started)
+
+
+async def rebuild_tenant(log: Log, database_url: str, projection: Projection, tenant: str) -> Rebuilt:
+    """Thread by thread, as rebuild_thread, for every thread the log has of a tenant. Raises NotFound, NotPerThread."""
+    started, events = time.perf_counter(), 0
+    threads = await _threads(log, tenant)
+    if not threads:
+        raise NotFound(f"the log has no tenant {tenant!r}")
+    for thread in threads:
+        events += (await rebuild_thread(log, database_url, projection, tenant, thread)).events
+    return Rebuilt(projection.name, events, time.perf_counter() - started)
+
+
+async def _threads(log: Log, tenant: str) -> list[str]:
+    found: dict[str, None] = {}
+    async for stored in read_to(log.nc, [tenant_filter(tenant)], 1, await log.head()):
+        if (known := incoming(stored).recorded) is not None:
+            found.setdefault(known.event.thread)
+    return list(found)
 
 
 async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Replayed:

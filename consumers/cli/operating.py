@@ -62,25 +62,28 @@ def rebuild(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Make read models anew from the log, beside the live ones, with an atomic switch."""
+    """Make read models anew from the log, beside the live ones, with an atomic switch.
+
+    With --thread, or --tenant alone, only those rows are made anew, in place.
+    """
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened
         from turnlog.projectors.rebuild import rebuild_several
-        from turnlog.projectors.replay import rebuild_thread
+        from turnlog.projectors.replay import rebuild_tenant, rebuild_thread
 
         chosen = _chosen(name, all_)
         async with opened(settings) as runtime:
+            alone = [p for p in chosen if p.per_thread or not all_]
             if thread is None and tenant is not None:
-                raise TurnlogError("--tenant goes with --thread: a rebuild without --thread makes every tenant anew")
-            if thread is None:
+                made = [await rebuild_tenant(runtime.log, runtime.database_url, p, tenant) for p in alone]
+            elif thread is None:
                 with progress(f"rebuilding {name or 'all'}") as update:
                     made = await rebuild_several(
                         runtime.log, runtime.database_url, chosen, lambda p: update(p.events, p.events + p.remaining)
                     )
             else:
                 place = (tenant or settings.tenant, thread)
-                alone = [p for p in chosen if p.per_thread or not all_]
                 made = [await rebuild_thread(runtime.log, runtime.database_url, p, *place) for p in alone]
         done = [{**_fields(one), "events_per_s": round(one.events_per_s, 1)} for one in made]
         if json:

@@ -16,7 +16,7 @@ from turnlog.projectors.engine import Runner
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.replay import NotPerThread, drop, rebuild_thread, retry
+from turnlog.projectors.replay import NotPerThread, drop, rebuild_tenant, rebuild_thread, retry
 from turnlog.projectors.usage import USAGE
 from turnlog.projectors.verify import verify
 from turnlog.projectors.writer import Connection
@@ -48,6 +48,20 @@ async def test_a_rebuilt_thread_is_as_the_log_says_and_others_are_left_alone(
     assert done.events == 5
     assert await contents(db, "t1") == ["1", "3", "5", "7", "9"]
     assert await contents(db, "t0") == ["forged"] * 5
+
+
+async def test_a_rebuilt_tenant_is_as_the_log_says_and_others_are_left_alone(
+    log: Log, db: Connection, database_url: str, running_projectors: Runner, settled: Settled
+) -> None:
+    await log.append_many([turn(str(i), thread=f"{i % 2} 号") for i in range(4)])
+    await log.append_many([turn(str(i), thread="mine", tenant="acme") for i in range(2)])
+    await settled()
+    await db.execute("UPDATE messages SET content = '\"forged\"'")
+    assert (await rebuild_tenant(log, database_url, MESSAGES, "default")).events == 4
+    assert await contents(db, "0 号") + await contents(db, "1 号") == ["0", "2", "1", "3"]
+    assert await contents(db, "mine") == ["forged"] * 2
+    with pytest.raises(NotFound):
+        await rebuild_tenant(log, database_url, MESSAGES, "nobody")
 
 
 async def test_every_projection_with_threads_can_rebuild_one(
