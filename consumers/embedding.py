@@ -16,7 +16,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.inbox import Later
 from turnlog.consumers.reactors.budget import Ledger, ledger
 from turnlog.consumers.runtime import Runtime
-from turnlog.events.contracts import ChunksEmbedded, Event, UsageMetered
+from turnlog.events.contracts import ChunksEmbedded, Event
 from turnlog.projectors.vectors import NEIGHBOUR_INDEXES
 from turnlog.projectors.writer import Connection
 
@@ -221,14 +221,5 @@ def _metered(place: Pending, usage: Usage) -> Event:
         tenant=place.tenant,
         thread=place.thread,
         user=place.user,
-        data=UsageMetered(
-            purpose="embedding",
-            provider=usage.provider,
-            model=usage.model,
-            calls=usage.calls,
-            tokens_in=usage.tokens_in,
-            tokens_out=usage.tokens_out,
-            cost_usd=usage.cost_usd,
-            latency_ms=usage.latency_ms,
-        ),
+        data=usage.metered("embedding"),
     )

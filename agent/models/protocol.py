@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.events.contracts import ToolCall
+from turnlog.events.contracts import ToolCall, UsageMetered
 
 Vectors = NDArray[np.float32]
+Purpose = Literal["answer", "summary", "topics", "embedding", "compression"]
 CountTokens = Callable[[str], int]
 
 
@@ -25,6 +26,20 @@ class Usage:
     cost_usd: float = 0.0
     price_known: bool = True
     latency_ms: float = 0.0
+
+    def metered(self, purpose: Purpose, agent: str | None = None) -> UsageMetered:
+        """The same as the event's data that puts it on the log."""
+        return UsageMetered(
+            purpose=purpose,
+            agent=agent,
+            provider=self.provider,
+            model=self.model,
+            calls=self.calls,
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            cost_usd=self.cost_usd,
+            latency_ms=self.latency_ms,
+        )
 
 
 Meter = Callable[[Usage], None]

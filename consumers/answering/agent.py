@@ -140,7 +140,10 @@ def _events(request: Event, data: AnswerRequested, context: Context, made: Answe
         answer_ids=tuple(event.id for event in turns),
         recalled_chunks=made.chunks,
     )
-    usages = [_event(request, f"usage-{number}", _usage(one)) for number, one in enumerate(made.rounds)]
+    usages = [
+        _event(request, f"usage-{number}", one.completion.usage.metered("answer", NAME))
+        for number, one in enumerate(made.rounds)
+    ]
     return [*turns, _event(request, "receipt", receipt), *usages]
 
 
@@ -166,20 +169,6 @@ def _round_events(request: Event, number: int, one: Round, made: Answer) -> list
         for at, (call, result) in enumerate(one.results)
     ]
     return [_event(request, "answer" if last else f"round-{number}", spoken), *results]
-
-
-def _usage(one: Round) -> UsageMetered:
-    c = one.completion
-    return UsageMetered(
-        purpose="answer",
-        agent=NAME,
-        provider=c.provider,
-        model=c.model,
-        tokens_in=c.tokens_in,
-        tokens_out=c.tokens_out,
-        cost_usd=c.cost_usd,
-        latency_ms=c.latency_ms,
-    )
 
 
 def _event(request: Event, part: str, data: EventData) -> Event:

@@ -49,19 +49,7 @@ def history_pruned(thread: Thread, through: int) -> Event:
 
 def usage_metered(thread: Thread, call: Call, purpose: Purpose) -> Event:
     """The id follows from the call, so that one call is counted once, however often its result is stored."""
-    usage = call.usage
-    data = UsageMetered(
-        purpose=purpose,
-        agent=NAME,
-        provider=usage.provider,
-        model=usage.model,
-        calls=usage.calls,
-        tokens_in=usage.tokens_in,
-        tokens_out=usage.tokens_out,
-        cost_usd=usage.cost_usd,
-        latency_ms=usage.latency_ms,
-    )
-    return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
+    return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 
 def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Purpose) -> Event:
