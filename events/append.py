@@ -57,16 +57,19 @@ class Appender:
             self._flusher = asyncio.create_task(self._flush())
         return await future
 
-    async def append_many(self, events: Sequence[Event], expected: int | None = None) -> list[Appended]:
+    async def append_many(
+        self, events: Sequence[Event], expected: int | None = None, fresh: bool = False
+    ) -> list[Appended]:
         """Stores events in order, in atomic batches of at most MAX_BATCH events and MAX_BATCH_BYTES bytes.
 
         expected guards the thread of the first event. Each batch is stored whole or not at all; the result has
         one entry per event. Raises as `append`; what earlier batches stored stays stored.
+        fresh: no earlier call sent these ids, so a stale expectation is told at once, without reading back.
         """
         outs = [outgoing(event, None if at else expected, self._nc.max_payload) for at, event in enumerate(events)]
         done: list[Appended] = []
         for batch in _batches(outs):
-            done.extend(await self._store(batch))
+            done.extend(await self._store(batch, fresh=fresh))
         return done
 
     async def append_whole(self, events: Sequence[Event]) -> bool:
@@ -91,25 +94,29 @@ class Appender:
             else:
                 _settle([future for _, future in taken], results)
 
-    async def _store(self, batch: list[Outgoing], whole: bool = False) -> list[Appended]:
+    async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
         """Sends until every event is known to be stored, or says why it cannot be.
 
         whole: ends as soon as one turns out to be stored already, and returns what is there.
+        fresh: of the first try only; the next ones may meet it.
         """
         deadline = time.monotonic() + self._timeout_s
         known: dict[UUID, Appended] = {}
         missing = list({out.id: out for out in batch}.values())
         while missing:
-            known |= await self._attempt(missing, deadline)
+            known |= await self._attempt(missing, deadline, fresh)
+            fresh = False
             missing = [out for out in missing if out.id not in known]
             if whole and known:
                 break
         return [known[out.id] for out in batch if out.id in known]
 
-    async def _attempt(self, missing: list[Outgoing], deadline: float) -> dict[UUID, Appended]:
+    async def _attempt(self, missing: list[Outgoing], deadline: float, fresh: bool) -> dict[UUID, Appended]:
         try:
             return await publish(self._nc, missing, self._ack_s)
         except Refused as refusal:
+            if fresh and refusal.code == STALE_EXPECTATION:
+                raise explain(missing[0], refusal) from None
             return await self._after_refusal(missing, refusal, deadline)
         except _UNKNOWN_OUTCOME as error:
             await self._pause(deadline, error)
@@ -136,7 +143,8 @@ class Appender:
         wanted = {out.id for out in missing}
         while True:
             try:
-                found = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
+                async with asyncio.timeout(max(self._ack_s, deadline - time.monotonic())):
+                    found = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
                 return {i: Appended(i, seq, duplicate=True) for i, seq in found.items() if i in wanted}
             except _UNKNOWN_OUTCOME as error:
                 await self._pause(deadline, error)

@@ -23,3 +23,9 @@ class RobustClient(Client):
         except ValueError:
             return None
         return found
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """Without a connection nobody takes what is left to send; nats-py would break off in mid-close."""
+        if not self.is_connected:
+            self._pending, self._pending_data_size = [], 0
+        await super()._close(status, do_cbs)

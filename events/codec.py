@@ -12,8 +12,9 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from turnlog.events.contracts import Event, EventData, Frozen
+from turnlog.events.contracts import Event, EventData
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
+from turnlog.events.frozen import Frozen
 from turnlog.events.subjects import check_id, check_tenant
 from turnlog.events.upcasters import upcast
 

@@ -9,12 +9,24 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 from uuid_utils.compat import uuid7
 
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from turnlog.events.frozen import Derivation, Frozen
+from turnlog.events.langgraph_contracts import (
+    CheckpointSaved,
+    CheckpointsDropped,
+    CheckpointWritesSaved,
+    StoreItemDeleted,
+    StoreItemPut,
+)
+from turnlog.events.session_contracts import (
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SegmentCheckpointRequested,
+    SessionCreated,
+    SessionUpdated,
+)
 
 
 class TextBlock(Frozen):
@@ -42,7 +54,7 @@ class ToolUseBlock(Frozen):
     type: Literal["tool_use"] = "tool_use"
     id: str
     name: str
-    input: dict[str, Any] = {}
+    input: dict[str, Any] = Field(default_factory=dict)
 
 
 class ToolResultBlock(Frozen):
@@ -106,6 +118,36 @@ class TurnRecorded(Frozen):
     source_id: str | None = None
 
 
+class ForkedSummary(Frozen):
+    """The rolling summary that a fork begins with."""
+
+    summary: str
+    message_count: int
+    covered_seq: int
+    model: str
+
+
+class ThreadForked(Frozen):
+    """This thread begins with the turns of `parent` up to at_seq, which stay where they are (C10).
+
+    What was derived from them up to then comes along: summary, topics with their mentions, how far topics were
+    looked for, and the pruning. Turn counts are those of the past.
+    """
+
+    VERSION: ClassVar[int] = 1
+    type: Literal["thread_forked"] = "thread_forked"
+    parent: str
+    at_seq: int = Field(ge=1)
+    label: str | None = None
+    message_count: int = Field(default=0, ge=0)
+    user_message_count: int = Field(default=0, ge=0)
+    assistant_message_count: int = Field(default=0, ge=0)
+    summary: ForkedSummary | None = None
+    topics: dict[str, int] = Field(default_factory=dict)
+    tagged_through: int = Field(default=0, ge=0)
+    pruned_through: int = Field(default=0, ge=0)
+
+
 class AnswerRequested(Frozen):
     """Somebody waits for an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
 
@@ -114,19 +156,6 @@ class AnswerRequested(Frozen):
     turn_id: UUID
     model: str | None = None
     system_prompt: str | None = None
-
-
-class Derivation(Frozen):
-    """How a model's result came about (L7): enough to audit it and to know when it must be made again."""
-
-    provider: str
-    model: str
-    prompt_hash: str
-    from_seq: int
-    through_seq: int
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
 
 
 class SummaryWritten(Frozen):
@@ -179,10 +208,23 @@ class ReceiptTier(Frozen):
     topics: tuple[str, ...] = ()
 
 
-class AnswerReceipt(Frozen):
-    """Exactly what the model saw for one answer (C10)."""
+class ReceiptSettings(Frozen):
+    """The settings that shaped a context, so that it can be built again when they have changed."""
 
-    VERSION: ClassVar[int] = 1
+    full_recent_count: int
+    condensed_tool_max: int
+    keep_thinking: bool
+    enable_summary: bool
+
+
+class AnswerReceipt(Frozen):
+    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings.
+
+    as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
+    that came first in tier 2 for being relevant to the question, best first (C8).
+    """
+
+    VERSION: ClassVar[int] = 2
     type: Literal["answer_receipt"] = "answer_receipt"
     request_id: UUID
     turn_id: UUID
@@ -196,6 +238,9 @@ class AnswerReceipt(Frozen):
     memories: tuple[str, ...] = ()
     dropped_seqs: tuple[int, ...] = ()
     context_hash: str
+    system_prompt: str | None = None
+    settings: ReceiptSettings | None = None
+    relevant: tuple[int, ...] = ()
 
 
 class UsageMetered(Frozen):
@@ -227,6 +272,7 @@ EventData = Annotated[
     ThreadOpened
     | ThreadRenamed
     | ThreadDeleted
+    | ThreadForked
     | TurnRecorded
     | AnswerRequested
     | SummaryWritten
@@ -235,6 +281,16 @@ EventData = Annotated[
     | HistoryPruned
     | AnswerReceipt
     | UsageMetered
+    | SessionCreated
+    | SessionUpdated
+    | SegmentCheckpointRequested
+    | SegmentCheckpointed
+    | SegmentCheckpointFailed
+    | CheckpointSaved
+    | CheckpointWritesSaved
+    | CheckpointsDropped
+    | StoreItemPut
+    | StoreItemDeleted
     | Erased,
     Field(discriminator="type"),
 ]

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model
 
 from turnlog.events.codec import CONTRACTS, TYPE_PREFIX, VERSIONS
-from turnlog.events.contracts import Frozen
+from turnlog.events.frozen import Frozen
 
 _LITERAL: Any = Literal  # of values that are known at run time only
 

@@ -101,8 +101,10 @@ class Log:
     async def append(self, event: Event, expected: int | None = None) -> Appended:
         return await self.appender.append(event, expected)
 
-    async def append_many(self, events: Sequence[Event], expected: int | None = None) -> list[Appended]:
-        return await self.appender.append_many(events, expected)
+    async def append_many(
+        self, events: Sequence[Event], expected: int | None = None, fresh: bool = False
+    ) -> list[Appended]:
+        return await self.appender.append_many(events, expected, fresh)
 
     async def append_whole(self, events: Sequence[Event]) -> bool:
         return await self.appender.append_whole(events)
@@ -148,12 +150,30 @@ class Log:
         return found.time
 
     async def read_thread(
-        self, tenant: str, thread: str, start_seq: int = 1, through_seq: int | None = None
+        self,
+        tenant: str,
+        thread: str,
+        start_seq: int = 1,
+        through_seq: int | None = None,
+        types: Sequence[str] = (),
     ) -> AsyncIterator[Recorded]:
-        """One thread's events in order. Raises InvalidEvent at one that cannot be decoded."""
-        end = await self.head() if through_seq is None else through_seq
-        async for stored in read_to(self.nc, [thread_filter(tenant, thread)], start_seq, end):
+        """One thread's events in order, of all types or of these. Raises InvalidEvent at one that cannot be decoded."""
+        async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             yield recorded(stored)
+
+    async def read_stored(
+        self,
+        tenant: str,
+        thread: str,
+        start_seq: int = 1,
+        through_seq: int | None = None,
+        types: Sequence[str] = (),
+    ) -> AsyncIterator[Stored]:
+        """As read_thread, not decoded: for who goes on behind an event that cannot be. The server picks the types."""
+        end = await self.head() if through_seq is None else through_seq
+        filters = [thread_filter(tenant, thread, type_) for type_ in types] or [thread_filter(tenant, thread)]
+        async for stored in read_to(self.nc, filters, start_seq, end):
+            yield stored
 
     async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
         """Event id → sequence of everything (tenant, thread) pairs hold from start_seq on. Raises GapInLog."""

@@ -3,6 +3,7 @@
 Producers publish   turnlog.<tenant>.<thread>.<type>
 the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
+hot sessions stand  in the bucket turnlog_sessions under <tenant>.<thread>
 """
 
 import base64
@@ -17,6 +18,7 @@ STREAM = "TURNLOG"
 PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
+SESSION_BUCKET = "turnlog_sessions"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -79,9 +81,20 @@ def publish_subject(tenant: str, thread: str, type_: str) -> str:
     return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(type_)}"
 
 
-def thread_filter(tenant: str, thread: str) -> str:
-    """All stored events of one thread; the partition is the server's to know."""
-    return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.*"
+def watch_subject(tenant: str, thread: str) -> str:
+    """What is published on one thread, as it comes: before it is stored, and no promise that it will be."""
+    return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.*"
+
+
+def watch_type(tenant: str, type_: str) -> str:
+    """What is published of one type, on any thread of a tenant."""
+    return f"turnlog.{check_tenant(tenant)}.*.{_type_token(type_)}"
+
+
+def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
+    """All stored events of one thread, or those of a type; the partition is the server's to know."""
+    last = "*" if type_ is None else _type_token(type_)
+    return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.{last}"
 
 
 def tenant_filter(tenant: str) -> str:
@@ -113,6 +126,16 @@ def parse_stored(subject: str) -> StoredSubject:
 
 def progress_subject(tenant: str, thread: str, request: str) -> str:
     return f"{PROGRESS_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
+
+
+def session_key(tenant: str, thread: str) -> str:
+    """The session's key in SESSION_BUCKET."""
+    return session_key_of(tenant, thread_token(thread))
+
+
+def session_key_of(tenant: str, token: str) -> str:
+    """As session_key, from a thread's token. Keys may hold '=' but not '~', which no other token has."""
+    return f"{check_tenant(tenant)}.{token.replace('~', '=')}"
 
 
 def _type_token(value: str) -> str:

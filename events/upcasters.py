@@ -18,7 +18,15 @@ def turn_recorded_v1(data: Data) -> Data:
     return new
 
 
-UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {("turn_recorded", 1): turn_recorded_v1}
+def answer_receipt_v1(data: Data) -> Data:
+    """v1 → v2: v2 also says with which prompt and settings the context was built; of v1 nobody knows."""
+    return data
+
+
+UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
+    ("turn_recorded", 1): turn_recorded_v1,
+    ("answer_receipt", 1): answer_receipt_v1,
+}
 
 
 def upcast(type_: str, version: int, target: int, data: Data) -> Data:

@@ -12,10 +12,14 @@ from turnlog.events.subjects import (
     parse_stored,
     progress_subject,
     publish_subject,
+    session_key,
+    session_key_of,
     stored_transform,
     tenant_filter,
     thread_filter,
     thread_token,
+    watch_subject,
+    watch_type,
 )
 
 THREADS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=120)
@@ -103,3 +107,22 @@ def test_tenant_and_thread_choose_the_partition() -> None:
         "turnlog.*.*.*",
         "turnlog.log.{{partition(8,1,2)}}.{{wildcard(1)}}.{{wildcard(2)}}.{{wildcard(3)}}",
     )
+
+
+@given(st.lists(THREADS, unique=True, max_size=20))
+def test_every_thread_has_a_key_of_its_own_that_a_bucket_takes(threads: list[str]) -> None:
+    keys = {session_key("acme", thread) for thread in threads}
+    assert len(keys) == len(threads)
+    assert all(re.fullmatch(r"acme\.[-/_=a-zA-Z0-9]+", key) for key in keys)
+    assert keys == {session_key_of("acme", thread_token(thread)) for thread in threads}
+
+
+@pytest.mark.parametrize("thread", ["plain-1_A", "a.b", ">", "线"])
+def test_an_ear_on_a_thread_hears_what_is_published_there_and_nothing_else(thread: str) -> None:
+    published = publish_subject("acme", thread, "turn_recorded")
+    assert watch_subject("acme", thread) == published.removesuffix("turn_recorded") + "*"
+    assert watch_type("acme", "erased") == "turnlog.acme.*.erased"
+    with pytest.raises(InvalidToken):
+        watch_subject("*", thread)
+    with pytest.raises(InvalidToken):
+        watch_type("acme", "*")
