@@ -1,6 +1,8 @@
 """Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
 
+import contextlib
 from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import psycopg
@@ -16,6 +18,8 @@ from turnlog.projectors.projection import Projection
 from turnlog.projectors.writer import Connection, perform
 
 NOTHING: Mapping[str, Set[int]] = {}
+
+TOGETHER_UP_TO = 16
 
 # Errors that an event's content causes; all others (lost connection, missing table, full disk) are retried.
 POISON = (
@@ -62,7 +66,7 @@ async def _apply(
     dropped: Mapping[str, Set[int]],
     careful: bool,
 ) -> None:
-    async with conn.transaction():
+    async with conn.transaction(), _together(conn, len(batch), careful):
         await positions.lock(conn, at)
         waiting = await parking.parked_places(conn, at.at, at.build, at.partition)
         for projection in projections:
@@ -72,6 +76,14 @@ async def _apply(
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)
         await positions.move(conn, at, through)
+
+
+def _together(conn: Connection, events: int, careful: bool) -> AbstractAsyncContextManager[object]:
+    """A small batch's statements go to Postgres together: waiting for each would take longer than doing them.
+
+    A pipeline cannot hold a COPY, which large batches use, nor the savepoints of careful applying.
+    """
+    return contextlib.nullcontext() if careful or events > TOGETHER_UP_TO else conn.pipeline()
 
 
 def concerns(projection: Projection, one: Incoming) -> bool:

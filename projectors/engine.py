@@ -81,6 +81,8 @@ class Runner:
         """A connection that holds the advisory locks; the locks die with it, and so do its transactions."""
         conn = await connect(self._url)
         async with conn:
+            # What a crash of Postgres takes back, rows and position together, is applied from the log again.
+            await conn.execute("SET synchronous_commit = off")
             while not self._stop.is_set():
                 if await self._take(conn):
                     try:

@@ -15,7 +15,11 @@ Connection = AsyncConnection[TupleRow]
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
+COPY_FROM = 100
+
+
 async def perform(conn: Connection, changes: Iterable[Change]) -> None:
+    """In order. Many rows go by COPY, but not in a pipeline, which cannot hold one."""
     for change in changes:
         match change:
             case Insert():
@@ -29,7 +33,8 @@ async def perform(conn: Connection, changes: Iterable[Change]) -> None:
 
 
 async def _insert(conn: Connection, change: Insert) -> None:
-    if not change.rows:
+    if len(change.rows) < COPY_FROM or conn.pgconn.pipeline_status:
+        await _upsert(conn, Upsert(change.table, change.columns, change.rows), is_insert=True)
         return
     copy_sql = _copy_sql(change.table, change.columns)
     async with conn.cursor() as cursor, cursor.copy(copy_sql) as copy:
@@ -37,14 +42,18 @@ async def _insert(conn: Connection, change: Insert) -> None:
             await copy.write_row(row)
 
 
-async def _upsert(conn: Connection, change: Upsert) -> None:
+async def _upsert(conn: Connection, change: Upsert, is_insert: bool = False) -> None:
+    """is_insert: a row that is there already is an error."""
     if not change.rows:
         return
     keys = [column.name for column in change.table.primary_key]
     at = [change.columns.index(key) for key in keys]
     rows = sorted(change.rows, key=lambda row: tuple(str(row[i]) for i in at))
     arrays = [list(values) for values in zip(*rows, strict=True)]
-    await conn.execute(_upsert_sql(change.table, change.columns, change.update), arrays)
+    text = _insert_sql(change.table, change.columns)
+    if not is_insert:
+        text += _conflict_sql(change.table, change.update)
+    await conn.execute(text, arrays)
 
 
 async def _delete_thread(conn: Connection, change: DeleteThread) -> None:
@@ -54,26 +63,31 @@ async def _delete_thread(conn: Connection, change: DeleteThread) -> None:
 
 
 @cache
-def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> sql.Composed:
-    return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(columns))
+def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> bytes:
+    """As bytes, for psycopg would render a Composed again at every call."""
+    return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(columns)).as_bytes(None)
 
 
 @cache
-def _upsert_sql(table: sa.Table, columns: tuple[str, ...], update: tuple[tuple[str, str], ...]) -> sql.Composed:
-    keys = [column.name for column in table.primary_key]
-    action: sql.Composable = sql.SQL("NOTHING")
-    if update:
-        sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
-        action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
-    return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM unnest({}) AS u ({}) ON CONFLICT ({}) DO {}").format(
+def _insert_sql(table: sa.Table, columns: tuple[str, ...]) -> bytes:
+    text = sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM unnest({}) AS u ({})").format(
         sql.Identifier(table.name),
         _names(columns),
         sql.SQL(", ").join(_selected(table.c[name]) for name in columns),
         sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(_sent_type(table.c[name]))) for name in columns),
         _names(columns),
-        _names(keys),
-        action,
     )
+    return text.as_bytes(None)
+
+
+@cache
+def _conflict_sql(table: sa.Table, update: tuple[tuple[str, str], ...]) -> bytes:
+    action: sql.Composable = sql.SQL("NOTHING")
+    if update:
+        sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
+        action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
+    keys = _names([column.name for column in table.primary_key])
+    return sql.SQL(" ON CONFLICT ({}) DO {}").format(keys, action).as_bytes(None)
 
 
 def _sent_type(column: sa.Column[Any]) -> str:

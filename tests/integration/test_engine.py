@@ -66,7 +66,6 @@ async def test_what_is_appended_is_visible_in_every_read_model(
     await settled()
     assert await rows(db, CONTENTS) == [("t", "When?"), ("t", "On 8 May.")]
     assert await rows(db, "SELECT message_count FROM thread_activity") == [(2,)]
-    assert await rows(db, "SELECT count(*) FROM checkpoints") == [(2,)]
     assert await rows(db, "SELECT count(*) FROM memory_vectors") == [(2,)]
     assert await rows(db, "SELECT count(*) FROM memory_episodes") == [(1,)]
     assert await rows(db, "SELECT DISTINCT position FROM projection_positions") == [(2,)]
