@@ -4,6 +4,8 @@ from typing import Any
 
 from turnlog.agent.context import Context, Tier
 from turnlog.agent.plain import content_text
+from turnlog.agent.receipts import Rebuilt
+from turnlog.events.contracts import AnswerReceipt, Recorded
 from turnlog.projectors.message import Message
 
 BAR = 30
@@ -46,6 +48,40 @@ def context_lines(context: Context) -> list[str]:
         calls = "".join(f" [call {c['function']['name']}]" for c in message.get("tool_calls", ()))
         lines.append(f"{message['role']:>10}  {_short(text)}{calls}")
     return lines
+
+
+def past_document(past: Rebuilt, as_of: int) -> dict[str, Any]:
+    """The context's document with as_of, recorded_receipt (null: no answer was made there) and receipt_matches."""
+    recorded = past.receipt.model_dump(mode="json") if past.receipt else None
+    found = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
+    return found | context_document(past.context)
+
+
+def past_lines(past: Rebuilt, as_of: int) -> list[str]:
+    return [f"as of sequence {as_of}: {_compared(past)}", *context_lines(past.context)]
+
+
+def _compared(past: Rebuilt) -> str:
+    if past.receipt is None:
+        return "no answer was made here, so these are today's settings"
+    if past.matches is None:
+        return "an answer was made here, but not with these options, so nothing is compared"
+    if past.matches:
+        return "the very messages the model got for the answer made here (same hash as in its receipt)"
+    return "NOT what the model got for the answer made here: its receipt has another hash"
+
+
+def receipt_document(recorded: Recorded, receipt: AnswerReceipt) -> dict[str, Any]:
+    """The receipt as stored, with the sequence, thread and time of its event."""
+    place = {"seq": recorded.seq, "thread": recorded.event.thread, "time": recorded.event.time}
+    return place | receipt.model_dump(mode="json")
+
+
+def receipt_line(recorded: Recorded, receipt: AnswerReceipt) -> str:
+    tiers = ", ".join(f"{'all' if t.tier == 'all' else f'tier {t.tier}'} {t.tokens:,}" for t in receipt.tiers)
+    dropped = f"  {len(receipt.dropped_seqs):,} left out" if receipt.dropped_seqs else ""
+    time = f"{recorded.event.time:%Y-%m-%d %H:%M}"
+    return f"{receipt.as_of_seq:>8}  {time}  {receipt.model:<20} {tiers} of {receipt.budget:,} tokens{dropped}"
 
 
 def _bar(tier: Tier, budget: int) -> str:

@@ -1,14 +1,17 @@
 """Reading chunks for recall: a whole scope when it is small, the likely part of it when it is large."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
+from turnlog.projectors.forks import parents
 from turnlog.projectors.writer import Connection
 
 WHOLE_SCOPE_UP_TO = 8_000
@@ -18,21 +21,42 @@ NEIGHBOURS = 3
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where to look: one thread, or all threads of a user, of one tenant."""
+    """Where to look: one thread, or all threads of a user, of one tenant.
+
+    parents: of a fork, (thread, last sequence that belongs to the fork); with_parents fills it in.
+    """
 
     tenant: str
     thread: str | None = None
     user: str | None = None
+    parents: tuple[tuple[str, int], ...] = ()
 
     @property
     def where(self) -> str:
-        return "tenant = %(tenant)s AND " + (
-            "thread_id = %(thread)s" if self.thread is not None else "user_id = %(user)s"
-        )
+        if self.thread is None:
+            return "tenant = %(tenant)s AND user_id = %(user)s"
+        if not self.parents:
+            return "tenant = %(tenant)s AND thread_id = %(thread)s"
+        through = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], thread_id)]"
+        return f"tenant = %(tenant)s AND thread_id = ANY(%(lineage)s::text[]) AND seq <= {through}"
 
     @property
-    def params(self) -> dict[str, str | None]:
-        return {"tenant": self.tenant, "thread": self.thread, "user": self.user}
+    def params(self) -> dict[str, Any]:
+        lineage = (*self.parents, (self.thread, 2**62))
+        return {
+            "tenant": self.tenant,
+            "thread": self.thread,
+            "user": self.user,
+            "lineage": [thread for thread, _ in lineage],
+            "through": [through for _, through in lineage],
+        }
+
+
+async def with_parents(conn: Connection, scope: Scope) -> Scope:
+    """The scope of a fork takes in what its parents had when it began."""
+    if scope.thread is None:
+        return scope
+    return replace(scope, parents=await parents(conn, scope.tenant, scope.thread))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +179,21 @@ async def _load(conn: Connection, scope: Scope, model: str | None, hits: Sequenc
         binary=True,
     )
     found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[9]))
+    shared = dict(scope.parents)
     return Columns(
-        [Found(*row[:9]) for row in found],
+        [_within(Found(*row[:9]), shared.get(row[0])) for row in found],
         _matrix([row[11] for row in found]),
         [row[9] for row in found],
         found[0][10] if found else 0,
     )
+
+
+def _within(chunk: Found, through: int | None) -> Found:
+    """The chunk as it was told up to a sequence: a parent may have said it again since."""
+    if through is None or chunk.seqs[-1] <= through:
+        return chunk
+    told = bisect_right(chunk.seqs, through)
+    return replace(chunk, seqs=chunk.seqs[:told], event_ids=chunk.event_ids[:told], source_ids=chunk.source_ids[:told])
 
 
 def _matrix(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:

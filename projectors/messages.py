@@ -1,6 +1,7 @@
 """P2 messages: the full transcript, content blocks intact, in the order of the log."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 from uuid import UUID as UUIDValue
 
@@ -12,6 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from turnlog.events.contracts import Recorded, TurnRecorded
 from turnlog.projectors.changes import Change, DeleteThread, Insert, Row
+from turnlog.projectors.forks import LINEAGE, begun, thread_forks
 from turnlog.projectors.message import Message
 from turnlog.projectors.projection import REMOVALS, Projection
 from turnlog.projectors.tables import metadata, timestamptz
@@ -43,8 +45,10 @@ COLUMNS = tuple(column.name for column in messages.columns)
 def project(batch: Sequence[Recorded]) -> list[Change]:
     first = batch[0].event
     if first.type in REMOVALS:
-        return [DeleteThread((messages,), first.tenant, first.thread)]
-    return [Insert(messages, COLUMNS, [row(recorded) for recorded in batch])]
+        return [DeleteThread((messages, thread_forks), first.tenant, first.thread)]
+    turns = [recorded for recorded in batch if recorded.event.type == "turn_recorded"]
+    changes: list[Change] = [Insert(messages, COLUMNS, [row(recorded) for recorded in turns])]
+    return changes if len(turns) == len(batch) else [*changes, begun(batch)]
 
 
 def row(recorded: Recorded) -> Row:
@@ -71,10 +75,27 @@ def row(recorded: Recorded) -> Row:
     )
 
 
-MESSAGES = Projection("messages", 1, (messages,), REMOVALS | {"turn_recorded"}, project, insert_only=True)
+MESSAGES = Projection(
+    "messages", 1, (messages, thread_forks), REMOVALS | {"turn_recorded", "thread_forked"}, project, insert_only=True
+)
 
 _COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
 _TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
+
+
+# OFFSET 0 keeps the planner to one index scan a thread, however many turns it expects. Each thread's turns come in
+# order; threads are put in order by who asked, which costs less than a sort of whole turns in Postgres.
+_MESSAGES = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.* FROM lineage l CROSS JOIN LATERAL (
+  SELECT {_COLUMNS} FROM messages
+  WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
+  ORDER BY seq OFFSET 0) m"""
+
+_BY_EVENT = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.seq FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.event_id = %(event)s"""
 
 
 async def thread_messages(
@@ -84,12 +105,13 @@ async def thread_messages(
     after_seq: int = 0,
     through_seq: int | None = None,
 ) -> list[Message]:
-    """The thread's turns after a sequence, oldest first; through_seq bounds them for a look at the past."""
-    rows = await conn.execute(
-        f"SELECT {_COLUMNS} FROM messages WHERE tenant = %s AND thread_id = %s AND seq > %s AND seq <= %s ORDER BY seq",
-        (tenant, thread, after_seq, through_seq if through_seq is not None else 2**62),
-    )
-    return [_message(list(found)) for found in await rows.fetchall()]
+    """The thread's turns after a sequence, oldest first, a fork's shared past included.
+
+    through_seq bounds them for a look at the past.
+    """
+    through = through_seq if through_seq is not None else 2**62
+    rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
+    return [_message(list(found)) for found in sorted(await rows.fetchall(), key=itemgetter(0))]
 
 
 def _message(values: list[Any]) -> Message:
@@ -100,10 +122,43 @@ def _message(values: list[Any]) -> Message:
 async def message_by_event(
     conn: AsyncConnection[TupleRow], tenant: str, thread: str, event_id: UUIDValue
 ) -> Message | None:
-    rows = await conn.execute(
-        "SELECT seq FROM messages WHERE tenant = %s AND thread_id = %s AND event_id = %s", (tenant, thread, event_id)
-    )
+    rows = await conn.execute(_BY_EVENT, {"tenant": tenant, "thread": thread, "event": event_id})
     if (at := await rows.fetchone()) is None:
         return None
     found = await thread_messages(conn, tenant, thread, at[0] - 1, at[0])
     return found[0]
+
+
+_AT = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)
+ORDER BY m.seq"""
+
+_NEWEST = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT min(seq) FROM (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s) newest"""
+
+
+async def messages_at(conn: AsyncConnection[TupleRow], tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
+    """The thread's turns at these sequences, oldest first; a sequence that is none of its turns is left out."""
+    if not seqs:
+        return []
+    rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+async def newest_messages(
+    conn: AsyncConnection[TupleRow], tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> list[Message]:
+    """The thread's last `count` turns, oldest first, with the results of their tool calls, which do not count."""
+    before = before_seq if before_seq is not None else 2**62
+    rows = await conn.execute(_NEWEST, {"tenant": tenant, "thread": thread, "count": count, "before": before})
+    first = await rows.fetchone()
+    if first is None or first[0] is None:
+        return []
+    return await thread_messages(conn, tenant, thread, first[0] - 1, before - 1)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from turnlog.events.contracts import Recorded, SummaryWritten
+from turnlog.events.contracts import ForkedSummary, Recorded, SummaryWritten, ThreadForked
 from turnlog.projectors.changes import Change, DeleteThread, Row, Upsert
 from turnlog.projectors.projection import REMOVALS, Projection
 from turnlog.projectors.tables import metadata, timestamptz
@@ -32,13 +32,19 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
     first = batch[0].event
     if first.type in REMOVALS:
         return [DeleteThread((conversation_summaries,), first.tenant, first.thread)]
-    newest = {(r.event.tenant, r.event.thread): _row(r) for r in batch}
+    newest = {(r.event.tenant, r.event.thread): row for r in batch if (row := _row(r))}
     return [Upsert(conversation_summaries, COLUMNS, list(newest.values()), _UPDATE)]
 
 
-def _row(recorded: Recorded) -> Row:
-    event, data = recorded.event, recorded.event.data
-    assert isinstance(data, SummaryWritten)
+def _row(recorded: Recorded) -> Row | None:
+    event = recorded.event
+    match event.data:
+        case SummaryWritten(derivation=derivation) as data:
+            model = derivation.model
+        case ThreadForked(summary=ForkedSummary(model=model) as data):
+            pass
+        case _:
+            return None  # a fork from before the first summary
     return (
         event.tenant,
         event.thread,
@@ -46,12 +52,14 @@ def _row(recorded: Recorded) -> Row:
         data.message_count,
         data.covered_seq,
         recorded.seq,
-        data.derivation.model,
+        model,
         event.time,
     )
 
 
-SUMMARIES = Projection("summaries", 1, (conversation_summaries,), REMOVALS | {"summary_written"}, project)
+SUMMARIES = Projection(
+    "summaries", 1, (conversation_summaries,), REMOVALS | {"summary_written", "thread_forked"}, project
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow, dict_row
 
-from turnlog.events.contracts import Event, Recorded, ThreadOpened, ThreadRenamed, TurnRecorded
+from turnlog.events.contracts import Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
 from turnlog.projectors.changes import Change, DeleteThread, Upsert
 from turnlog.projectors.projection import REMOVALS, Projection
 from turnlog.projectors.tables import metadata, timestamptz
@@ -61,6 +61,11 @@ class _Activity:
         match event.data:
             case ThreadOpened(label=label) | ThreadRenamed(label=label):
                 self.label = label or self.label
+            case ThreadForked() as fork:
+                self.label = fork.label or self.label
+                self.messages += fork.message_count
+                self.user_messages += fork.user_message_count
+                self.assistant_messages += fork.assistant_message_count
             case TurnRecorded(role=role):
                 self.messages += 1
                 self.user_messages += role == "user"
@@ -89,7 +94,7 @@ THREAD_ACTIVITY = Projection(
     "thread_activity",
     1,
     (thread_activity,),
-    REMOVALS | {"thread_opened", "thread_renamed", "turn_recorded"},
+    REMOVALS | {"thread_opened", "thread_renamed", "thread_forked", "turn_recorded"},
     project,
 )
 

@@ -2,20 +2,25 @@
 
 from dataclasses import dataclass
 
+from turnlog.projectors.forks import LINEAGE
 from turnlog.projectors.writer import Connection
 
 TOPICS = 20
 
-_OVERVIEW = """
-WITH pruned AS (
+_OVERVIEW = f"""
+WITH RECURSIVE {LINEAGE},
+pruned AS (
   SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
-  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'),
+  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
+  AND type = 'turnlog.seq'),
 turns AS (
-  SELECT count(*) AS count, coalesce(max(seq), 0) AS last FROM messages
-  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq > (SELECT seq FROM pruned))
+  SELECT sum(m.count)::bigint AS count, coalesce(max(m.last), 0) AS last FROM lineage l CROSS JOIN LATERAL (
+    SELECT count(*) AS count, max(seq) AS last FROM messages
+    WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > (SELECT seq FROM pruned)
+    AND seq <= l.through_seq) m)
 SELECT pruned.seq, turns.count, turns.last, s.summary, s.seq, ARRAY(
   SELECT topic FROM memory_topics WHERE tenant = %(tenant)s AND thread_id = %(thread)s
-  ORDER BY mention_count DESC, last_seen_at DESC, topic LIMIT %(topics)s)
+  ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %(topics)s)
 FROM pruned CROSS JOIN turns
 LEFT JOIN conversation_summaries s ON s.tenant = %(tenant)s AND s.thread_id = %(thread)s"""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from turnlog.events.contracts import Recorded, TopicsTagged
+from turnlog.events.contracts import EventData, Recorded, ThreadForked, TopicsTagged
 from turnlog.projectors.changes import Change, DeleteThread, Row, Upsert
 from turnlog.projectors.projection import REMOVALS, Projection
 from turnlog.projectors.tables import metadata, timestamptz
@@ -54,17 +54,20 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
 
 def _spans(batch: Sequence[Recorded]) -> list[Row]:
     through: dict[tuple[str, str], int] = {}
-    for recorded in batch:
-        event, data = recorded.event, recorded.event.data
-        assert isinstance(data, TopicsTagged)
+    for event in (recorded.event for recorded in batch):
         place = (event.tenant, event.thread)
-        through[place] = max(through.get(place, 0), data.derivation.through_seq)
+        through[place] = max(through.get(place, 0), _through(event.data))
     return [(*place, seq) for place, seq in through.items()]
+
+
+def _through(data: EventData) -> int:
+    assert isinstance(data, TopicsTagged | ThreadForked)
+    return data.tagged_through if isinstance(data, ThreadForked) else data.derivation.through_seq
 
 
 def _rows(recorded: Recorded) -> list[Row]:
     event, data = recorded.event, recorded.event.data
-    assert isinstance(data, TopicsTagged)
+    assert isinstance(data, TopicsTagged | ThreadForked)
     return [(event.tenant, event.thread, topic, n, event.time) for topic, n in data.topics.items()]
 
 
@@ -72,14 +75,14 @@ def _add(known: Row, row: Row) -> Row:
     return (*known[:3], known[3] + row[3], max(known[4], row[4]))
 
 
-TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged"}, project)
+TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_forked"}, project)
 
 
 async def thread_topics(conn: Connection, tenant: str, thread: str, limit: int = 20) -> list[str]:
     """The topics of a thread, most mentioned first."""
     rows = await conn.execute(
         "SELECT topic FROM memory_topics WHERE tenant = %s AND thread_id = %s "
-        "ORDER BY mention_count DESC, last_seen_at DESC, topic LIMIT %s",
+        'ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %s',
         (tenant, thread, limit),
     )
     return [topic for (topic,) in await rows.fetchall()]

@@ -13,8 +13,9 @@ from samples import turn
 from turnlog.agent.settings import Settings
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import Runtime, opened
+from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
-from turnlog.events.subjects import STREAM
+from turnlog.events.subjects import STREAM, publish_subject
 
 _TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
 
@@ -64,6 +65,15 @@ class Stage:
 
     async def events(self, thread: str = "t") -> list[Event]:
         return [found.event async for found in self.runtime.log.read_thread("default", thread)]
+
+    async def twice(self, one: Event) -> None:
+        """The same event under another message id, as a retry after the deduplication window."""
+        subject = publish_subject(one.tenant, one.thread, one.type)
+        await self.runtime.log.nc.jetstream().publish(subject, encode(one))
+
+    async def bad(self, kind: str, thread: str = "t") -> None:
+        """An event of this type that nobody can decode."""
+        await self.runtime.log.nc.jetstream().publish(publish_subject("default", thread, kind), b"{")
 
     async def rest(self, durable: str = "memory") -> None:
         """Until the consumer has done all that was delivered to it and everything is projected."""

@@ -30,7 +30,9 @@ class ContextInput:
     messages: what the conversation state holds, after pruning. pruned_through_seq: turns up to it were pruned
     (0: none), so that tier 1 stands for them even when the rest fits. window: tokens, 0 infers it.
     as_of_seq: leave out later turns. topics: most important first. tools: OpenAI tool schemas.
-    recalled_chunks, memories: ids of what else the prompt was given, for the receipt.
+    recalled_chunks, memories: ids of what else the prompt was given, for the receipt. reserved: tokens of messages
+    that the caller adds. relevant: sequences of turns worth keeping, best first: when not everything fits, they
+    come first in tier 2 (C8). budget: tokens, as a receipt says; None computes them.
     """
 
     messages: Sequence[Message]
@@ -45,3 +47,6 @@ class ContextInput:
     settings: ContextSettings = ContextSettings()
     recalled_chunks: tuple[str, ...] = ()
     memories: tuple[str, ...] = ()
+    reserved: int = 0
+    relevant: Sequence[int] = ()
+    budget: int | None = None

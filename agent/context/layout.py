@@ -68,8 +68,17 @@ def tiered(build: Build, units: list[Unit]) -> Layout:
         shrunk = shrink(units[index], room, build.unchanged, build.counter)
     pin = None if index is None else Pin(index, shrunk.shown.tokens if shrunk else full[index])
     shares = _shares(build, share_one, share_two, head, pin)
-    selection = select(Weights(full, lean, [len(u.messages) for u in units]), shares, pin)
+    weights = Weights(full, lean, [len(u.messages) for u in units])
+    selection = select(weights, shares, pin, _relevant(units, build.given.relevant))
     return _lay_out(build, units, selection, shares, head, limit_one, pin, shrunk)
+
+
+def _relevant(units: Sequence[Unit], seqs: Sequence[int]) -> list[int]:
+    """The units that hold these turns, in the order of the turns."""
+    if not seqs:
+        return []
+    of = {message.seq: index for index, unit in enumerate(units) for message in unit.messages}
+    return list(dict.fromkeys(of[seq] for seq in seqs if seq in of))
 
 
 def _shares(build: Build, one: int, two: int, head: Digest | None, pin: Pin | None) -> Shares:

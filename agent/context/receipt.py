@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from turnlog.agent.context.pin import Item
 from turnlog.agent.context.turns import Remark
 from turnlog.agent.context.wire import Wire
-from turnlog.events.contracts import AnswerReceipt, ReceiptTier
+from turnlog.events.contracts import AnswerReceipt, ReceiptSettings, ReceiptTier
 
 TierName = Literal["all", "1", "2", "3"]
 
@@ -46,6 +46,7 @@ class ContextReceipt:
     altered: tuple[Remark, ...]
     recalled_chunks: tuple[str, ...]
     memories: tuple[str, ...]
+    relevant: tuple[int, ...]
     context_hash: str
 
 
@@ -91,6 +92,8 @@ def answer_receipt(
     request_id: UUID,
     turn_id: UUID,
     answer_ids: tuple[UUID, ...],
+    system_prompt: str,
+    settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
     """The event for the log; recalled_chunks: those the tool loop fetched after the context was built."""
@@ -107,6 +110,9 @@ def answer_receipt(
         memories=receipt.memories,
         dropped_seqs=tuple(sorted({remark.seq for remark in receipt.dropped})),
         context_hash=receipt.context_hash,
+        system_prompt=system_prompt,
+        settings=settings,
+        relevant=receipt.relevant,
     )
 
 

@@ -8,7 +8,7 @@ from turnlog.agent.context.pin import show
 from turnlog.agent.context.receipt import Context, ContextReceipt, context_hash, receipt_tier
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
 from turnlog.agent.context.turns import Form, Turns, group
-from turnlog.agent.context.window import Budget, budget_for
+from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.projectors.message import Message
 
@@ -37,9 +37,11 @@ def _system(prompt: str) -> list[Wire]:
 
 
 def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
+    if given.budget is not None:
+        return Budget(given.window or window_for(given.model), 0, 0, 0, 0, given.budget)
     frame = counter.wire({"role": "system", "content": ""}) if system else 0
     prompt = frame + counter.cached_text(given.system_prompt) + REPLY_PRIMING
-    return budget_for(given.model, given.window, prompt, counter.tools(given.tools))
+    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + given.reserved)
 
 
 def _visible(given: ContextInput) -> list[Message]:
@@ -66,6 +68,7 @@ def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, t
         altered=tuple(sorted(turns.altered + layout.altered)),
         recalled_chunks=given.recalled_chunks,
         memories=given.memories,
+        relevant=tuple(given.relevant),
         context_hash=context_hash(messages),
     )
     return Context(messages, budget.budget, budget.window, tiers, receipt)

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.models.errors import ModelError, ModelUnavailable
 from turnlog.agent.models.factory import Models
+from turnlog.agent.plain import content_text
+from turnlog.agent.recall.episodes import relevant_turns
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.threads import thread_context
+from turnlog.agent.threads import receipt_settings, thread_context
 from turnlog.agent.transcripts import Transcripts
 from turnlog.consumers.answering.loop import Answer, Round, answer
 from turnlog.consumers.answering.once import alone, failure_part, outcome
@@ -83,7 +85,7 @@ class AgentConsumer:
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have let go of the request meanwhile; JetStream itself refuses a second answer for a while only.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
-            await self._append(_events(request, data, context, made))
+            await self._append(self._events(request, data, context, made))
         await progress.tell("end")
 
     async def _append(self, events: list[Event]) -> None:
@@ -106,8 +108,40 @@ class AgentConsumer:
             model=data.model or self._models.chat.model,
             system_prompt=data.system_prompt,
             tools=[SCHEMA],
-            through_seq=seq,
+            log=self._runtime.log,
+            as_of_seq=seq,
+            relevant=await self._relevant(conn, request, data),
         )
+
+    async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> list[int]:
+        """Older turns that the question is about, best first (C8); none unless MEMORY_HYBRID_EPISODES asks for them."""
+        settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
+        if not settings.hybrid_episodes:
+            return []
+        asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
+        if asked is None:
+            return []
+        count, recent = settings.hybrid_episodes, settings.full_recent_count
+        query = content_text(asked.content)
+        return await relevant_turns(conn, self._recall, scope, query, count, recent, asked.seq)
+
+    def _events(self, request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
+        settings = self._runtime.settings
+        turns = [event for number, one in enumerate(made.rounds) for event in _round_events(request, number, one, made)]
+        receipt = answer_receipt(
+            context.receipt,
+            request_id=request.id,
+            turn_id=data.turn_id,
+            answer_ids=tuple(event.id for event in turns),
+            system_prompt=settings.system_prompt if data.system_prompt is None else data.system_prompt,
+            settings=receipt_settings(settings),
+            recalled_chunks=made.chunks,
+        )
+        usages = [
+            _event(request, f"usage-{number}", one.completion.usage.metered("answer", NAME))
+            for number, one in enumerate(made.rounds)
+        ]
+        return [*turns, _event(request, "receipt", receipt), *usages]
 
     async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
         """A model that is away is tried again, TRIES times; all else ends it. Either way it is on the log."""
@@ -127,24 +161,9 @@ class AgentConsumer:
 
 
 def _first_shown(context: Context, seq: int) -> int:
-    """Recall leaves out what the window shows: turns from the first one that is shown."""
-    return min((item.seq for tier in context.tiers for item in tier.items if item.seq), default=seq)
-
-
-def _events(request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
-    turns = [event for number, one in enumerate(made.rounds) for event in _round_events(request, number, one, made)]
-    receipt = answer_receipt(
-        context.receipt,
-        request_id=request.id,
-        turn_id=data.turn_id,
-        answer_ids=tuple(event.id for event in turns),
-        recalled_chunks=made.chunks,
-    )
-    usages = [
-        _event(request, f"usage-{number}", one.completion.usage.metered("answer", NAME))
-        for number, one in enumerate(made.rounds)
-    ]
-    return [*turns, _event(request, "receipt", receipt), *usages]
+    """Recall leaves out what the window shows: turns from the first one that is shown for being new."""
+    seqs = {item.seq for tier in context.tiers for item in tier.items if item.seq}
+    return min(seqs.difference(context.receipt.relevant), default=seq)
 
 
 def _round_events(request: Event, number: int, one: Round, made: Answer) -> list[Event]:

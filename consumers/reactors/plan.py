@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from turnlog.agent.context.turns import group
+from turnlog.agent.context.cuts import cuts
 from turnlog.agent.settings import Settings
 from turnlog.projectors.message import Message
 
@@ -56,22 +55,11 @@ def prune_through(messages: Sequence[Message], limit: int) -> int | None:
     if len(messages) <= limit:
         return None
     wanted = len(messages) - limit + PRUNE_BUFFER
-    cuts = _cuts(messages)
-    later = [at for at in cuts if wanted <= at <= len(messages) - KEPT]
-    earlier = [at for at in cuts if at < wanted]
+    possible = cuts(messages)
+    later = [at for at in possible if wanted <= at <= len(messages) - KEPT]
+    earlier = [at for at in possible if at < wanted]
     count = later[0] if later else earlier[-1] if earlier else 0
     return messages[count - 1].seq if count else None
-
-
-def _cuts(messages: Sequence[Message]) -> list[int]:
-    """How many of the oldest messages can go, ascending, so that no call is parted from a result."""
-    place = {message.seq: at for at, message in enumerate(messages)}
-    end = list(range(len(messages)))
-    for unit in group(messages).units:
-        at = [place[message.seq] for message in unit.messages]
-        end[min(at)] = max(at)
-    reach = accumulate(end, max)
-    return [at + 1 for at, farthest in enumerate(reach) if farthest <= at]
 
 
 def _summarise_through(facts: Facts, settings: Settings) -> int | None:

@@ -1,6 +1,7 @@
 """Whatever a thread holds, the context is valid, within budget, in order and loses nothing silently."""
 
 import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 
 from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_context, counter_for
 from turnlog.agent.context.condense import condense
+from turnlog.agent.context.selection import OVER_BUDGET
 from turnlog.agent.context.validate import validate_openai_messages
 from turnlog.agent.context.wire import WireOptions, body
 from turnlog.projectors.message import Message
@@ -66,6 +68,7 @@ inputs = st.builds(
     topics=st.lists(st.text(max_size=12), max_size=6),
     pruned_through_seq=st.sampled_from([0, 1]),
     window=st.sampled_from([300, 600, 1_500, 4_000, 20_000]),
+    relevant=st.lists(st.integers(0, 35), max_size=8),
     settings=st.builds(
         ContextSettings,
         full_recent_count=st.integers(1, 12),
@@ -132,6 +135,28 @@ def test_building_changes_nothing_and_repeats_exactly(given: ContextInput) -> No
     first, second = build_context(given), build_context(given)
     assert given.messages == before
     assert first == second
+
+
+@thorough
+@given(inputs)
+def test_relevant_turns_change_only_the_middle(given: ContextInput) -> None:
+    plain, built = build_context(replace(given, relevant=())), build_context(given)
+    tiers, others = ({tier.tier: tier for tier in one.tiers} for one in (plain, built))
+    assert tiers.keys() == others.keys()
+    assert [tiers[name] for name in tiers if name != "2"] == [others[name] for name in tiers if name != "2"]
+    if not set(given.relevant) & {m.seq for m in given.messages}:
+        assert plain.messages == built.messages
+
+
+@thorough
+@given(inputs)
+def test_a_relevant_turn_that_finds_no_room_takes_none(given: ContextInput) -> None:
+    built = build_context(replace(given, relevant=given.relevant[:1]))
+    places = {tier.tier: {item.seq for item in tier.items} for tier in built.tiers}
+    dropped = {remark.seq for remark in built.receipt.dropped if remark.reason == OVER_BUDGET}
+    if "2" in places and dropped.intersection(given.relevant[:1]):
+        plain = build_context(replace(given, relevant=()))
+        assert plain.messages == built.messages  # it found no room, and so it takes none
 
 
 @thorough

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from context_messages import assistant, chat, image, text, thinking, tool, tool_use, user
+from context_messages import assistant, chat, image, text, thinking, tool, tool_use, turn, user
 
 from turnlog.agent.context import (
     Context,
@@ -22,6 +22,7 @@ from turnlog.agent.context import (
 from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.digest import digest, digest_text
 from turnlog.agent.context.validate import validate_openai_messages
+from turnlog.events.contracts import ReceiptSettings
 from turnlog.projectors.message import Message
 
 COUNTER = counter_for("gpt-4o")
@@ -287,6 +288,14 @@ def test_the_same_input_always_gives_the_same_hash() -> None:
     assert build_context(other).receipt.context_hash != build_context(given).receipt.context_hash
 
 
+def test_a_recorded_budget_takes_the_place_of_the_computed_one() -> None:
+    tools = [{"type": "function", "function": {"name": "recall_memory", "parameters": {"type": "object"}}}]
+    given = ContextInput(messages=chat(100), model="gpt-4o", window=6_000, tools=tools)
+    then = build_context(given)
+    again = build_context(replace(given, tools=(), budget=then.budget))
+    assert again.receipt == then.receipt
+
+
 def test_a_past_context_is_rebuilt_from_the_longer_thread() -> None:
     messages = chat(100)
     then = build_context(ContextInput(messages=messages[:150], model="gpt-4o", window=6_000))
@@ -303,6 +312,8 @@ def test_the_receipt_becomes_the_event_of_the_log() -> None:
         request_id=request_id,
         turn_id=turn_id,
         answer_ids=(answer_id,),
+        system_prompt="s",
+        settings=ReceiptSettings(full_recent_count=10, condensed_tool_max=200, keep_thinking=True, enable_summary=True),
         recalled_chunks=("k2", "k1"),
     )
     assert event.tiers == built.receipt.tiers
@@ -315,3 +326,12 @@ def test_a_context_is_one_json_document() -> None:
     document = json.loads(json.dumps(context(chat(100), window=6_000, summary=SUMMARY).as_json()))
     assert document.keys() == {"budget", "window", "tiers", "messages", "receipt"}
     assert document["tiers"][0].keys() >= {"tier", "tokens", "items"}
+
+
+def test_a_question_that_borrows_from_the_middle_is_not_also_said_to_be_dropped() -> None:
+    older = [user(""), user(""), user(""), assistant("", "a", "b"), user("")]
+    messages = [*older, user("x " * 56), turn("system", "y " * 55), tool(None, "z " * 6)]
+    built = context(messages, window=300, settings=ContextSettings(3, 0, share_unused=False))
+    shown = {item.seq for one in built.tiers for item in one.items}
+    assert messages[5].seq in shown
+    assert not shown & {remark.seq for remark in built.receipt.dropped}

@@ -1,0 +1,98 @@
+"""Receipts of answers (C10): those of a thread, and the context of any of them built again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.context import Context
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads import thread_context
+from turnlog.events.contracts import AnswerReceipt, Recorded
+from turnlog.events.log import Log
+from turnlog.projectors.forks import parents
+from turnlog.projectors.projection import REMOVALS
+from turnlog.projectors.writer import Connection
+
+Received = tuple[Recorded, AnswerReceipt]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A context of the past. receipt: what was recorded of it, if an answer was made there.
+
+    matches: the context is what the model got then, by its hash; None where there is nothing to compare.
+    """
+
+    context: Context
+    receipt: AnswerReceipt | None
+    matches: bool | None
+
+
+async def rebuilt(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    as_of_seq: int,
+    *,
+    query: str | None = None,
+    window: int | None = None,
+    relevant: Sequence[int] | None = None,
+) -> Rebuilt:
+    """The context as of a sequence, with the model, window, prompt and settings of the answer made there, if any.
+
+    window and relevant override what was recorded, query is put at the end: then nothing is compared. Receipts of v1
+    name no prompt and no settings: today's are used. Raises NotFound, WindowTooSmall, as thread_context.
+    """
+    receipt = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    recorded = receipt.relevant if receipt else ()
+    context = await thread_context(
+        conn,
+        _as_then(settings, receipt),
+        tenant,
+        thread,
+        query=query,
+        window=receipt.window if receipt and window is None else window,
+        budget=receipt.budget if receipt and window is None else None,
+        log=log,
+        as_of_seq=as_of_seq,
+        relevant=recorded if relevant is None else relevant,
+    )
+    if receipt is None or (query, window, relevant) != (None, None, None):
+        return Rebuilt(context, receipt, None)
+    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash)
+
+
+async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
+    """Every receipt of a thread in order, those of a fork's shared past first. Raises InvalidEvent."""
+    found: list[Received] = []
+    for owner, through in await parents(conn, tenant, thread):
+        found += [one for one in await _of(log, tenant, owner) if one[1].as_of_seq <= through]
+    return found + await _of(log, tenant, thread)
+
+
+async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> AnswerReceipt | None:
+    """The receipt of the answer made as of a sequence; of several, the newest."""
+    owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
+    found = await _of(log, tenant, owner, as_of_seq)
+    return next((receipt for _, receipt in reversed(found) if receipt.as_of_seq == as_of_seq), None)
+
+
+async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
+    """Those that a thread's own events hold, since it was last deleted."""
+    found: list[Received] = []
+    async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
+        if isinstance(recorded.event.data, AnswerReceipt):
+            found.append((recorded, recorded.event.data))
+        else:
+            found = []
+    return found
+
+
+def _as_then(settings: Settings, receipt: AnswerReceipt | None) -> Settings:
+    """Today's settings with those that the receipt keeps."""
+    if receipt is None:
+        return settings
+    then = {} if receipt.settings is None else receipt.settings.model_dump()
+    prompt = {} if receipt.system_prompt is None else {"system_prompt": receipt.system_prompt}
+    return settings.model_copy(update={"model": receipt.model, **prompt, **then})

@@ -1,0 +1,332 @@
+"""A fork begins with another thread's turns without a copy of them; from there both go their own way (C10)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from samples import MAY_8, derivation, event, turn
+from spec import Spec, seq
+from stage import MemoryServer, Play, Stage, player
+
+from turnlog.agent.forking import CutInACall, Forked, ThreadExists, fork
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.receipts import rebuilt, receipts
+from turnlog.agent.threads import thread_context
+from turnlog.agent.transcripts import Transcripts
+from turnlog.consumers.conversing import Conversation, talk
+from turnlog.events.contracts import (
+    ForkedSummary,
+    HistoryPruned,
+    SummaryWritten,
+    ThreadDeleted,
+    ThreadForked,
+    ToolCall,
+    TopicsTagged,
+)
+from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.projectors.checkpoints import CHECKPOINTS, thread_state
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.messages import MESSAGES, message_by_event, thread_messages
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.replay import rebuild_thread
+from turnlog.projectors.summaries import SUMMARIES
+from turnlog.projectors.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.thread_lookup import thread_overview
+from turnlog.projectors.topics import TOPICS
+from turnlog.projectors.verify import verify
+from turnlog.projectors.writer import Connection
+
+ROLES = ("projectors", "reactors", "agent")
+FORK = ThreadForked(
+    parent="t",
+    at_seq=20,
+    label="What if",
+    message_count=7,
+    user_message_count=4,
+    assistant_message_count=3,
+    summary=ForkedSummary(summary="Ann plans.", message_count=5, covered_seq=10, model="m"),
+    topics={"essay": 3},
+    tagged_through=15,
+    pruned_through=10,
+)
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 5.0}
+    return player(nats_url, database_url, ROLES, **given)
+
+
+async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t", **more: Any) -> Forked:
+    await stage.runtime.settle()
+    async with stage.runtime.pool.connection() as conn:
+        made = await fork(conn, stage.runtime.log, "default", parent, at, new, **more)
+    await stage.runtime.settle()
+    return made
+
+
+async def said(stage: Stage, thread: str = "f") -> list[Any]:
+    async with stage.runtime.pool.connection() as conn:
+        return [message.content for message in await thread_messages(conn, "default", thread)]
+
+
+async def ask(stage: Stage, text: str, thread: str) -> str:
+    answer = await talk(stage.runtime, Conversation("default", thread), text, lambda piece: None)
+    return str(answer["answer"])
+
+
+async def equal_to_a_rebuild(stage: Stage) -> None:
+    for projection in PROJECTIONS:
+        found = await verify(stage.runtime.log, stage.runtime.database_url, projection)
+        assert found.differences == (), projection.name
+
+
+async def test_a_fork_is_a_row_of_the_list_with_the_counts_of_its_past(db: Connection) -> None:
+    spec = Spec(db, THREAD_ACTIVITY).given(event(FORK, "f", user="ann")).when(turn("on we go", thread="f", minutes=1))
+    await spec.then(
+        "SELECT label, user_id, message_count, user_message_count, assistant_message_count, created_at "
+        "FROM thread_activity",
+        [("What if", "ann", 8, 5, 3, MAY_8)],
+    )
+
+
+async def test_a_fork_begins_with_the_summary_and_the_topics_of_its_past(db: Connection) -> None:
+    bare = ThreadForked(parent="t", at_seq=5)
+    await (
+        Spec(db, SUMMARIES)
+        .given(event(FORK, "f"), event(bare, "g"))
+        .then(
+            "SELECT thread_id, summary, message_count, covered_seq, seq, model FROM conversation_summaries",
+            [("f", "Ann plans.", 5, 10, seq(1), "m")],
+        )
+    )
+    tagged = TopicsTagged(topics={"essay": 1}, derivation=derivation(16, 30))
+    spec = Spec(db, TOPICS).given(event(FORK, "f"), event(bare, "g")).when(event(tagged, "f"))
+    await spec.then("SELECT thread_id, topic, mention_count FROM memory_topics", [("f", "essay", 4)])
+    spec = Spec(db, TOPICS).given(event(FORK, "f"))
+    await spec.then("SELECT thread_id, through_seq FROM memory_tagged", [("f", 15)])
+
+
+async def test_a_fork_begins_pruned_as_its_past_was(db: Connection) -> None:
+    spec = Spec(db, CHECKPOINTS).given(event(FORK, "f"), event(ThreadForked(parent="t", at_seq=5), "g"))
+    await spec.then("SELECT thread_id, convert_from(blob, 'UTF8') FROM checkpoint_blobs", [("f", "10")])
+
+
+async def test_the_first_fork_of_a_thread_counts_and_goes_with_the_thread(db: Connection) -> None:
+    rows = "SELECT thread_id, parent_id, at_seq FROM thread_forks"
+    spec = Spec(db, MESSAGES).given(event(FORK, "f"), turn(thread="f"), event(ThreadForked(parent="u", at_seq=9), "f"))
+    await spec.then(rows, [("f", "t", 20)])
+    await spec.when(event(ThreadDeleted(), "f")).then(rows, [])
+
+
+async def test_forks_in_a_circle_end(db: Connection) -> None:
+    """No turnlog writes such events; a foreign producer may."""
+    circle = [event(ThreadForked(parent=b, at_seq=at), a) for a, b, at in (("a", "b", 50), ("b", "a", 30))]
+    spec = Spec(db, MESSAGES).given(*circle, event(ThreadForked(parent="c", at_seq=1), "c"))
+    spec = spec.when(turn("one", thread="a"), turn("two", thread="b"), turn("three", thread="c"))
+    await spec.then("SELECT count(*) FROM thread_forks", [(3,)])
+    assert [m.content for m in await thread_messages(db, "default", "a")] == ["one", "two"]
+    assert [m.content for m in await thread_messages(db, "default", "c")] == ["three"]
+
+
+async def test_a_fork_has_the_past_of_its_parent_and_its_own_turns_and_no_copy(play: Play) -> None:
+    async with play("projectors") as stage:
+        seqs = await stage.say(1, 6)
+        made = await forked(stage, seqs[3], label="What if")
+        await stage.say(7, 8)
+        own = turn("another way", thread="f", minutes=9)
+        await stage.runtime.log.append(own)
+        await stage.runtime.settle()
+        assert (made.parent, made.at_seq, made.message_count) == ("t", seqs[3], 4)
+        assert await said(stage) == ["message 1", "message 2", "message 3", "message 4", "another way"]
+        assert await said(stage, "t") == [f"message {n}" for n in range(1, 9)]
+        assert await stage.rows("SELECT count(*) FROM messages") == [(9,)]
+        async with stage.runtime.pool.connection() as conn:
+            first, *_ = await thread_messages(conn, "default", "t")
+            assert await message_by_event(conn, "default", "f", first.event_id) == first
+            assert (await message_by_event(conn, "default", "f", own.id)) is not None
+            assert await message_by_event(conn, "default", "t", own.id) is None
+            now, state = await thread_overview(conn, "default", "f"), await thread_state(conn, "default", "f")
+        assert (now.count, state.message_count) == (5, 5)
+        await equal_to_a_rebuild(stage)
+
+
+async def test_forks_of_forks_go_back_to_the_first_thread(play: Play) -> None:
+    async with play("projectors") as stage:
+        first = await stage.say(1, 4)
+        await forked(stage, first[1], "f")
+        second = await stage.say(5, 8, "f")
+        await forked(stage, second[1], "g", "f")
+        await stage.say(9, 9, "g")
+        early = await forked(stage, first[0], "h", "g")
+        between = await forked(stage, second[0] - 1, "i", "f")
+        await stage.say(10, 10, "h")
+        await stage.runtime.settle()
+        assert await said(stage, "g") == [f"message {n}" for n in (1, 2, 5, 6, 9)]
+        assert await said(stage, "h") == ["message 1", "message 10"]
+        assert (early.parent, between.parent, between.at_seq) == ("t", "f", second[0] - 1)
+        assert await said(stage, "i") == ["message 1", "message 2"]
+        await equal_to_a_rebuild(stage)
+        for projection in (one for one in PROJECTIONS if one.per_thread):
+            await rebuild_thread(stage.runtime.log, stage.runtime.database_url, projection, "default", "g")
+        assert await said(stage, "g") == [f"message {n}" for n in (1, 2, 5, 6, 9)]
+        await equal_to_a_rebuild(stage)
+
+
+async def test_a_deleted_parent_takes_its_turns_along_and_leaves_the_summary_and_what_the_fork_said(play: Play) -> None:
+    async with play("projectors") as stage:
+        seqs = await stage.say(1, 4)
+        await stage.runtime.log.append(event(summary("They met.", seqs[1])))
+        await forked(stage, seqs[3] + 1)
+        await stage.say(5, 6, "f")
+        await stage.runtime.settle()
+        kept = Transcripts()
+        async with stage.runtime.pool.connection() as conn:
+            before = await kept.state(conn, "default", "f", await thread_overview(conn, "default", "f"))
+            await stage.runtime.log.append(event(ThreadDeleted()))
+            await stage.say(7, 7)
+            await stage.runtime.settle()
+            now = await thread_overview(conn, "default", "f")
+            after = await kept.state(conn, "default", "f", now)
+        assert len(before) == 6
+        assert [m.content for m in after] == ["message 5", "message 6"]
+        assert now.summary == "They met."
+        with pytest.raises(NotFound, match="was deleted at sequence"):
+            await forked(stage, seqs[1], "g")
+        await equal_to_a_rebuild(stage)
+
+
+async def test_what_cannot_be_forked_is_said_and_nothing_is_stored(play: Play) -> None:
+    call = ToolCall(id="call_1", name="calendar", arguments="{}")
+    async with play("projectors") as stage:
+        log = stage.runtime.log
+        await log.append(turn(thread="other"))
+        first, *_ = await stage.say(1, 2)
+        calling = turn("looking", "assistant", tool_calls=(call,))
+        asked, told = await log.append_many([calling, turn("8 May", "tool", tool_call_id="call_1")])
+        [last] = await stage.say(3, 3)
+        head = await log.head()
+        with pytest.raises(NotFound, match="there is no thread 'nowhere'"):
+            await forked(stage, first, parent="nowhere")
+        with pytest.raises(NotFound, match=f"reaches from sequence {first} to {last}; 1 is before"):
+            await forked(stage, 1)
+        with pytest.raises(NotFound, match=f"ends at sequence {last}; 99 has not happened"):
+            await forked(stage, 99)
+        with pytest.raises(CutInACall, match=f"fork at {first + 1} or {told.seq}"):
+            await forked(stage, asked.seq)
+        for taken in ("t", "other"):
+            with pytest.raises(ThreadExists, match=f"there is, or was, a thread '{taken}'"):
+                await forked(stage, last, taken)
+        with pytest.raises(InvalidToken):
+            await forked(stage, last, "x" * 600)
+        assert await log.head() == head
+        assert (await forked(stage, told.seq)).message_count == 4
+
+
+async def test_a_fork_from_before_a_pruning_is_not_pruned_and_one_from_after_is(play: Play) -> None:
+    async with play("projectors") as stage:
+        seqs = await stage.say(1, 6)
+        await stage.runtime.log.append(event(HistoryPruned(through_seq=seqs[3], removed=4, remaining=2)))
+        await stage.say(7, 7)
+        await forked(stage, seqs[5], "before")
+        await forked(stage, seqs[5] + 1, "after")
+        async with stage.runtime.pool.connection() as conn:
+            before, after = [await thread_overview(conn, "default", name) for name in ("before", "after")]
+        assert (before.count, after.count, after.pruned_through) == (6, 2, seqs[3])
+
+
+async def test_parent_and_fork_are_asked_and_remember_each_for_itself(play: Play, model: MemoryServer) -> None:
+    """Real roles: the fork is answered with the shared past, both summarise on, and every receipt can be rebuilt."""
+    async with play(context_window=2_500, max_messages_per_thread=40) as stage:
+        await stage.runtime.log.append(turn("I ran a marathon in Lisbon."))
+        seqs = await stage.say(1, 38, length=20)
+        await stage.rest()
+        await ask(stage, "parent, before?", "t")
+        await stage.rest()
+        head = await stage.runtime.log.thread_head("default", "t")
+        await forked(stage, head)
+        parent = await stage.events("t")
+        model.said["summary"] = "They cancelled it."
+        assert await ask(stage, "fork, now?", "f") == "echo: fork, now?"
+        shown = [m["content"] for m in model.asked("answer")[-1]["messages"]]
+        assert any("message 38" in text for text in shown)
+        assert "They planned a trip." in shown[1]
+        await stage.say(39, 64, "f", length=20)
+        await stage.rest()
+        await ask(stage, "fork, later?", "f")
+        await stage.rest()
+        assert await stage.events("t") == parent
+        model.said["summary"] = "They went."
+        await stage.say(65, 90, "t", length=20)
+        await stage.rest()
+        async with stage.runtime.pool.connection() as conn:
+            mine, theirs = [await thread_overview(conn, "default", name) for name in ("f", "t")]
+            assert mine.summary is not None
+            assert theirs.summary is not None
+            assert "They cancelled it." in mine.summary
+            assert "They went." not in mine.summary
+            assert "They went." in theirs.summary
+            assert "They cancelled it." not in theirs.summary
+            assert mine.pruned_through > seqs[0]
+            assert len(await stage.all("history_pruned", "f")) > 0
+            found = await receipts(conn, stage.runtime.log, "default", "f")
+            assert [one[0].event.thread for one in found] == ["t", "f", "f"]
+            for _, receipt in found:
+                built = await rebuilt(
+                    conn, stage.runtime.log, stage.runtime.settings, "default", "f", receipt.as_of_seq
+                )
+                assert built.matches, receipt.as_of_seq
+        await equal_to_a_rebuild(stage)
+
+
+async def test_recall_in_a_fork_finds_the_shared_past_and_nothing_that_the_parent_said_later(play: Play) -> None:
+    async with play("projectors") as stage:
+        log = stage.runtime.log
+        await log.append_many([turn("I ran a marathon in Lisbon."), turn("The marathon was hot.")])
+        at = await log.head()
+        await log.append_many([turn("The second marathon was in Oslo."), turn("I ran a marathon in Lisbon.")])
+        await forked(stage, at)
+        await log.append(turn("No marathon for me.", thread="f"))
+        await stage.runtime.settle()
+        async with stage.runtime.pool.connection() as conn:
+            recall = Recall(None)
+            mine = await recall.search(conn, Scope("default", "f"), "marathon", 9)
+            theirs = await recall.search(conn, Scope("default", "t"), "marathon", 9)
+    assert {(one.thread, one.seq) for one in mine} == {("t", 1), ("t", 2), ("f", at + 4)}
+    assert {one.seq for one in theirs} == {1, 2, 3, 4}
+
+
+async def test_the_past_of_a_fork_reaches_across_the_boundary(play: Play) -> None:
+    async with play("projectors") as stage:
+        seqs = await stage.say(1, 4)
+        await stage.runtime.log.append(event(summary("Early.", seqs[1])))
+        await stage.say(5, 6)
+        made = await forked(stage, seqs[3] + 1)
+        await stage.runtime.log.append(event(summary("Late.", seqs[3])))
+        own = await stage.say(7, 8, "f")
+        await stage.runtime.settle()
+        texts = {}
+        async with stage.runtime.pool.connection() as conn:
+            for at in (seqs[2], seqs[3] + 1, made.seq - 1, made.seq, own[0], own[1]):
+                found = await thread_context(
+                    conn, stage.runtime.settings, "default", "f", log=stage.runtime.log, as_of_seq=at
+                )
+                texts[at] = [m["content"].removeprefix("message ") for m in found.messages[1:]]
+            shared = await thread_context(
+                conn, stage.runtime.settings, "default", "t", log=stage.runtime.log, as_of_seq=seqs[2]
+            )
+    past = ["1", "2", "3", "4"]
+    assert texts[seqs[2]] == ["1", "2", "3"] == [m["content"].removeprefix("message ") for m in shared.messages[1:]]
+    assert texts[seqs[3] + 1] == texts[made.seq - 1] == texts[made.seq] == past
+    assert (texts[own[0]], texts[own[1]]) == ([*past, "7"], [*past, "7", "8"])
+
+
+def summary(text: str, through: int) -> SummaryWritten:
+    made = derivation(1, through)
+    return SummaryWritten(summary=text, message_count=2, covered_seq=through, derivation=made)

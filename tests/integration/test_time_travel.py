@@ -1,0 +1,245 @@
+"""Any past moment of a thread as the model saw it: every receipt of a conversation is built again and compared."""
+
+import asyncio
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from places import eventually
+from samples import derivation, event, turn
+from stage import MemoryServer, Play, Stage, player
+
+from turnlog.agent.context import answer_receipt
+from turnlog.agent.importers import Rejected, Skipped, events, read
+from turnlog.agent.past import past_state
+from turnlog.agent.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads import receipt_settings, thread_context
+from turnlog.consumers.conversing import Conversation, talk
+from turnlog.events.contracts import Event, HistoryPruned, SummaryWritten, ThreadDeleted, TopicsTagged
+from turnlog.events.errors import NotFound
+from turnlog.projectors.rebuild import rebuild_several
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.thread_lookup import thread_overview
+
+ROLES = ("projectors", "reactors", "agent")
+SMALL = {"context_window": 3_000, "max_messages_per_thread": 60, "full_recent_count": 6, "condensed_tool_max": 60}
+OTHER = Settings(
+    model="gpt-4o",
+    system_prompt="Another prompt.",
+    context_window=900,
+    full_recent_count=2,
+    condensed_tool_max=7,
+    keep_thinking=False,
+    enable_summary=False,
+)
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 5.0}
+    return player(nats_url, database_url, ROLES, **given)
+
+
+def sample_events() -> list[Event]:
+    made = events(read(load_sample(), "jsonl"), "default")
+    return [one for one in made if not isinstance(one, Rejected | Skipped)]
+
+
+async def ask(stage: Stage, text: str, thread: str = THREAD) -> str:
+    answer = await talk(stage.runtime, Conversation("default", thread, USER), text, lambda piece: None)
+    return str(answer["answer"])
+
+
+async def converse(stage: Stage, model: MemoryServer) -> None:
+    """The sample comes in slices, with a question after each, and in the middle two at once."""
+    told, questions = sample_events(), [question.question for question in load_questions()]
+    for number, start in enumerate(range(0, len(told), 30)):
+        await stage.runtime.log.append_many(told[start : start + 30])
+        model.said["summary"] = f"Part {number} of the advice: deadlines and essays. " * 4
+        model.said["topics"] = f'{{"essay": 2, "topic {number % 4}": 1, "申请": 1}}'
+        if number % 2:  # now the memory reactor is ahead of the question, now at work beside it
+            await stage.rest()
+        await ask(stage, questions[number % len(questions)])
+    await two_at_once(stage, model)
+
+
+async def two_at_once(stage: Stage, model: MemoryServer) -> None:
+    """The second question is on the log before the first is looked at."""
+    model.reply("busy elsewhere", delay=1.0)
+    before = len(model.asked("answer"))
+    blocking = asyncio.create_task(ask(stage, "wait"))
+    await eventually(lambda: was_asked(model, before + 1))
+    both = [asyncio.create_task(ask(stage, text)) for text in ("first?", "second?")]
+    await asyncio.gather(blocking, *both)
+    await stage.rest()
+
+
+async def was_asked(model: MemoryServer, times: int) -> bool:
+    return len(model.asked("answer")) >= times
+
+
+async def all_receipts(stage: Stage, thread: str = THREAD) -> list[Received]:
+    async with stage.runtime.pool.connection() as conn:
+        return await receipts(conn, stage.runtime.log, "default", thread)
+
+
+async def again(stage: Stage, settings: Settings, seq: int, thread: str = THREAD) -> Rebuilt:
+    async with stage.runtime.pool.connection() as conn:
+        return await rebuilt(conn, stage.runtime.log, settings, "default", thread, seq)
+
+
+async def check_all(stage: Stage, settings: Settings, found: list[Received], thread: str = THREAD) -> None:
+    for _, receipt in found:
+        built = await again(stage, settings, receipt.as_of_seq, thread)
+        assert built.receipt == receipt
+        assert built.matches, f"as of {receipt.as_of_seq}"
+        assert built.context.receipt.tiers == receipt.tiers
+        assert (built.context.window, built.context.budget) == (receipt.window, receipt.budget)
+        assert tuple(sorted({remark.seq for remark in built.context.receipt.dropped})) == receipt.dropped_seqs
+
+
+@pytest.mark.parametrize("episodes", [0, 3], ids=["newest", "hybrid"])
+async def test_every_receipt_of_a_conversation_is_built_again_exactly(
+    play: Play, model: MemoryServer, episodes: int
+) -> None:
+    async with play(**SMALL, hybrid_episodes=episodes) as stage:
+        await converse(stage, model)
+        found = await all_receipts(stage)
+        assert any(receipt.relevant for _, receipt in found) == bool(episodes)
+        assert len(found) >= 15
+        assert {tier.tier for _, receipt in found for tier in receipt.tiers} == {"all", "1", "2", "3"}
+        for kind in ("summary_written", "topics_tagged", "history_pruned"):
+            assert len(await stage.all(kind, THREAD)) > 3, kind
+        await check_all(stage, stage.runtime.settings, found)
+        await check_all(stage, OTHER, found)
+        await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+        await check_all(stage, OTHER, found)
+
+
+async def test_of_two_questions_at_once_the_first_is_answered_without_the_second(
+    play: Play, model: MemoryServer
+) -> None:
+    async with play(**SMALL) as stage:
+        await two_at_once(stage, model)
+        texts = [[m["content"] for m in body["messages"][1:]] for body in model.asked("answer")]
+        found = await all_receipts(stage)
+        await check_all(stage, OTHER, found)
+    assert texts[1][-1] == "first?"
+    assert texts[2][-1] != "first?"
+    assert "second?" in texts[2]
+
+
+async def test_what_was_derived_after_the_request_is_not_in_its_context(play: Play, model: MemoryServer) -> None:
+    """As the read models stand, summary, topics and pruning are newer than the moment that is asked for."""
+    async with play("projectors") as stage:
+        log = stage.runtime.log
+        await stage.say(1, 6)
+        then = (await log.append_many([summary("Old.", 2), tagged({"b": 1, "a": 1}, 2), tagged({"c": 1}, 4)]))[-1].seq
+        await stage.runtime.settle()
+        async with stage.runtime.pool.connection() as conn:
+            before = await thread_overview(conn, "default", "t")
+            await log.append_many([summary("New.", 4), tagged({"a": 5}, 6), event(pruned(3))])
+            await stage.say(7, 8)
+            await stage.runtime.settle()
+            now = await thread_overview(conn, "default", "t")
+            found, messages = await past_state(conn, log, "default", "t", then)
+    assert found == before
+    assert found.topics == ["a", "b", "c"]
+    assert [m.content for m in messages] == [f"message {n}" for n in range(1, 7)]
+    assert (now.summary, now.topics[0], now.count) == ("New.", "a", 5)
+
+
+async def test_a_receipt_that_names_no_prompt_and_no_settings_is_built_with_todays(play: Play) -> None:
+    """Those of version 1."""
+    async with play("projectors") as stage:
+        log, today = stage.runtime.log, stage.runtime.settings
+        *_, last = await stage.say(1, 4)
+        await stage.runtime.settle()
+        then = (await again(stage, today.model_copy(update={"model": "gpt-4o"}), last, "t")).context
+        old = answer_receipt(
+            then.receipt,
+            request_id=UUID(int=1),
+            turn_id=UUID(int=2),
+            answer_ids=(),
+            system_prompt="",
+            settings=receipt_settings(today),
+        ).model_copy(update={"system_prompt": None, "settings": None})
+        await log.append(event(old))
+        await stage.say(5, 6)
+        await stage.runtime.settle()
+        assert (await again(stage, today, last, "t")).matches is True
+        assert (await again(stage, OTHER, last, "t")).matches is False
+
+
+async def test_an_event_stored_twice_counts_once_and_a_bad_one_not_at_all(play: Play) -> None:
+    async with play("projectors") as stage:
+        log = stage.runtime.log
+        await stage.say(1, 2)
+        once = tagged({"a": 1}, 2)
+        await log.append_many([once, tagged({"b": 1}, 2)])
+        await stage.twice(once)
+        await stage.bad("topics_tagged")
+        [last] = await stage.say(3, 3)
+        await stage.say(4, 4)
+        await stage.runtime.settle()
+        async with stage.runtime.pool.connection() as conn:
+            found, _ = await past_state(conn, log, "default", "t", last)
+    assert found.topics == ["a", "b"]
+    assert found.count == 3
+
+
+async def test_a_moment_that_is_not_there_is_said_with_what_is(play: Play) -> None:
+    async with play("projectors") as stage:
+        await stage.runtime.log.append(turn(thread="other"))
+        first, *_, last = await stage.say(1, 4)
+        await stage.runtime.settle()
+        settings = stage.runtime.settings
+        with pytest.raises(NotFound, match=f"reaches from sequence {first} to {last}; 1 is before"):
+            await again(stage, settings, 1, "t")
+        with pytest.raises(NotFound, match=f"ends at sequence {last}; 99 has not happened"):
+            await again(stage, settings, 99, "t")
+        with pytest.raises(NotFound, match="there is no thread 'nowhere'"):
+            await again(stage, settings, 1, "nowhere")
+        built = await again(stage, settings, first + 1, "t")
+        assert (built.receipt, built.matches) == (None, None)
+        assert [m["content"] for m in built.context.messages[1:]] == ["message 1", "message 2"]
+
+
+async def test_the_past_of_a_deleted_thread_is_gone(play: Play) -> None:
+    async with play("projectors") as stage:
+        *_, last = await stage.say(1, 4)
+        deleted = (await stage.runtime.log.append(event(ThreadDeleted()))).seq
+        await stage.runtime.settle()
+        for seq in (last, deleted):
+            with pytest.raises(NotFound):
+                await again(stage, stage.runtime.settings, seq, "t")
+        await stage.say(5, 6)
+        await stage.runtime.settle()
+        with pytest.raises(NotFound, match=f"was deleted at sequence {deleted}"):
+            await again(stage, stage.runtime.settings, last, "t")
+        async with stage.runtime.pool.connection() as conn:
+            found = await thread_context(
+                conn, stage.runtime.settings, "default", "t", log=stage.runtime.log, as_of_seq=deleted + 1
+            )
+    assert [m["content"] for m in found.messages[1:]] == ["message 5"]
+
+
+def summary(text: str, through: int) -> Event:
+    made = derivation(1, through)
+    return event(SummaryWritten(summary=text, message_count=through, covered_seq=through, derivation=made))
+
+
+def tagged(topics: dict[str, int], through: int) -> Event:
+    return event(TopicsTagged(topics=topics, derivation=derivation(1, through)))
+
+
+def pruned(through: int) -> HistoryPruned:
+    return HistoryPruned(through_seq=through, removed=through, remaining=3)
