@@ -4,6 +4,8 @@ from turnlog.events.errors import NotFound
 from turnlog.projectors.checkpoints import CHECKPOINTS
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.projection import Projection
+from turnlog.projectors.sessions import SESSIONS
+from turnlog.projectors.store_items import STORE_ITEMS
 from turnlog.projectors.summaries import SUMMARIES
 from turnlog.projectors.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.topics import TOPICS
@@ -18,6 +20,8 @@ PROJECTIONS: tuple[Projection, ...] = (
     VECTORS,
     TOPICS,
     USAGE,
+    SESSIONS,
+    STORE_ITEMS,
 )
 BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 

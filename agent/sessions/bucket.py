@@ -1,0 +1,154 @@
+"""Copies of sessions in a JetStream key-value bucket, where B has Redis (M10, L2). A cache: what fails is a miss."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nats.errors import Error as NatsError
+from nats.js.api import KeyValueConfig, StorageType
+from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+from pydantic import TypeAdapter, ValidationError
+
+from turnlog.agent.sessions.tail import Copy
+from turnlog.events.log import Log
+from turnlog.events.subjects import SESSION_BUCKET, STREAM, session_key, session_key_of
+from turnlog.projectors.session_state import SessionState
+from turnlog.projectors.sessions import SESSIONS
+
+TTL_S = 30 * 60.0
+MAX_VALUE_BYTES = 900_000
+MAX_BUCKET_BYTES = 256 * 1024 * 1024
+PATIENCE_S, AWAY_S, TRIES = 0.25, 2.0, 3
+OTHER_SETTINGS = 10058
+logger = logging.getLogger("turnlog.sessions")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """origin: the log and the projection's version that the copy was made from; another one's is no copy of ours."""
+
+    origin: str
+    through: int
+    state: SessionState
+
+
+_VALUES = TypeAdapter(_Value)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key holds. copy: None where there is nothing of use; revision: of the key, 0 when it never was."""
+
+    copy: Copy | None
+    revision: int
+
+
+class Bucket:
+    """The bucket of one tenant's sessions. After a failure it is left alone for AWAY_S."""
+
+    def __init__(self, log: Log, tenant: str) -> None:
+        self._log, self._tenant = log, tenant
+        self._kv: KeyValue | None = None
+        self._origin = ""
+        self._away_until = 0.0
+
+    async def open(self) -> None:
+        """Makes the bucket where there is none."""
+        await self._attempt(self._opened)
+
+    async def read(self, thread: str) -> Entry | None:
+        """None when the bucket does not answer."""
+        return await self._attempt(lambda: self._read(session_key(self._tenant, thread)))
+
+    async def write(self, copy: Copy, revision: int | None) -> int | None:
+        """Puts a copy where none is newer; returns the key's revision, None when it is not known.
+
+        revision: what the writer last saw there. In place of a copy over MAX_VALUE_BYTES stands none.
+        """
+        return await self._attempt(lambda: self._write(copy, revision))
+
+    async def purge(self, thread: str) -> None:
+        await self._attempt(lambda: self._purge(session_key(self._tenant, thread)))
+
+    async def purge_token(self, token: str) -> None:
+        """As purge, by the thread's token."""
+        await self._attempt(lambda: self._purge(session_key_of(self._tenant, token)))
+
+    async def _attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        if time.monotonic() < self._away_until or not self._log.nc.is_connected:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work()
+        except (NatsError, OSError, TimeoutError) as error:
+            logger.info("the session bucket does not answer: %r", error)
+            self._kv, self._away_until = None, time.monotonic() + AWAY_S
+            return None
+
+    async def _opened(self) -> KeyValue:
+        if self._kv is None:
+            js = self._log.nc.jetstream()
+            stream = await js.stream_info(STREAM)
+            self._origin = f"{stream.created} {SESSIONS.version}"
+            config = KeyValueConfig(
+                bucket=SESSION_BUCKET,
+                description="turnlog: copies of sessions in use",
+                history=1,
+                ttl=TTL_S,
+                max_bytes=MAX_BUCKET_BYTES,
+                storage=StorageType.MEMORY,
+                replicas=stream.config.num_replicas or 1,
+            )
+            try:
+                self._kv = await js.create_key_value(config)
+            except APIError as error:
+                if error.err_code != OTHER_SETTINGS:
+                    raise
+                self._kv = await js.key_value(SESSION_BUCKET)
+        return self._kv
+
+    async def _read(self, key: str) -> Entry:
+        kv = await self._opened()
+        try:
+            found = await kv.get(key)
+        except KeyNotFoundError as error:
+            return Entry(None, getattr(error.entry, "revision", 0) or 0)
+        return Entry(self._copy(found.value or b""), found.revision or 0)
+
+    def _copy(self, body: bytes) -> Copy | None:
+        try:
+            value = _VALUES.validate_json(body)
+        except ValidationError:  # another version's
+            return None
+        return Copy(value.state, value.through) if value.origin == self._origin else None
+
+    async def _write(self, copy: Copy, revision: int | None) -> int | None:
+        kv = await self._opened()
+        assert copy.state is not None
+        key = session_key(self._tenant, copy.state.thread)
+        value = _VALUES.dump_json(_Value(self._origin, copy.through, copy.state))
+        if len(value) > MAX_VALUE_BYTES:
+            await kv.purge(key)
+            return None
+        for _ in range(TRIES):
+            if revision is None:
+                there = await self._read(key)
+                if there.copy is not None and there.copy.through >= copy.through:
+                    return there.revision
+                revision = there.revision
+            try:
+                return await kv.update(key, value, last=revision)
+            except KeyWrongLastSequenceError:
+                revision = None
+            except APIError as error:  # it is full, and answers all the same
+                logger.info("a session was not put into the bucket: %r", error)
+                break
+        return None
+
+    async def _purge(self, key: str) -> None:
+        await (await self._opened()).purge(key)

@@ -1,0 +1,175 @@
+"""A session from the nearest level that has it: memory, bucket, Postgres, and below all of them the log (M10).
+
+Every level's copy is compared with the log's end and completed from there. Only while the log is away a copy is
+given as it is.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from turnlog.agent.sessions.bucket import Bucket
+from turnlog.agent.sessions.held import Hold
+from turnlog.agent.sessions.tail import Copy, follow, from_log
+from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError
+from turnlog.events.log import Log
+from turnlog.projectors.session_lookup import SegmentCheckpoint, segment_checkpoints, session_state
+
+Level = Literal["ram", "kv", "postgres", "log"]
+Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+POSTGRES_PATIENCE_S, POSTGRES_AWAY_S = 2.0, 2.0
+T = TypeVar("T")
+Question = Callable[[AsyncConnection[TupleRow], str, str], Awaitable[T]]
+logger = logging.getLogger("turnlog.sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    """What Postgres said; answered: whether it did."""
+
+    answer: T | None
+    answered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a level has. copy: None where there is no session; compared: with the log, which was there.
+
+    changed: it is not what the bucket holds.
+    """
+
+    copy: Copy | None
+    level: Level
+    compared: bool = True
+    changed: bool = True
+
+
+class Levels:
+    """The levels of one tenant's sessions."""
+
+    def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
+        self._log, self._pool, self._tenant = log, pool, tenant
+        self._postgres_away_until = 0.0
+        self.hold = Hold(log.nc, tenant)
+        self.bucket = Bucket(log, tenant)
+
+    async def current(self, thread: str) -> tuple[Copy, Level]:
+        """The session now; its state is one. Raises NotFound, LogUnavailable when no level can answer, and
+        FutureEventVersion when only a newer turnlog can tell."""
+        held = self.hold.find(thread)
+        if held is not None and held.copy is not None:
+            if self.hold.is_current(held):
+                return held.copy, "ram"
+            if (found := await self._from_memory(thread, held.copy)) is not None:
+                return found, "ram"
+        return await self._load(thread)
+
+    async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
+        """Takes a copy into memory and the bucket. checked: Hold.now() when its comparison with the log began."""
+        held = await self.hold.join(thread)
+        self.hold.put(thread, copy, *checked)
+        held.revision = await self.bucket.write(copy, held.revision)
+
+    async def drop(self, thread: str) -> None:
+        """No copy of the session stays outside of Postgres."""
+        await self.hold.leave(thread)
+        await self.bucket.purge(thread)
+
+    async def checkpoints(self, thread: str) -> list[SegmentCheckpoint] | None:
+        """As Postgres has them; None when it is away."""
+        return (await self._ask_postgres(segment_checkpoints, thread)).answer
+
+    async def _from_memory(self, thread: str, copy: Copy) -> Copy | None:
+        """The copy in memory, completed; None when it is of no use any more."""
+        checked = self.hold.now()
+        try:
+            found = await follow(self._log, self._tenant, thread, copy)
+        except LogUnavailable:
+            return copy
+        if found is None:
+            self.hold.forget(thread)
+            return None
+        if found.state is None:
+            await self.drop(thread)
+            raise no_session(thread)
+        self.hold.put(thread, found, *checked)
+        return found
+
+    async def _load(self, thread: str) -> tuple[Copy, Level]:
+        await self.hold.join(thread)
+        checked = self.hold.now()
+        try:
+            found = await self._nearest(thread)
+            if found.copy is None or found.copy.state is None:
+                raise no_session(thread)
+        except TurnlogError:
+            await self.hold.leave(thread)
+            raise
+        if not found.compared:
+            self.hold.put(thread, found.copy, None, 0)
+        elif found.changed:
+            await self.keep(thread, found.copy, checked)
+        else:
+            self.hold.put(thread, found.copy, *checked)
+        return found.copy, found.level
+
+    async def _nearest(self, thread: str) -> Found:
+        if (found := await self._from_bucket(thread)) is not None:
+            return found
+        row = await self._ask_postgres(session_state, thread)
+        if row.answer is not None:
+            found = await self._completed(thread, Copy(row.answer, row.answer.seq), "postgres")
+            if found is not None:
+                return found
+        try:
+            return Found(await from_log(self._log, self._tenant, thread), "log")
+        except LogUnavailable:
+            if row.answered:
+                return Found(None, "postgres", compared=False)
+            raise
+
+    async def _from_bucket(self, thread: str) -> Found | None:
+        entry = await self.bucket.read(thread)
+        if entry is None:
+            return None
+        self.hold.note_revision(thread, entry.revision)
+        if entry.copy is None:
+            return None
+        found = await self._completed(thread, entry.copy, "kv")
+        if found is None or found.copy is None:
+            return None
+        if found.copy.state is None:
+            await self.bucket.purge(thread)
+        return replace(found, changed=found.copy.state is not entry.copy.state)
+
+    async def _completed(self, thread: str, copy: Copy, level: Level) -> Found | None:
+        """The copy with what came since; None when it is of no use."""
+        try:
+            found = await follow(self._log, self._tenant, thread, copy)
+        except LogUnavailable:
+            return Found(copy, level, compared=False)
+        return Found(found, level) if found is not None else None
+
+    async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
+        """What Postgres says. After a failure it is left alone for POSTGRES_AWAY_S."""
+        if time.monotonic() < self._postgres_away_until:
+            return _Answer(None, False)
+        try:
+            async with asyncio.timeout(POSTGRES_PATIENCE_S), self._pool.connection(POSTGRES_PATIENCE_S) as conn:
+                return _Answer(await question(conn, self._tenant, thread), True)
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            logger.info("Postgres does not answer for sessions: %r", error)
+            self._postgres_away_until = time.monotonic() + POSTGRES_AWAY_S
+            return _Answer(None, False)
+
+
+def no_session(thread: str) -> NotFound:
+    return NotFound(f"thread {thread!r} has no session; create one first, with create()")

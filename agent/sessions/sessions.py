@@ -1,0 +1,272 @@
+"""Sessions of one tenant: read from the nearest copy, changed through the log (P9, M10).
+
+A change is decided on the newest state and appended with the thread's head as expectation: when somebody was first,
+what came is folded and it is decided anew. Nothing is locked, and nothing is lost.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.sessions.levels import Level, Levels, Pool, no_session
+from turnlog.agent.sessions.removals import Removals
+from turnlog.agent.sessions.tail import Copy
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import Event, EventData, Recorded
+from turnlog.events.errors import GapInLog, LogUnavailable, WrongExpectedVersion
+from turnlog.events.log import Log
+from turnlog.events.publish import Appended
+from turnlog.events.session_contracts import SegmentCheckpointed, SessionCreated
+from turnlog.projectors.session_lookup import SegmentCheckpoint
+from turnlog.projectors.session_state import SessionState, covered_by, evolve
+
+OnRead = Callable[[Level, float], None]
+Decide = Callable[[SessionState], Sequence[EventData]]
+PATIENCE_S = 60.0
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.002, 0.1
+jitter: Callable[[], float] = random.random
+_NUL = b"\\u0000"
+
+
+def _ignore(level: Level, seconds: float) -> None:
+    return None
+
+
+class Sessions:
+    """`async with Sessions(log, pool, tenant) as sessions`. One for a process: its copies are in memory.
+
+    Reads work while one of log and Postgres is away; writes raise LogUnavailable without the log. A read sees all that
+    this process wrote, and what others wrote as soon as it was heard of; change() decides on nothing but the newest.
+    """
+
+    def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = _ignore) -> None:
+        """on_read: gets the level that answered and the seconds it took, of every read."""
+        self._log, self._tenant, self._on_read = log, tenant, on_read
+        self._levels = Levels(log, pool, tenant)
+        self._removals = Removals(log.nc, tenant, self._levels.bucket)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def start(self) -> None:
+        await self._levels.bucket.open()
+        await self._removals.start()
+
+    async def close(self) -> None:
+        await self._removals.close()
+        await self._levels.hold.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def get(self, thread: str) -> SessionState:
+        """The session now. Raises NotFound, and LogUnavailable when no level can answer."""
+        return (await self.get_with_level(thread))[0]
+
+    async def get_with_level(self, thread: str) -> tuple[SessionState, Level]:
+        """The session, and which level it was read from."""
+        began = time.perf_counter()
+        copy, level = await self._levels.current(thread)
+        self._on_read(level, time.perf_counter() - began)
+        return _state(copy), level
+
+    async def create(
+        self,
+        thread: str,
+        created: SessionCreated | None = None,
+        *,
+        user: str | None = None,
+        expected: int | None = None,
+    ) -> SessionState:
+        """Begins a session; on one that is there it begins anew. created: None is the usual rules.
+
+        expected: the thread's last sequence, None: whatever it is. Raises WrongExpectedVersion, LogUnavailable,
+        InvalidEvent.
+        """
+        events = self._events(thread, [created or SessionCreated()], user, None)
+        checked = self._levels.hold.now()
+        places = await self._append(thread, events, expected)
+        return await self._written(Copy(None, 0), events, places, checked)
+
+    async def change(
+        self, thread: str, decide: Decide, *, user: str | None = None, ids: Sequence[UUID] | None = None
+    ) -> SessionState:
+        """Appends what is decided on the newest state, which may be called again when somebody else was first.
+
+        user: None is the session's. ids: of the events, so that a repeated call changes nothing when the log has one
+        of them. An empty decision appends nothing. Raises NotFound, LogUnavailable, WrongExpectedVersion after
+        PATIENCE_S, and what decide raises.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        async with self._turn(thread):  # writers of one process would only be in each other's way
+            return await self._change(thread, decide, user, ids, deadline)
+
+    async def record(
+        self, thread: str, data: Sequence[EventData], *, user: str | None = None, ids: Sequence[UUID] | None = None
+    ) -> SessionState:
+        """Appends turns, or what else needs no decision, as one atomic batch (of up to 1,000 events).
+
+        user, ids: as in change. Raises NotFound, LogUnavailable, InvalidEvent.
+        """
+        copy, _ = await self._levels.current(thread)
+        if not data or (ids is not None and await self._is_stored(thread, ids)):
+            return _state(copy)
+        events = self._events(thread, data, user or _state(copy).user, ids)
+        checked = self._levels.hold.now()
+        try:
+            places = await self._append(thread, events, copy.through)
+        except WrongExpectedVersion:
+            await self._levels.current(thread)  # a session that was removed just now gets no turn
+            await self._append(thread, events, None)
+            return await self._caught_up(thread)
+        return await self._written(copy, events, places, checked)
+
+    async def checkpoints(self, thread: str) -> list[SegmentCheckpoint]:
+        """The session's checkpoints, oldest first. Raises NotFound, LogUnavailable."""
+        state = await self.get(thread)
+        found = await self._levels.checkpoints(thread)
+        newest = found[-1].checkpoint_id if found else None
+        if found is not None and newest == state.checkpoint_id:
+            return found
+        try:
+            return await self._checkpoints_on_the_log(state)
+        except LogUnavailable:
+            if found is None:
+                raise
+            return found
+
+    async def _change(
+        self, thread: str, decide: Decide, user: str | None, ids: Sequence[UUID] | None, deadline: float
+    ) -> SessionState:
+        backoff = FIRST_BACKOFF_S
+        while True:
+            checked = self._levels.hold.now()
+            copy, _ = await self._levels.current(thread)
+            repeated = ids is not None and await self._is_stored(thread, ids)
+            decided = [] if repeated else decide(_state(copy))
+            if not decided:
+                return _state(copy)
+            events = self._events(thread, decided, user or _state(copy).user, ids)
+            try:
+                places = await self._append(thread, events, copy.through)
+            except WrongExpectedVersion as error:
+                if time.monotonic() > deadline:
+                    raise WrongExpectedVersion(
+                        f"the session of thread {thread!r} was changed by others for {PATIENCE_S:g} s, each time just "
+                        "before this change could be stored; nothing was changed, try again"
+                    ) from error
+                await asyncio.sleep(backoff * jitter())
+                backoff = min(2 * backoff, LAST_BACKOFF_S)
+            else:
+                return await self._written(copy, events, places, checked)
+
+    async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
+        """Raises what the log raises; the copy in memory is then compared with the log before it is used again."""
+        hold = self._levels.hold
+        hold.expect(event.id for event in events)
+        try:
+            return await self._log.append_many(events, expected, fresh=True)
+        except BaseException:
+            hold.doubt(thread)
+            raise
+
+    async def _written(
+        self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
+    ) -> SessionState:
+        """The state with our events, which directly follow the copy's, and its copies."""
+        thread = events[0].thread
+        bodies = [encode(event) for event in events]
+        if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
+            return await self._caught_up(thread)
+        state = copy.state
+        for body, place in zip(bodies, places, strict=True):
+            event = decode(body)  # as the log gives it to everybody else
+            state = evolve(state, Recorded(event, place.seq, 0, event.time))
+        if state is None:
+            await self._levels.drop(thread)
+            raise no_session(thread)
+        if not state.segment_complete:
+            return await self._caught_up(thread)
+        await self._levels.keep(thread, Copy(state, places[-1].seq), checked)
+        return state
+
+    async def _caught_up(self, thread: str) -> SessionState:
+        """The state with all that is on the log, also what we did not see coming."""
+        self._levels.hold.doubt(thread)
+        checked = self._levels.hold.now()
+        copy, _ = await self._levels.current(thread)
+        await self._levels.keep(thread, copy, checked)
+        return _state(copy)
+
+    async def _checkpoints_on_the_log(self, state: SessionState) -> list[SegmentCheckpoint]:
+        types = (SegmentCheckpointed.model_fields["type"].default,)
+        try:
+            return [
+                _checkpoint(recorded)
+                async for recorded in self._log.read_thread(
+                    self._tenant, state.thread, max(1, state.created_seq), state.seq, types
+                )
+                if isinstance(recorded.event.data, SegmentCheckpointed)
+                and recorded.event.data.covered_seq >= state.created_seq
+            ]
+        except GapInLog as error:
+            raise LogUnavailable(f"cannot read the checkpoints of thread {state.thread!r}: {error}") from error
+
+    async def _is_stored(self, thread: str, ids: Sequence[UUID]) -> bool:
+        try:
+            stored = await self._log.stored_ids([(self._tenant, thread)])
+        except GapInLog as error:
+            raise LogUnavailable(f"cannot look for events of thread {thread!r}: {error}; try again") from error
+        return any(one in stored for one in ids)
+
+    def _events(
+        self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None
+    ) -> list[Event]:
+        """Raises ValueError when there are fewer ids than events."""
+        if ids is not None and len(ids) < len(data):
+            raise ValueError(f"{len(data)} events need as many ids; there are {len(ids)}")
+        now = datetime.now(UTC)
+        chosen = [uuid7() for _ in data] if ids is None else ids
+        return [
+            Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one)
+            for at, one in enumerate(data)
+        ]
+
+    def _turn(self, thread: str) -> asyncio.Lock:
+        lock = self._turns.get(thread)
+        if lock is None:
+            lock = self._turns[thread] = asyncio.Lock()
+        return lock
+
+
+def _state(copy: Copy) -> SessionState:
+    assert copy.state is not None
+    return copy.state
+
+
+def _checkpoint(recorded: Recorded) -> SegmentCheckpoint:
+    event, data = recorded.event, recorded.event.data
+    assert isinstance(data, SegmentCheckpointed)
+    return SegmentCheckpoint(
+        checkpoint_id=event.id,
+        seq=recorded.seq,
+        summary=data.summary,
+        covered_seq=covered_by(recorded, data),
+        turns_covered=data.turns_covered,
+        recent_turns=data.recent_turns,
+        trigger=data.trigger,
+        model=data.derivation.model if data.derivation else None,
+        created_at=event.time,
+    )

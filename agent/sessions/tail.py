@@ -1,0 +1,218 @@
+"""What a thread got since a copy of its session was made, and the copy with it.
+
+A tail is mostly short or empty: JetStream's batched direct get answers in one question where a consumer takes four.
+Source: https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from turnlog.events.contracts import Recorded, TurnRecorded
+from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable
+from turnlog.events.log import Log
+from turnlog.events.read import Stored
+from turnlog.events.stream import DUPLICATE_WINDOW_S
+from turnlog.events.subjects import STREAM, parse_stored, thread_filter
+from turnlog.projectors.incoming import incoming
+from turnlog.projectors.projection import REMOVALS
+from turnlog.projectors.session_state import HANDLES, SessionState, evolve, message_of
+
+ASKED, ASKED_BYTES = 1_000, 32 * 1024 * 1024
+# For one question; for all events of a thread.
+PATIENCE_S, LONG_PATIENCE_S = 1.0, 30.0
+# Within the stream's window the server refuses a repeated event; the margin is for clocks that differ.
+SURELY_NEW = timedelta(seconds=DUPLICATE_WINDOW_S - 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A session as of the thread's sequence `through`. state: None when there was a session and it was removed."""
+
+    state: SessionState | None
+    through: int
+
+    @property
+    def whole(self) -> bool:
+        return self.state is None or self.state.segment_complete
+
+
+async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
+    """The copy with all that the log has of its thread; None when the copy is of no use: it is of another log, or
+    its segment must be read anew.
+
+    Raises LogUnavailable, soon, and FutureEventVersion at an event that only a newer turnlog reads.
+    """
+    head = await thread_head(log, tenant, thread)
+    if head == copy.through:
+        return copy if copy.whole else None
+    if head < copy.through:
+        return None
+    known = {message.event_id for message in copy.state.segment} if copy.state else set()
+    tail = await _tail(log, tenant, thread, copy.through, head)
+    found = Copy(_fold(copy.state, await _first_ones(log, tenant, thread, tail, known)), head)
+    return found if found.whole else None
+
+
+async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
+    """The session as the log alone tells it, from where it began; None when there is none.
+
+    Raises as follow.
+    """
+    began = await _last(log, thread_filter(tenant, thread, "session_created"))
+    if not began:
+        return None
+    head = await thread_head(log, tenant, thread)
+    tail = await _tail(log, tenant, thread, began - 1, head)
+    events = await _first_ones(log, tenant, thread, tail, set())
+    if not events or events[0].seq != began:  # a repeat of a beginning is none
+        events = _each_once(await _tail(log, tenant, thread, 0, head))
+    state = _fold(None, events)
+    if state and not state.segment_complete and state.segment_after < began:  # a conversation older than its session
+        events = _each_once(await _tail(log, tenant, thread, state.segment_after, head))
+    return Copy(_refilled(state, events), head) if state else None
+
+
+async def thread_head(log: Log, tenant: str, thread: str) -> int:
+    """As Log.thread_head, but soon. Raises LogUnavailable."""
+    return await _last(log, thread_filter(tenant, thread))
+
+
+async def _last(log: Log, subject: str) -> int:
+    if not log.nc.is_connected:
+        raise LogUnavailable("NATS is not connected; it is tried again all the time. Is the server up?")
+    async with _soon(f"cannot ask for the last of {subject}", PATIENCE_S):
+        try:
+            return int((await log.nc.jetstream().get_last_msg(STREAM, subject)).seq or 0)
+        except NotFoundError:
+            return 0
+
+
+@asynccontextmanager
+async def _soon(failure: str, patience_s: float = LONG_PATIENCE_S) -> AsyncIterator[None]:
+    """Raises LogUnavailable, naming the failure, when NATS fails or takes too long."""
+    try:
+        async with asyncio.timeout(patience_s):
+            yield
+    except (NatsError, OSError, TimeoutError, GapInLog) as error:
+        raise LogUnavailable(f"{failure}: NATS does not answer ({error!r}); try again") from error
+
+
+def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionState | None:
+    for recorded in events:
+        state = evolve(state, recorded)
+    return state
+
+
+def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
+    """The session with its whole segment, also when it went back to turns that had left it."""
+    if state.segment_complete:
+        return state
+    removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
+    after = max(state.segment_after, removed)
+    turns = [(one, one.event.data) for one in events if one.seq > after]
+    segment = tuple(message_of(one, data) for one, data in turns if isinstance(data, TurnRecorded))
+    return replace(state, segment=segment, segment_complete=True)
+
+
+async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
+    """The tail less what repeats an earlier event, as the read models leave it out (L4).
+
+    Only an event that is older than the server's memory of ids can be a repeat: for such a one the thread's ids are
+    looked up.
+    """
+    events = _each_once([recorded for recorded in tail if recorded.event.id not in known])
+    if all(recorded.stored_at - recorded.event.time < SURELY_NEW for recorded in events):
+        return events
+    async with _soon(f"cannot look for repeated events of thread {thread!r}"):
+        first = await log.stored_ids([(tenant, thread)])
+    return [recorded for recorded in events if first.get(recorded.event.id) == recorded.seq]
+
+
+def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
+    first: dict[UUID, Recorded] = {}
+    for recorded in events:
+        first.setdefault(recorded.event.id, recorded)
+    return list(first.values())
+
+
+async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
+    """The events after a sequence that concern sessions, in order. A server that is behind is not asked again."""
+    try:
+        found = await _direct(log.nc, thread_filter(tenant, thread), after, through)
+    except (NatsError, OSError, TimeoutError, GapInLog):
+        async with _soon(f"cannot read thread {thread!r}"):
+            found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
+    ours = [_decoded(stored, thread) for stored in found if parse_stored(stored.subject).type in HANDLES]
+    return [recorded for recorded in ours if recorded is not None]
+
+
+def _decoded(stored: Stored, thread: str) -> Recorded | None:
+    """None for what nobody will ever be able to read: the projection parks it until it is dropped.
+
+    Raises FutureEventVersion: what a newer turnlog wrote must not be passed over, or a change would undo it.
+    """
+    one = incoming(stored)
+    if one.error.startswith(FutureEventVersion.code):
+        raise FutureEventVersion(f"the session of thread {thread!r} stops at sequence {stored.seq}: {one.error}")
+    return one.recorded
+
+
+async def _direct(nc: Client, subject: str, after: int, through: int) -> list[Stored]:
+    """Raises GapInLog when the server that answers does not have everything up to `through`."""
+    found: list[Stored] = []
+    while after < through:
+        part = await _direct_part(nc, subject, after)
+        if not part:
+            raise GapInLog(f"{through} was due on {subject}, and nothing came after {after}")
+        found += part
+        after = part[-1].seq
+    return [stored for stored in found if stored.seq <= through]
+
+
+async def _direct_part(nc: Client, subject: str, after: int) -> list[Stored]:
+    ask = {"seq": after + 1, "next_by_subj": subject, "batch": ASKED, "max_bytes": ASKED_BYTES}
+    inbox = nc.new_inbox()
+    sub = await nc.subscribe(inbox, pending_bytes_limit=-1)
+    try:
+        await nc.publish(f"$JS.API.DIRECT.GET.{STREAM}", json.dumps(ask).encode(), inbox)
+        found: list[Stored] = []
+        last = 0
+        while "Status" not in ((msg := await sub.next_msg(timeout=PATIENCE_S)).headers or {}):
+            stored, before = _stored(msg)
+            if last and before != last:
+                raise GapInLog(f"sequence {before} of {subject} did not come")
+            found.append(stored)
+            last = stored.seq
+        _check_end(msg)
+        return found
+    finally:
+        await sub.unsubscribe()
+
+
+def _stored(msg: Msg) -> tuple[Stored, int]:
+    """The message, and the sequence of the one before it that matches."""
+    headers = msg.headers or {}
+    if "Nats-Sequence" not in headers:
+        raise GapInLog("a message came whose headers cannot be read")
+    at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
+    ns = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1)) * 1_000
+    pending = int(headers.get("Nats-Num-Pending", 0))
+    stored = Stored(int(headers["Nats-Sequence"]), headers["Nats-Subject"], msg.data, ns, pending)
+    return stored, int(headers.get("Nats-Last-Sequence", 0))
+
+
+def _check_end(msg: Msg) -> None:
+    """204 ends a batch, 404 says that there is nothing."""
+    status = (msg.headers or {}).get("Status", "")
+    if status not in ("204", "404"):
+        raise GapInLog(f"the server ended a direct read with {status} {(msg.headers or {}).get('Description', '')}")

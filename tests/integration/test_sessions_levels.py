@@ -1,0 +1,510 @@
+"""A session read from memory, the bucket, Postgres or the log is the same session (M10), however old the copy was."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from nats.js.errors import NotFoundError
+from places import eventually
+from samples import event, turn
+
+from turnlog.agent.sessions import bucket, held
+from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.sessions.tail import Copy, from_log
+from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Erased, EventData, ThreadDeleted, ThreadRenamed, TurnRecorded
+from turnlog.events.errors import FutureEventVersion, NotFound
+from turnlog.events.log import Log
+from turnlog.events.session_contracts import (
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SegmentRules,
+    SessionCreated,
+    SessionUpdated,
+)
+from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import SESSION_BUCKET, STREAM, publish_subject, session_key
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.session_state import SessionState
+
+Settled = Callable[..., Awaitable[None]]
+KV_STREAM = f"KV_{SESSION_BUCKET}"
+THREADS = ["t", "线 c", "x" * 300]
+
+
+class Bench:
+    """Sessions as several processes have them, all on one log and one database."""
+
+    def __init__(self, log: Log, pool: Pool, stack: AsyncExitStack) -> None:
+        self.log, self.pool, self._stack = log, pool, stack
+        self.reads: list[tuple[str, float]] = []
+
+    async def process(self) -> Sessions:
+        return await self._stack.enter_async_context(
+            Sessions(self.log, self.pool, "default", lambda level, seconds: self.reads.append((level, seconds)))
+        )
+
+    async def empty_bucket(self) -> None:
+        await self.log.nc.jetstream().purge_stream(KV_STREAM)
+
+    async def in_bucket(self, thread: str = "t") -> bytes | None:
+        try:
+            found = await self.log.nc.jetstream().get_last_msg(KV_STREAM, f"$KV.{SESSION_BUCKET}.{key(thread)}")
+        except NotFoundError:
+            return None
+        return found.data or None
+
+
+def key(thread: str) -> str:
+    return session_key("default", thread)
+
+
+@pytest.fixture
+async def bench(log: Log, database_url: str) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(connection_pool(database_url))
+        yield Bench(log, pool, stack)
+
+
+def said(text: str = "hello", role: str = "user", **more: Any) -> TurnRecorded:
+    return TurnRecorded.model_validate({"role": role, "content": text, **more})
+
+
+def contents(state: SessionState) -> list[Any]:
+    return [message.content for message in state.segment]
+
+
+def slots(**given: Any) -> Sequence[EventData]:
+    return [SessionUpdated(global_state={"agent_slots": given})]
+
+
+async def conversation(sessions: Sessions, thread: str = "t") -> SessionState:
+    created = SessionCreated(rules=SegmentRules(recent_turns=3), user_snapshot={"name": "安"})
+    await sessions.create(thread, created, user="ann")
+    await sessions.record(thread, [said("I am dizzy."), said("Since when?", "assistant", agent="doctor")], user="ann")
+    await sessions.change(thread, lambda state: slots(doctor={"turn": state.turn_count, "at": 1.5}))
+    covered = (await sessions.get(thread)).segment[0].seq
+    ended = SegmentCheckpointed(summary="D.", recent_turns=1, covered_seq=covered, turns_covered=1, trigger="manual")
+    return await sessions.change(thread, lambda state: [ended])
+
+
+@pytest.mark.parametrize("thread", THREADS)
+async def test_every_level_gives_the_same_session(
+    bench: Bench, running_projectors: Runner, settled: Settled, thread: str
+) -> None:
+    state = await conversation(await bench.process(), thread)
+    assert (state.mode, contents(state), state.turn_count) == ("SUMMARY_N", ["Since when?"], 1)
+    await settled()
+    assert await (await bench.process()).get_with_level(thread) == (state, "kv")
+    await bench.empty_bucket()
+    assert await (await bench.process()).get_with_level(thread) == (state, "postgres")
+    assert await (await bench.process()).get_with_level(thread) == (state, "kv")
+    await bench.empty_bucket()
+    async with bench.pool.connection() as conn:
+        await conn.execute("TRUNCATE sessions")
+    last = await bench.process()
+    assert await last.get_with_level(thread) == (state, "log")
+    assert await last.get_with_level(thread) == (state, "ram")
+    assert [level for level, _ in bench.reads][-5:] == ["kv", "postgres", "kv", "log", "ram"]
+
+
+async def test_what_another_process_does_is_seen_at_once_at_every_level(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    first, second = await bench.process(), await bench.process()
+    await conversation(first)
+    await second.get("t")
+    for n in range(5):
+        writer, reader = (first, second) if n % 2 else (second, first)
+        written = await writer.record("t", [said(f"question {n}"), said(f"answer {n}", "assistant")])
+        assert await reader.get_with_level("t") == (written, "ram")
+    old = await bench.in_bucket()
+    await bench.log.append(turn("by somebody who knows no sessions"))
+    assert contents((await (await bench.process()).get_with_level("t"))[0])[-1] == "by somebody who knows no sessions"
+    assert await bench.in_bucket() != old
+    await settled()
+    await bench.empty_bucket()
+    await bench.log.append(turn("and later"))
+    late = await bench.process()
+    assert contents(await late.get("t"))[-1] == "and later"
+
+
+async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(bench: Bench) -> None:
+    sessions = await bench.process()
+    state = await conversation(sessions)
+    await sessions.get("t")
+    sent = bench.log.nc.stats["out_msgs"]
+    for _ in range(100):
+        assert await sessions.get_with_level("t") == (state, "ram")
+    assert bench.log.nc.stats["out_msgs"] == sent
+
+
+async def test_events_that_are_not_of_sessions_leave_it_as_it_is(bench: Bench) -> None:
+    sessions = await bench.process()
+    state = await conversation(sessions)
+    await bench.log.append(event(ThreadRenamed(label="x")))
+    assert await sessions.get("t") == state
+    assert (await sessions.change("t", lambda state: slots(a=1))).global_state == {"agent_slots": {"a": 1}}
+
+
+@pytest.mark.parametrize("removal", [ThreadDeleted(), Erased()])
+async def test_a_removed_session_is_nowhere(
+    bench: Bench, running_projectors: Runner, settled: Settled, removal: EventData
+) -> None:
+    known, other = await bench.process(), await bench.process()
+    await conversation(known)
+    await other.get("t")
+    assert b"doctor" in (await bench.in_bucket() or b"")
+    await bench.log.append(event(removal))
+    for sessions in (known, other, await bench.process()):
+        with pytest.raises(NotFound, match="thread 't' has no session; create one first"):
+            await sessions.get("t")
+
+    async def is_purged() -> bool:
+        return await bench.in_bucket() is None
+
+    await eventually(is_purged)
+    with pytest.raises(NotFound):
+        await known.change("t", lambda state: slots(a=1))
+    assert (await known.create("t")).turn_count == 0
+    assert (await other.get("t")).user is None
+
+
+async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(bench: Bench) -> None:
+    await conversation(await bench.process())
+    assert await bench.in_bucket() is not None
+    await bench.log.append(event(Erased()))
+
+    async def is_purged() -> bool:
+        return await bench.in_bucket() is None
+
+    await eventually(is_purged)
+
+
+async def test_a_session_that_is_removed_just_now_gets_no_turn(bench: Bench) -> None:
+    """The removal is on its way when the turn is decided: nothing has been heard of it."""
+    sessions = await bench.process()
+    await conversation(sessions)
+    _, written = await asyncio.gather(
+        bench.log.append_many([event(ThreadDeleted())]), sessions.record("t", [said("late")]), return_exceptions=True
+    )
+    assert isinstance(written, NotFound)
+    assert [one.event.type async for one in bench.log.read_thread("default", "t")][-1] == "thread_deleted"
+
+
+async def test_a_thread_without_a_session_has_none_at_any_level(bench: Bench) -> None:
+    sessions = await bench.process()
+    await bench.log.append_many([turn("one"), turn("two", "assistant")])
+    before = await bench.log.head()
+    with pytest.raises(NotFound):
+        await sessions.record("t", [said()])
+    with pytest.raises(NotFound):
+        await sessions.get("another")
+    assert await bench.log.head() == before
+    assert await bench.in_bucket() is None
+
+
+async def test_a_reset_leaves_all_that_was_before_out(bench: Bench) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    await sessions.create("t", user="bob")
+    await sessions.record("t", [said("anew")])
+    for reader in (sessions, await bench.process()):
+        state = await reader.get("t")
+        assert (state.user, contents(state), state.summary, state.turn_count) == ("bob", ["anew"], "", 0)
+        assert await reader.checkpoints("t") == []
+
+
+async def test_after_a_failed_checkpoint_the_segment_is_whole_again_although_no_copy_had_it(bench: Bench) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    state = await sessions.change("t", lambda state: [SegmentCheckpointFailed(attempts=3, error="away")])
+    assert (state.mode, state.summary) == ("FULL_HISTORY", "D.")
+    assert contents(state) == ["I am dizzy.", "Since when?"]
+    assert await (await bench.process()).get("t") == state
+
+
+async def test_checkpoints_are_listed_at_once_and_from_postgres_later(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    state = await conversation(sessions)
+    (found,) = await sessions.checkpoints("t")
+    assert (found.checkpoint_id, found.summary, found.covered_seq) == (state.checkpoint_id, "D.", state.covered_seq)
+    await settled()
+    (projected,) = await sessions.checkpoints("t")
+    assert projected == found
+
+
+async def test_a_copy_of_another_log_is_no_copy(bench: Bench, nats_url: str) -> None:
+    await conversation(await bench.process())
+    await bench.log.nc.jetstream().delete_stream(STREAM)
+    await (await Log.connect(nats_url, StreamOptions())).close()
+    sessions = await bench.process()
+    with pytest.raises(NotFound):
+        await sessions.get("t")
+    state = await sessions.create("t", user="cy")
+    assert await (await bench.process()).get_with_level("t") == (state, "kv")
+
+
+async def test_a_copy_that_no_version_of_ours_wrote_is_no_copy(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    state = await conversation(await bench.process())
+    await settled()
+    kv = await bench.log.nc.jetstream().key_value(SESSION_BUCKET)
+    await kv.put(key("t"), b'{"origin": "?", "state": 1}')
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+    assert await (await bench.process()).get_with_level("t") == (state, "kv")
+
+
+async def test_an_old_writer_does_not_replace_a_newer_copy(bench: Bench) -> None:
+    first, second = await bench.process(), await bench.process()
+    await conversation(first)
+    old = await bench.in_bucket()
+    state = await second.record("t", [said("new")])
+    newer = await bench.in_bucket()
+    assert newer != old
+    writer = bucket.Bucket(bench.log, "default")
+    assert await writer.write(Copy(replace(state, summary="old"), state.seq - 1), 1) is not None
+    assert await bench.in_bucket() == newer
+
+
+async def test_a_session_that_is_too_large_for_the_bucket_is_read_from_elsewhere(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    assert await bench.in_bucket() is not None
+    state = await sessions.record("t", [said("x" * bucket.MAX_VALUE_BYTES)])
+    assert await bench.in_bucket() is None
+    await settled()
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+
+
+async def test_copies_in_the_bucket_end_after_half_an_hour(bench: Bench) -> None:
+    await bench.process()
+    config = (await bench.log.nc.jetstream().stream_info(KV_STREAM)).config
+    assert (config.max_age, config.max_msgs_per_subject) == (1800, 1)
+
+
+async def test_the_least_used_copies_leave_memory(bench: Bench) -> None:
+    hold = held.Hold(bench.log.nc, "default", keep=3)
+    before = bench.log.nc._subs.copy()
+    for thread in "abcd":
+        await hold.join(thread)
+        hold.put(thread, Copy(None, 1), None, 0)
+    assert [thread for thread in "abcd" if hold.find(thread)] == ["b", "c", "d"]
+    await hold.close()
+    assert bench.log.nc._subs.keys() == before.keys()
+
+
+async def test_a_late_repeat_of_an_event_is_no_second_one(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    await sessions.create("t")
+    once = turn("answer", "assistant", minutes=-5)
+    await bench.log.append(once)
+    await sessions.change("t", lambda state: slots(a=1))
+    state = await sessions.change("t", lambda state: slots(a=2))
+    first = [one async for one in bench.log.read_thread("default", "t")]
+    for repeated in (once, *(one.event.model_copy(update={"time": once.time}) for one in first[-2:-1])):
+        await bench.log.nc.jetstream().publish(publish_subject("default", "t", repeated.type), encode(repeated))
+    for reader in (sessions, await bench.process()):
+        again = await reader.get("t")
+        assert (again.turn_count, again.global_state) == (1, state.global_state)
+    await settled()
+    await bench.empty_bucket()
+    assert await (await bench.process()).get("t") == again
+
+
+async def test_an_event_that_nobody_can_read_is_passed_over(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    state = await conversation(sessions)
+    for type_ in ("turn_recorded", "session_created", "session_updated", "of_no_type"):
+        await bench.log.nc.jetstream().publish(publish_subject("default", "t", type_), b"{")
+    assert await sessions.get("t") == state
+    state = await sessions.record("t", [said("I go on.")])
+    await settled()
+    for level in ("kv", "postgres"):
+        assert await (await bench.process()).get_with_level("t") == (state, level)
+        await bench.empty_bucket()
+
+
+async def test_what_a_newer_turnlog_wrote_is_never_passed_over(bench: Bench) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    newer = json.loads(encode(event(SessionUpdated(global_state={}))))
+    newer["dataschema"] = "urn:turnlog:session_updated:9"
+    subject = publish_subject("default", "t", "session_updated")
+    await bench.log.nc.jetstream().publish(subject, json.dumps(newer).encode())
+    for reader in (sessions, await bench.process()):
+        with pytest.raises(FutureEventVersion, match=r"thread 't' stops at sequence.*upgrade it"):
+            await reader.get("t")
+        with pytest.raises(FutureEventVersion):
+            await reader.change("t", lambda state: slots(a=1))
+
+
+async def test_a_text_with_nul_reads_alike_at_every_level(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    await sessions.create("t")
+    state = await sessions.record("t", [said("a\0b"), said("c\0", "assistant")])
+    assert contents(state) == ["a\ufffdb", "c\ufffd"]
+    await settled()
+    await bench.empty_bucket()
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+
+
+async def test_a_repeated_change_with_the_same_ids_changes_nothing(bench: Bench) -> None:
+    sessions, ids = await bench.process(), [UUID(int=7)]
+    await sessions.create("t")
+    for n in range(3):
+        state = await sessions.change("t", lambda state, n=n: slots(n=n), ids=ids)  # type: ignore[misc]
+        assert state.global_state == {"agent_slots": {"n": 0}}
+    for reader in (sessions, await bench.process()):
+        for _ in range(2):
+            assert (await reader.record("t", [said("once", "assistant")], ids=[UUID(int=8)])).turn_count == 1
+
+
+async def test_an_empty_decision_appends_nothing(bench: Bench) -> None:
+    sessions = await bench.process()
+    await sessions.create("t")
+    before = await bench.log.head()
+    assert await sessions.change("t", lambda state: []) == await sessions.record("t", [])
+    assert await bench.log.head() == before
+
+
+async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench: Bench) -> None:
+    sessions = await bench.process()
+    await sessions.create("t")
+    before = await bench.log.head()
+
+    def refuse(state: SessionState) -> Sequence[EventData]:
+        raise LookupError(state.thread)
+
+    with pytest.raises(LookupError, match="t"):
+        await sessions.change("t", refuse)
+    assert await bench.log.head() == before
+    assert (await sessions.change("t", lambda state: slots(a=1))).global_state == {"agent_slots": {"a": 1}}
+
+
+async def test_a_long_tail_of_others_is_read_whole(bench: Bench) -> None:
+    sessions = await bench.process()
+    await sessions.create("t")
+    await bench.log.append_many([turn(f"message {n}") for n in range(2_500)])
+    assert contents(await sessions.get("t")) == [f"message {n}" for n in range(2_500)]
+
+
+async def test_a_conversation_that_is_older_than_its_session_is_part_of_it_at_every_level(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    await bench.log.append_many([turn("out"), turn("one"), turn("two", "assistant")])
+    state = await sessions.create("t", SessionCreated(after_seq=1, turn_count=1, last_bot_message="two"))
+    assert (contents(state), state.turn_count, state.last_bot_message) == (["one", "two"], 1, "two")
+    state = await sessions.record("t", [said("three")])
+    assert contents(state) == ["one", "two", "three"]
+    await settled()
+    await bench.empty_bucket()
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+
+
+async def test_over_another_connection_what_is_written_is_seen_soon(bench: Bench, nats_url: str) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    other = await Log.connect(nats_url, StreamOptions())
+    for n in range(10):
+        await other.append(turn(f"from elsewhere {n}"))
+
+        async def is_seen(text: str = f"from elsewhere {n}") -> bool:
+            return bool(contents(await sessions.get("t"))[-1] == text)
+
+        await eventually(is_seen, timeout_s=2.0)
+    await other.close()
+
+
+async def test_what_is_written_while_the_connection_is_lost_is_seen_when_it_is_back(
+    bench: Bench, nats_url: str
+) -> None:
+    other = await Log.connect(nats_url, StreamOptions())
+    sessions = await bench.process()
+    await conversation(sessions)
+    nc = bench.log.nc
+    assert nc._transport is not None
+    nc._transport.close()
+    await other.append(turn("meanwhile"))
+    assert (await sessions.get_with_level("t"))[1] == "ram"
+
+    async def is_seen() -> bool:
+        return bool(contents(await sessions.get("t"))[-1] == "meanwhile")
+
+    await eventually(is_seen)
+    assert nc.stats["reconnects"] == 1
+    await other.close()
+
+
+CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
+    st.just([said("why?"), said("so", "assistant", agent="doctor")]),
+    st.builds(lambda n: slots(n=n), st.integers(0, 9)),
+    st.builds(
+        lambda n: [
+            SegmentCheckpointed(summary=str(n), recent_turns=n, covered_seq=n, turns_covered=n, trigger="manual")
+        ],
+        st.integers(1, 40),
+    ),
+    st.just([SegmentCheckpointFailed(attempts=3, error="away")]),
+    st.just([SessionCreated(agent="x")]),
+    st.just([ThreadRenamed(label="x")]),
+    st.sampled_from([[ThreadDeleted(), SessionCreated()], [Erased(), SessionCreated(), said()]]),
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(["raw", "a", "b", "change", "new", "kv"])), max_size=25))
+async def test_after_whatever_happens_every_copy_is_what_the_log_tells(
+    bench: Bench, steps: list[tuple[Sequence[EventData], str]]
+) -> None:
+    thread = f"t{uuid4()}"
+    processes = {"a": await bench.process(), "b": await bench.process()}
+    await processes["a"].create(thread, user="ann")
+    for data, who in steps:
+        if who == "raw":
+            await bench.log.append_many([event(one, thread) for one in data])
+        elif who == "change":
+            await processes["b"].change(thread, lambda state, data=data: data)  # type: ignore[misc]
+        elif who in processes:
+            await processes[who].record(thread, data)
+        elif who == "new":
+            processes["a"] = await bench.process()
+        else:
+            await bench.empty_bucket()
+        told = await from_log(bench.log, "default", thread)
+        assert told is not None
+        for sessions in processes.values():
+            assert await sessions.get(thread) == told.state
+
+
+async def test_many_readers_at_once_agree(bench: Bench) -> None:
+    await conversation(await bench.process())
+    await bench.empty_bucket()
+    reader = await bench.process()
+    found = await asyncio.gather(*(reader.get("t") for _ in range(50)))
+    assert all(state == found[0] for state in found)
