@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     stream_max_bytes: int = Field(-1, ge=-1, validation_alias=_env("TURNLOG_STREAM_MAX_BYTES"))
     tenant: str = Field("default", validation_alias=_env("TURNLOG_TENANT"))
     log_level: str = Field("WARNING", validation_alias=_env("TURNLOG_LOG_LEVEL"))
+    metrics_port: int | None = Field(None, ge=1, le=65_535, validation_alias=_env("TURNLOG_METRICS_PORT"))
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY", "OPENAI_API_KEY"))
@@ -67,6 +68,10 @@ class Settings(BaseSettings):
     embedding_base_url: str | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_BASE_URL"))
     embedding_api_key: SecretStr | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_API_KEY"))
     recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
+    hybrid_episodes: int = Field(0, ge=0, le=100, validation_alias=_env("MEMORY_HYBRID_EPISODES"))
+    token_threshold_ratio: float = Field(0.75, gt=0, le=1, validation_alias=_env("MEMORY_TOKEN_THRESHOLD_RATIO"))
+    recent_turns: int = Field(8, ge=0, validation_alias=_env("MEMORY_RECENT_TURNS"))
+    session_window: int = Field(16_000, ge=256, validation_alias=_env("MEMORY_SESSION_WINDOW"))
 
     budget_calls_per_hour: int = Field(600, ge=0, validation_alias=_env("TURNLOG_BUDGET_CALLS_PER_HOUR"))
     budget_tokens_per_hour: int = Field(2_000_000, ge=0, validation_alias=_env("TURNLOG_BUDGET_TOKENS_PER_HOUR"))

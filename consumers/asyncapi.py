@@ -20,6 +20,7 @@ from turnlog.consumers.answering.progress import Kind
 from turnlog.consumers.app import make_broker, subscribe
 from turnlog.consumers.inbox import Delivery, Inbox
 from turnlog.consumers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.reactors.segments import NAME as SEGMENTS
 from turnlog.events.codec import CONTENT_TYPE, CONTRACTS
 from turnlog.events.envelope import envelope_of
 from turnlog.events.subjects import PROGRESS_PREFIX, PUBLISHED, STORED_PREFIX, type_filter
@@ -41,7 +42,12 @@ HEADERS: Document = {
     },
     "required": ["Nats-Msg-Id"],
 }
-RECEIVES = {MEMORY: ("turn_recorded",), AGENT: ("answer_requested",), ANALYTICS: tuple(CONTRACTS)}
+RECEIVES = {
+    MEMORY: ("turn_recorded",),
+    SEGMENTS: ("segment_checkpoint_requested",),
+    AGENT: ("answer_requested",),
+    ANALYTICS: tuple(CONTRACTS),
+}
 DESCRIPTION = (
     f"Producers publish CloudEvents 1.0 JSON on `{PUBLISHED}`; JetStream stores each event as "
     f"`{STORED_PREFIX}.<partition>.<tenant>.<thread>.<type>`, and any number of subscribers read it there with "
@@ -79,6 +85,7 @@ def _broker() -> NatsBroker:
     broker.publisher(progress, title="progress", description="Core NATS, never stored.", schema=ProgressStep)
     for durable, subject in (
         (MEMORY, type_filter("turn_recorded")),
+        (SEGMENTS, type_filter("segment_checkpoint_requested")),
         (AGENT, type_filter("answer_requested")),
         (ANALYTICS, f"{STORED_PREFIX}.>"),
     ):

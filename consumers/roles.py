@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import psycopg
 
+from turnlog.agent import metrics
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import Embedder
@@ -18,6 +19,8 @@ from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.inbox import Inbox
 from turnlog.consumers.reactors.memory import NAME as MEMORY
 from turnlog.consumers.reactors.memory import MemoryReactor
+from turnlog.consumers.reactors.segments import NAME as SEGMENTS
+from turnlog.consumers.reactors.segments import SegmentReactor
 from turnlog.consumers.runtime import Runtime, projecting
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import type_filter
@@ -33,13 +36,19 @@ AGENT_ACK_WAIT_S = 5.0
 
 @contextlib.asynccontextmanager
 async def playing(
-    runtime: Runtime, roles: Sequence[str], partitions: Sequence[int] | None = None, shared: bool = False
+    runtime: Runtime,
+    roles: Sequence[str],
+    partitions: Sequence[int] | None = None,
+    shared: bool = False,
+    metrics_port: int | None = None,
 ) -> AsyncIterator[None]:
     """Plays the roles while the block runs; at its end the work under way is finished first.
 
     shared: projectors divide the partitions with those of other processes that say so too.
+    metrics_port: serves the process's metrics there; None: not at all. Raises MetricsPortTaken.
     """
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(metrics.served(metrics_port))
         if "projectors" in roles:
             await stack.enter_async_context(projecting(runtime, partitions, shared))
         if "reactors" in roles or "agent" in roles:
@@ -59,6 +68,8 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     if "reactors" in roles:
         inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
+        inboxes.append(Inbox(SEGMENTS, SegmentReactor(runtime, models).work))
+        subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
         embedding = asyncio.create_task(_embed(runtime, models.embedder, stop))
     if "agent" in roles:
         inboxes.append(

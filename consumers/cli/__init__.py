@@ -2,7 +2,7 @@
 
 import typer
 
-from turnlog.consumers.cli import chatting, operating, reading, running, transfer
+from turnlog.consumers.cli import chatting, history, operating, reading, running, sessions, transfer
 
 app = typer.Typer(
     name="turnlog",
@@ -11,7 +11,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (running, chatting, transfer, reading, operating):
+for module in (running, chatting, transfer, reading, history, operating, sessions):
     module.register(app)
 
 

@@ -81,25 +81,34 @@ def context(
     thread: Annotated[str, typer.Argument()],
     query: Annotated[str | None, typer.Option(help="A user message to put at the end.")] = None,
     window: Annotated[int | None, typer.Option(min=256, help="Context window in tokens.")] = None,
+    hybrid: Annotated[bool, typer.Option(help="Where not all fits, turns relevant to the query come first.")] = False,
+    as_of: Annotated[int | None, typer.Option(min=1, help="Of that moment: a sequence of the log.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """What a model would see of a thread now: tiers with their tokens, and the messages."""
+    """What a model would see of a thread now, or saw then: tiers with their tokens, and the messages."""
 
     async def work(settings: Settings) -> int:
+        from turnlog.agent.receipts import rebuilt
         from turnlog.agent.threads import thread_context
-        from turnlog.consumers.rendering import context_document, context_lines
+        from turnlog.consumers import rendering
+        from turnlog.consumers.recalling import hybrid_turns
         from turnlog.consumers.runtime import opened, projecting
 
+        place = (tenant or settings.tenant, thread)
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages", "checkpoints", "summaries", "topics"))
+            await runtime.settle(names=("messages", "checkpoints", "summaries", "topics", "vectors"))
             async with runtime.pool.connection() as conn:
-                found = await thread_context(
-                    conn, settings, tenant or settings.tenant, thread, query=query, window=window
-                )
+                relevant = await hybrid_turns(conn, settings, place, query, as_of) if hybrid else []
+                if as_of is None:
+                    found = await thread_context(conn, settings, *place, query=query, window=window, relevant=relevant)
+                    document, lines = rendering.context_document(found), rendering.context_lines(found)
+                else:
+                    past = await rebuilt(conn, runtime.log, settings, *place, as_of, query=query, window=window)
+                    document, lines = rendering.past_document(past, as_of), rendering.past_lines(past, as_of)
         if json:
-            emit(context_document(found))
-        for line in () if json else context_lines(found):
+            emit(document)
+        for line in () if json else lines:
             out.print(line, markup=False)
         return 0
 

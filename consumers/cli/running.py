@@ -45,7 +45,8 @@ def up(
             emit(where) if json else out.print(f"turnlog runs in the background (pid {pid}); log: {where['log']}")
             return 0
         background.refuse_second(settings)
-        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES, shared=True):
+        port = settings.metrics_port
+        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES, shared=True, metrics_port=port):
             if not settings.nats_url or not settings.database_url:
                 await embedded.keep(settings.home)
             with background.registered(settings):
@@ -91,7 +92,7 @@ def worker(
             raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
         async with opened_in_time(settings, f"turnlog-{role}", err.print) as runtime:
             chosen = parse_partitions(partitions, runtime.log.partitions)
-            async with playing(runtime, [role], chosen, shared=chosen is None):
+            async with playing(runtime, [role], chosen, chosen is None, settings.metrics_port):
                 emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
                 async with _until_signal() as stopped:
                     await _ended(stopped, runtime.log)

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg.types.json import Json
 
 from turnlog.agent.context import TokenCounter
+from turnlog.agent.context.cut import cut_end
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
 from turnlog.consumers.reactors.budget import Ledger
@@ -57,7 +58,10 @@ class Deriver:
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
         """The rolling summary of the texts and the one before (A 3.1): the old one shrinks to a third when both
-        together exceed the limit, and all of it again if that is not enough. Raises ModelError, Later."""
+        together exceed the limit, and all of it again if that is not enough; what is still over is cut.
+
+        Raises ModelError, Later.
+        """
         first = len(self.calls)
         text, prompt_hash = previous, ""
         for piece in pieces(texts, self.counter.text):
@@ -81,7 +85,9 @@ class Deriver:
         if old and count(old) + count(new) > self.limit:
             old = await self._compressed(old, max(1, count(old) // 3))
         text = f"{old}\n{new}" if old else new
-        return await self._compressed(text, self.limit) if count(text) > self.limit else text
+        if count(text) > self.limit:  # a model may ignore how long it was asked to be
+            text = cut_end(await self._compressed(text, self.limit), self.limit, self.counter)
+        return text
 
     async def _summarised(self, texts: Sequence[str]) -> Written:
         work = partial(self.tasks.summarise, texts, "", self.limit // 2)

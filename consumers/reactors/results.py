@@ -10,7 +10,6 @@ from turnlog.agent.models.protocol import Usage
 from turnlog.consumers.reactors.derive import Call, Derived
 from turnlog.consumers.reactors.facts import Thread
 from turnlog.events.contracts import (
-    Derivation,
     Event,
     EventData,
     HistoryPruned,
@@ -18,6 +17,7 @@ from turnlog.events.contracts import (
     TopicsTagged,
     UsageMetered,
 )
+from turnlog.events.frozen import Derivation
 from turnlog.projectors.message import Message
 
 NAME = "memory"
@@ -26,7 +26,7 @@ Purpose = Literal["summary", "topics", "embedding"]
 
 
 def topics_tagged(thread: Thread, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
-    data = TopicsTagged(topics=made.topics, derivation=_derivation(made, model, span, through))
+    data = TopicsTagged(topics=made.topics, derivation=derivation(made, model, span, through))
     return _result(thread, data, through)
 
 
@@ -36,7 +36,7 @@ def summary_written(thread: Thread, made: Derived, model: Usage, span: Sequence[
         summary=made.text,
         message_count=before + len(span),
         covered_seq=through,
-        derivation=_derivation(made, model, span, through),
+        derivation=derivation(made, model, span, through),
     )
     return _result(thread, data, through)
 
@@ -65,7 +65,7 @@ def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Pu
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, cause))
 
 
-def _derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
+def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
     usages = [call.usage for call in made.calls]
     return Derivation(
         provider=model.provider,

@@ -74,9 +74,10 @@ def test_progress_channel_is_where_tokens_stream() -> None:
 
 
 def test_durables_of_turnlog_are_named() -> None:
-    addresses = {name: made()["channels"][name]["address"] for name in ("memory", "agent", "analytics")}
+    addresses = {name: made()["channels"][name]["address"] for name in ("memory", "segments", "agent", "analytics")}
     assert addresses == {
         "memory": "turnlog.log.*.*.*.turn_recorded",
+        "segments": "turnlog.log.*.*.*.segment_checkpoint_requested",
         "agent": "turnlog.log.*.*.*.answer_requested",
         "analytics": "turnlog.log.>",
     }

@@ -1,0 +1,271 @@
+"""Short-term memory: the five operations of the seed (B) over sessions that are events (C7, P9).
+
+Summaries are not made here: a query that finds the threshold crossed asks for a checkpoint on the log, and a
+reactor makes it while the answer is on its way.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from turnlog.agent import metrics
+from turnlog.agent.context import counter_for
+from turnlog.agent.sessions.changes import InvalidMemoryRequest, parts_changed, turns_written
+from turnlog.agent.sessions.checkpoint import manual_checkpoint
+from turnlog.agent.sessions.history import History, build_history
+from turnlog.agent.sessions.older import OlderConversation, older_conversation
+from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.sessions.value import (
+    MemoryContext,
+    MemoryCreateRequest,
+    MemoryQueryRequest,
+    MemoryWriteRequest,
+    MemoryWriteResult,
+    SessionValue,
+    mode_of,
+    session_value,
+    summary_of,
+)
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import Event, EventData
+from turnlog.events.errors import NotFound, TurnlogError, WrongExpectedVersion
+from turnlog.events.log import Log
+from turnlog.events.session_contracts import SegmentCheckpointRequested, SegmentRules, SessionCreated
+from turnlog.projectors.session_lookup import SegmentCheckpoint
+from turnlog.projectors.session_state import SessionState, turns_of
+
+logger = logging.getLogger("turnlog.sessions")
+Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+SOURCE = "turnlog/sessions"
+CLOSING_S = 2.0
+
+
+class ShortTermMemory:
+    """The memory of one tenant's conversations: `async with ShortTermMemory(log, pool, settings) as memory`.
+
+    Every method raises NotFound for a conversation that has no session or is another user's, DatabaseUnavailable
+    and LogUnavailable when no level can answer.
+    """
+
+    def __init__(self, log: Log, pool: Pool, settings: Settings, tenant: str | None = None) -> None:
+        """tenant: None is the settings'. Token counts are those of the settings' model."""
+        self.tenant = tenant or settings.tenant
+        self._log, self._settings = log, settings
+        self._sessions = Sessions(log, pool, self.tenant, metrics.session_read)
+        self._counter = counter_for(settings.model)
+        self._asking: dict[UUID, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._sessions.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Requests for checkpoints that are under way get a moment; a lost one is made again by the next query."""
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=CLOSING_S)
+        for task in list(self._asking.values()):
+            task.cancel()
+        await self._sessions.close()
+
+    async def create(self, request: MemoryCreateRequest) -> SessionValue:
+        """Begins a session. On one that is there it begins anew: earlier turns are no part of it (B, Q7).
+
+        A conversation with turns but no session, such as an imported one, begins with its whole history, in
+        FULL_HISTORY. Raises NotFound when the conversation is another user's.
+        """
+        place, user = request.conversation_id, request.user_id
+
+        def anew(state: SessionState) -> list[EventData]:
+            _check_user(place, state.user, user)
+            return [self._created(request, OlderConversation())]
+
+        while True:
+            head = await self._log.thread_head(self.tenant, place)  # first: what comes later must not pass unseen
+            if await self._found(place) is not None:
+                return session_value(await self._sessions.change(place, anew, user=user))
+            older = await older_conversation(self._log, self.tenant, place, head)
+            _check_user(place, older.user, user)
+            created = self._created(request, older)
+            with contextlib.suppress(WrongExpectedVersion):  # a turn came just now, or somebody else's session
+                owner = user or older.user
+                return session_value(await self._sessions.create(place, created, user=owner, expected=head))
+
+    async def get(self, conversation_id: str) -> SessionValue:
+        """The session now (B: GetShortMemory)."""
+        return session_value(await self._session(conversation_id))
+
+    async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
+        """The history for a prompt, and whether it is time for a summary (B: QueryMemoryContext).
+
+        Crossing the threshold asks for a checkpoint, once for a state of the conversation, in the background: when
+        that fails the query succeeds all the same, and the next one asks again.
+        """
+        started = time.perf_counter()
+        state = await self._session(request.conversation_id, request.patient_id, request.enterprise_id)
+        rules = self._rules(request, state.rules)
+        made = build_history(summary_of(state), turns_of(state.segment), request.query, rules, self._counter)
+        if made.should_checkpoint:
+            self._ask(state, rules, made)
+        context = MemoryContext(
+            conversation_id=state.thread,
+            mode=mode_of(state),
+            session=session_value(state, rules.recent_turns),
+            history=made.history,
+            full_history=made.full_history,
+            estimated_tokens=made.tokens,
+            token_ratio=made.ratio,
+            should_checkpoint_summary=made.should_checkpoint,
+        )
+        metrics.TOKEN_RATIO.observe(made.ratio)
+        metrics.QUERY_SECONDS.observe(time.perf_counter() - started)
+        return context
+
+    async def write_turn(self, request: MemoryWriteRequest) -> MemoryWriteResult:
+        """Puts what was asked and answered on the log, both or neither (B: WriteTurn).
+
+        A call that is repeated with its turn_id changes nothing more. Raises InvalidMemoryRequest when both are empty.
+        """
+        turns = turns_written(request)
+        ids = [uuid5(request.turn_id, turn.role) for turn in turns] if request.turn_id else None
+        owner = (await self._session(request.conversation_id)).user
+        _check_user(request.conversation_id, owner, request.user_id)
+        state = await self._sessions.record(request.conversation_id, turns, user=request.user_id, ids=ids)
+        return MemoryWriteResult(
+            conversation_id=state.thread, mode=mode_of(state), updated_at=int(state.updated_at.timestamp())
+        )
+
+    async def checkpoint(self, conversation_id: str, summary: str, recent_turns: int | None = None) -> SessionValue:
+        """Ends the segment with a summary of the caller's own (B: CheckpointShortMemory, Q6).
+
+        The last recent_turns turns stay in full, None: the session's rule. The summary has to stand for every turn
+        before them. Raises InvalidMemoryRequest for an empty summary, or one over the session's threshold.
+        """
+        size = self._counter.text(summary)
+
+        def decide(state: SessionState) -> list[EventData]:
+            limit = int(state.rules.token_threshold_ratio * state.rules.model_context_window)
+            if not summary.strip() or size >= limit:
+                raise InvalidMemoryRequest(f"a summary needs words, and less than {limit:,} tokens; this has {size:,}")
+            kept = state.rules.recent_turns if recent_turns is None else recent_turns
+            return [manual_checkpoint(state, summary.strip(), kept)]
+
+        state = await self._sessions.change(conversation_id, decide)
+        metrics.checkpoint_ended("manual", "made")
+        metrics.SUMMARY_TOKENS.observe(size)
+        return session_value(state)
+
+    async def reset(self, conversation_id: str) -> SessionValue:
+        """Begins anew with the same user, rules and user snapshot (B, Q7). The log and the transcript keep all."""
+
+        def decide(state: SessionState) -> list[EventData]:
+            return [SessionCreated(rules=state.rules, user_snapshot=state.user_snapshot)]
+
+        return session_value(await self._sessions.change(conversation_id, decide))
+
+    async def checkpoints(self, conversation_id: str) -> list[SegmentCheckpoint]:
+        """The session's checkpoints, oldest first: summary, what it covers, when, by whom (B, Q3)."""
+        return await self._sessions.checkpoints(conversation_id)
+
+    async def update(self, conversation_id: str, change: Callable[[SessionValue], SessionValue]) -> SessionValue:
+        """Changes the current agent, the global state or the user snapshot; no concurrent change is lost.
+
+        change gets the value as it is now and returns the new one; it may be called again when somebody else was
+        first. Raises InvalidMemoryRequest when it changes what follows from the conversation.
+        """
+
+        def decide(state: SessionState) -> list[EventData]:
+            before = session_value(state)
+            return parts_changed(before, change(before))
+
+        return session_value(await self._sessions.change(conversation_id, decide))
+
+    def _created(self, request: MemoryCreateRequest, older: OlderConversation) -> SessionCreated:
+        snapshot = request.user_snapshot
+        return SessionCreated(
+            rules=self._rules(request, None),
+            agent=request.agent_code,
+            user_snapshot=snapshot.model_dump(mode="json") if snapshot else None,
+            after_seq=older.after_seq,
+            turn_count=older.turn_count,
+            last_bot_message=older.last_bot_message,
+        )
+
+    def _rules(self, request: MemoryCreateRequest | MemoryQueryRequest, own: SegmentRules | None) -> SegmentRules:
+        """What the request says, else the session's own rules, else the settings'."""
+        settings = self._settings
+        default = own or SegmentRules(
+            token_threshold_ratio=settings.token_threshold_ratio,
+            recent_turns=settings.recent_turns,
+            model_context_window=settings.session_window,
+        )
+        asked = {name: getattr(request, name) for name in SegmentRules.model_fields}
+        return default.model_copy(update={name: value for name, value in asked.items() if value is not None})
+
+    async def _session(self, conversation_id: str, user: str | None = None, tenant: str | None = None) -> SessionState:
+        if tenant is not None and tenant != self.tenant:
+            raise _unknown(conversation_id)
+        state = await self._found(conversation_id)
+        if state is None or (user is not None and user != state.user):
+            raise _unknown(conversation_id)
+        return state
+
+    async def _found(self, conversation_id: str) -> SessionState | None:
+        try:
+            return await self._sessions.get(conversation_id)
+        except NotFound:
+            return None
+
+    def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
+        """A segment of one turn has nothing that a summary could stand for."""
+        if len(turns_of(state.segment)) < 2:
+            return
+        last = state.segment[-1].seq
+        segment = state.checkpoint_id or state.created_seq
+        event_id = uuid5(NAMESPACE_OID, f"segment_checkpoint_requested/{self.tenant}/{state.thread}/{segment}/{last}")
+        if event_id in self._asking:
+            return
+        event = Event(
+            id=event_id,
+            source=SOURCE,
+            time=datetime.now(UTC),
+            tenant=self.tenant,
+            thread=state.thread,
+            user=state.user,
+            data=SegmentCheckpointRequested(
+                rules=rules, estimated_tokens=made.tokens, token_ratio=made.ratio, through_seq=state.seq
+            ),
+        )
+        task = asyncio.create_task(self._append(event))
+        self._asking[event_id] = task
+        task.add_done_callback(lambda _: self._asking.pop(event_id, None))
+
+    async def _append(self, event: Event) -> None:
+        try:
+            await self._log.append(event)
+        except TurnlogError as error:
+            logger.warning("a checkpoint of %s could not be asked for: %s", event.thread, error)
+
+
+def _unknown(conversation_id: str) -> NotFound:
+    """The same whether there is none or it is another's: who asks learns nothing of others."""
+    return NotFound(f"there is no session {conversation_id!r}; create() begins one")
+
+
+def _check_user(conversation_id: str, owner: str | None, user: str | None) -> None:
+    if user is not None and owner is not None and user != owner:
+        raise _unknown(conversation_id)

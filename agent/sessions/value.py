@@ -1,0 +1,196 @@
+"""The session value and the requests and results of short-term memory, with all fields of the seed (B), snake_case.
+
+Times are whole Unix seconds, as B has them. Every model is immutable: change one with `model_copy(update=...)`.
+"""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from turnlog.agent.plain import content_text
+from turnlog.agent.sessions.history import summary_text
+from turnlog.projectors.message import Message
+from turnlog.projectors.session_state import Mode, SessionState, turns_of
+
+
+class _Part(BaseModel):
+    """Keys that it does not know are kept, so that other domains store their own beside B's."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
+
+
+class Meta(_Part):
+    conversation_id: str
+    user_id: str | None = None
+    updated_at: int = Field(description="Unix seconds")
+
+
+class FlowContext(_Part):
+    current_agent_key: str = ""
+    last_bot_message: str = ""
+    turn_count: int = 0
+
+
+class WindowMessage(_Part):
+    role: str
+    content: str
+
+
+class MessageContext(_Part):
+    """window_messages: the segment's last turns. cached_checkpoint: the checkpoint as a history shows it."""
+
+    summary: str = ""
+    window_messages: tuple[WindowMessage, ...] = ()
+    mode: Mode = "FULL_HISTORY"
+    checkpoint_message_id: str = ""
+    cached_checkpoint: str | None = None
+
+
+class GlobalState(_Part):
+    shared: dict[str, Any] = Field(default_factory=dict)
+    entities: dict[str, Any] = Field(default_factory=dict)
+    agent_slots: dict[str, Any] = Field(default_factory=dict)
+    current_intent: str = ""
+    pending_action: dict[str, Any] | None = None
+
+
+class UserSnapshot(_Part):
+    """chronic_diseases: B's JSON calls it `history`; both are read."""
+
+    user_id: str = ""
+    name: str = ""
+    allergies: tuple[str, ...] = ()
+    chronic_diseases: tuple[str, ...] = Field(
+        default=(), validation_alias=AliasChoices("chronic_diseases", "history"), serialization_alias="chronic_diseases"
+    )
+    surgery_history: tuple[str, ...] = ()
+    preferences: tuple[str, ...] = ()
+
+
+class SessionValue(_Part):
+    """The whole session (B: SessionValue)."""
+
+    meta: Meta
+    flow_context: FlowContext = FlowContext()
+    message_context: MessageContext = MessageContext()
+    global_state: GlobalState = GlobalState()
+    user_snapshot: UserSnapshot = UserSnapshot()
+
+
+def _none_for_empty(given: Any) -> Any:
+    return None if given == "" else given
+
+
+# A client in Go, as B has it, sends "" for what it does not give.
+Given = Annotated[str | None, BeforeValidator(_none_for_empty)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MemoryCreateRequest(_Request):
+    """None: the settings' default."""
+
+    conversation_id: str = Field(min_length=1)
+    user_id: Given = None
+    agent_code: Given = None
+    token_threshold_ratio: float | None = Field(default=None, gt=0, le=1)
+    recent_turns: int | None = Field(default=None, ge=0)
+    model_context_window: int | None = Field(default=None, ge=256)
+    user_snapshot: UserSnapshot | None = None
+
+
+class MemoryQueryRequest(_Request):
+    """query: the user's words that are not on the log yet. None of the last three: the session's own rule.
+
+    enterprise_id must be the memory's tenant and patient_id the session's user, when they are given.
+    """
+
+    conversation_id: str = Field(min_length=1)
+    enterprise_id: Given = None
+    patient_id: Given = None
+    query: str = ""
+    token_threshold_ratio: float | None = Field(default=None, gt=0, le=1)
+    recent_turns: int | None = Field(default=None, ge=0)
+    model_context_window: int | None = Field(default=None, ge=256)
+
+
+class MemoryContext(_Part):
+    """What a prompt is made of. history: fits the window; full_history: the current segment, whole.
+
+    estimated_tokens: real counts of full_history and query; token_ratio: of the window, above 1 when it overflows.
+    """
+
+    conversation_id: str
+    mode: Mode
+    session: SessionValue
+    history: str
+    full_history: str
+    estimated_tokens: int
+    token_ratio: float
+    should_checkpoint_summary: bool
+
+
+class MemoryWriteRequest(_Request):
+    """What a turn brought: either part may be empty, not both. user_id: None is the session's.
+
+    turn_id: of the caller's choice, new for each turn; who gets no answer repeats the call with it.
+    """
+
+    conversation_id: str = Field(min_length=1)
+    user_id: Given = None
+    agent_code: Given = None
+    user_query: str = ""
+    agent_response: str = ""
+    turn_id: UUID | None = None
+
+
+class MemoryWriteResult(_Part):
+    conversation_id: str
+    mode: Mode
+    updated_at: int = Field(description="Unix seconds")
+
+
+def session_value(state: SessionState, recent_turns: int | None = None) -> SessionValue:
+    """The session as B shows it. recent_turns: of the segment in window_messages; None: the session's rule."""
+    count = state.rules.recent_turns if recent_turns is None else recent_turns
+    snapshot = UserSnapshot.model_validate(state.user_snapshot)
+    return SessionValue(
+        meta=Meta(conversation_id=state.thread, user_id=state.user, updated_at=int(state.updated_at.timestamp())),
+        flow_context=FlowContext(
+            current_agent_key=state.current_agent_key or "",
+            last_bot_message=state.last_bot_message,
+            turn_count=state.turn_count,
+        ),
+        message_context=_message_context(state, count),
+        global_state=GlobalState.model_validate(state.global_state),
+        user_snapshot=snapshot if snapshot.user_id else snapshot.model_copy(update={"user_id": state.user or ""}),
+    )
+
+
+def mode_of(state: SessionState) -> Mode:
+    """Old data without a checkpoint id has its full history whatever it says (B, 兼容性处理)."""
+    return state.mode if state.checkpoint_id is not None else "FULL_HISTORY"
+
+
+def summary_of(state: SessionState) -> str:
+    """The summary that stands before the segment; "" where the segment is everything."""
+    return state.summary if mode_of(state) == "SUMMARY_N" else ""
+
+
+def _message_context(state: SessionState, count: int) -> MessageContext:
+    summary = summary_of(state)
+    turns = turns_of(state.segment)[-count:] if count else []
+    return MessageContext(
+        summary=summary,
+        window_messages=tuple(_window_message(message) for turn in turns for message in turn),
+        mode=mode_of(state),
+        checkpoint_message_id=str(state.checkpoint_id or ""),
+        cached_checkpoint=summary_text(summary).rstrip() or None,
+    )
+
+
+def _window_message(message: Message) -> WindowMessage:
+    return WindowMessage(role=message.role, content=content_text(message.content))

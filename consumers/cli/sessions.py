@@ -1,0 +1,113 @@
+"""session show|checkpoints|checkpoint|reset: short-term memory by hand."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+
+if TYPE_CHECKING:
+    from turnlog.agent.sessions.memory import ShortTermMemory
+    from turnlog.agent.sessions.value import SessionValue
+
+Conversation = Annotated[str, typer.Argument(help="The conversation, which is a thread with a session.")]
+READS = ("sessions", "messages")
+
+
+def register(app: typer.Typer) -> None:
+    sessions = typer.Typer(help="Short-term memory: the session of a conversation.", no_args_is_help=True)
+    sessions.command()(show)
+    sessions.command()(checkpoints)
+    sessions.command()(checkpoint)
+    sessions.command()(reset)
+    app.add_typer(sessions, name="session")
+
+
+def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+    """The session: mode, summary, newest turns, global state, user."""
+
+    async def work(settings: Settings) -> int:
+        async with _memory(settings, tenant) as memory:
+            _show(await memory.get(conversation), json)
+        return 0
+
+    run(work, json)
+
+
+def checkpoints(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+    """Every checkpoint of the session, oldest first."""
+
+    async def work(settings: Settings) -> int:
+        async with _memory(settings, tenant) as memory:
+            found = await memory.checkpoints(conversation)
+        if json:
+            emit(found)
+        elif not found:
+            out.print("no checkpoints: the whole history is in use", markup=False)
+        for one in () if json else found:
+            head = f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {one.turns_covered} turns"
+            out.print(f"{head}\n          {' '.join(one.summary.split())}", markup=False)
+        return 0
+
+    run(work, json)
+
+
+def checkpoint(
+    conversation: Conversation,
+    summary: Annotated[str, typer.Option(help="Stands for every turn before the ones that are kept.")],
+    recent_turns: Annotated[
+        int | None, typer.Option(min=0, help="Newest turns that stay in full; the session's rule.")
+    ] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """End the segment now, with a summary of your own."""
+
+    async def work(settings: Settings) -> int:
+        async with _memory(settings, tenant) as memory:
+            _show(await memory.checkpoint(conversation, summary, recent_turns), json)
+        return 0
+
+    run(work, json)
+
+
+def reset(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+    """Begin the session anew: earlier turns leave the short-term memory, not the transcript."""
+
+    async def work(settings: Settings) -> int:
+        async with _memory(settings, tenant) as memory:
+            _show(await memory.reset(conversation), json)
+        return 0
+
+    run(work, json)
+
+
+@contextlib.asynccontextmanager
+async def _memory(settings: Settings, tenant: str | None) -> "AsyncIterator[ShortTermMemory]":
+    from turnlog.agent.sessions.memory import ShortTermMemory
+    from turnlog.consumers.runtime import opened, projecting
+
+    async with opened(settings) as runtime, projecting(runtime):
+        await runtime.settle(names=READS)
+        async with ShortTermMemory(runtime.log, runtime.pool, settings, tenant) as memory:
+            yield memory
+
+
+def _show(value: "SessionValue", as_json: bool) -> None:
+    if as_json:
+        emit(value)
+        return
+    flow, messages = value.flow_context, value.message_context
+    out.print(f"{value.meta.conversation_id}  user {value.meta.user_id or '-'}  {flow.turn_count} turns", markup=False)
+    out.print(f"mode     {messages.mode}  checkpoint {messages.checkpoint_message_id or '-'}", markup=False)
+    if flow.current_agent_key:
+        out.print(f"agent    {flow.current_agent_key}", markup=False)
+    if messages.summary:
+        out.print(f"summary  {' '.join(messages.summary.split())}", markup=False)
+    if value.global_state.current_intent:
+        out.print(f"intent   {value.global_state.current_intent}", markup=False)
+    for message in messages.window_messages:
+        out.print(f"  {message.role:<9} {message.content}", markup=False)

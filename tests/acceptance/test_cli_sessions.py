@@ -1,0 +1,97 @@
+"""`turnlog session …` and the metrics of a worker, as processes of their own."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import eventually
+from samples import event, turn
+
+from turnlog.events.log import Log
+from turnlog.events.session_contracts import SessionCreated
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+
+
+@pytest.fixture
+def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    return kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path), "COLUMNS": "200"}
+
+
+async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
+    """Exit code, and what the command says on stdout, or on stderr when that is empty."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, (stdout or stderr).decode()
+
+
+async def a_session(log: Log) -> None:
+    said = [turn(f"message {n}", "user" if n % 2 else "assistant", minutes=n) for n in range(1, 9)]
+    await log.append_many([event(SessionCreated(), user="ann"), *said])
+
+
+async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, environment: dict[str, str]) -> None:
+    await a_session(log)
+
+    async def document(*words: str) -> Any:
+        code, text = await turnlog(environment, "session", *words, "--json")
+        assert code == 0, text
+        return json.loads(text)
+
+    shown = await document("show", "t")
+    assert (shown["meta"]["user_id"], shown["flow_context"]["turn_count"]) == ("ann", 4)
+    made = await document("checkpoint", "t", "--summary", "Ann said things.", "--recent-turns", "1")
+    assert made["message_context"]["mode"] == "SUMMARY_N"
+    [one] = await document("checkpoints", "t")
+    assert (one["summary"], one["turns_covered"], one["trigger"]) == ("Ann said things.", 3, "manual")
+    code, text = await turnlog(environment, "session", "show", "t")
+    assert code == 0
+    assert text.splitlines()[0] == "t  user ann  4 turns"
+    assert "summary  Ann said things." in text
+    assert (await document("reset", "t"))["flow_context"]["turn_count"] == 0
+
+
+async def test_an_unknown_session_is_a_plain_error(environment: dict[str, str]) -> None:
+    code, text = await turnlog(environment, "session", "show", "nobody", "--json")
+    assert (code, json.loads(text)["error"]["code"]) == (1, "not-found")
+
+
+async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_cannot(
+    log: Log, environment: dict[str, str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment |= {"TURNLOG_METRICS_PORT": str(port)}
+    worker = await asyncio.create_subprocess_exec(
+        *COMMAND, "worker", "reactors", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+
+        async def is_served() -> bool:
+            return "turnlog_session_checkpoints" in await asyncio.to_thread(page, port)
+
+        await eventually(is_served)
+        code, text = await turnlog(environment, "worker", "projectors", "--json")
+        assert (code, json.loads(text)["error"]["code"]) == (1, "metrics-port-taken")
+    finally:
+        worker.terminate()
+        await worker.wait()
+
+
+def page(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""

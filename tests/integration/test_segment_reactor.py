@@ -1,0 +1,328 @@
+"""The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies (C7, L4, O4)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai_wire import Step
+from places import eventually, rows
+from samples import event
+from stage import MemoryServer, Play, Stage, player
+
+from turnlog.consumers.reactors import segments
+from turnlog.consumers.reactors.segment_results import SOURCE
+from turnlog.consumers.reactors.segments import NAME
+from turnlog.events.contracts import Event, ThreadDeleted
+from turnlog.events.session_contracts import (
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SegmentCheckpointRequested,
+    SegmentRules,
+    SessionCreated,
+)
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.database import connect
+from turnlog.projectors.session_lookup import segment_checkpoints, session_state
+from turnlog.projectors.session_state import SessionState
+
+ROLES = ("projectors", "reactors")
+RULES = SegmentRules(model_context_window=2_000)
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tries without the pauses between them."""
+    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0))
+
+
+async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
+    """A session with that many questions and answers; returns the sequences of the messages."""
+    await stage.runtime.log.append(event(SessionCreated(rules=RULES)))
+    return await stage.say(1, 2 * exchanges)
+
+
+async def ask(stage: Stage, through_seq: int, rules: SegmentRules = RULES) -> Event:
+    data = SegmentCheckpointRequested(rules=rules, estimated_tokens=1_600, token_ratio=0.8, through_seq=through_seq)
+    request = event(data)
+    await stage.runtime.log.append(request)
+    return request
+
+
+async def session(stage: Stage) -> SessionState:
+    await stage.runtime.settle()
+    async with stage.runtime.pool.connection() as conn:
+        found = await session_state(conn, "default", "t")
+    assert found is not None
+    return found
+
+
+async def made_by_the_reactor(stage: Stage) -> list[Event]:
+    return [one for one in await stage.events() if one.source == SOURCE]
+
+
+async def test_a_request_becomes_a_checkpoint_that_keeps_the_last_eight_turns(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        seqs = await begin(stage)
+        request = await ask(stage, seqs[-1])
+        [made] = await stage.until("segment_checkpointed", 1)
+        now = await session(stage)
+        [stored] = [one for one in await stage.events() if one.type == "segment_checkpointed"]
+        usage = [one for one in await stage.all("usage_metered") if one.purpose == "summary"]
+    assert (made.covered_seq, made.turns_covered, made.recent_turns) == (seqs[7], 4, 8)
+    assert (made.summary, made.trigger, stored.causation) == ("They planned a trip.", "automatic", request.id)
+    assert (made.derivation.from_seq, made.derivation.through_seq) == (seqs[0], seqs[7])
+    assert (now.mode, [message.seq for message in now.segment]) == ("SUMMARY_N", seqs[8:])
+    assert len(usage) == 1
+
+
+async def test_the_next_summary_is_made_of_the_one_before_and_the_turns_since(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        await ask(stage, (await begin(stage))[-1])
+        await stage.until("segment_checkpointed", 1)
+        model.said["summary"] = "They booked it."
+        later = await stage.say(25, 40)
+        await ask(stage, later[-1])
+        [_, second] = await stage.until("segment_checkpointed", 2)
+        async with stage.runtime.pool.connection() as conn:
+            history = await segment_checkpoints(conn, "default", "t")
+    assert second.summary == "They planned a trip.\nThey booked it."
+    assert [one.turns_covered for one in history] == [4, 12]
+    assert "message 24" in str(model.asked("summary")[1]) and "message 25" not in str(model.asked("summary")[1])
+
+
+async def test_a_request_that_is_delivered_again_makes_no_second_checkpoint(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        await ask(stage, (await begin(stage))[-1])
+        await stage.until("segment_checkpointed", 1)
+        await stage.rest(NAME)
+        before = await made_by_the_reactor(stage)
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
+    async with play() as stage:
+        await stage.rest(NAME)
+        assert await made_by_the_reactor(stage) == before
+    assert len(model.asked("summary")) == 1
+
+
+async def test_several_requests_of_one_moment_make_one_checkpoint(play: Play, model: MemoryServer) -> None:
+    async with play("projectors") as stage:
+        seqs = await begin(stage)
+        for through in seqs[-4:]:
+            await ask(stage, through)
+    async with play() as stage:
+        await stage.until("segment_checkpointed", 1)
+        await stage.rest(NAME)
+        assert len(await stage.all("segment_checkpointed")) == 1
+    assert len(model.asked("summary")) == 1
+
+
+async def test_dying_between_the_models_answer_and_the_append_costs_no_second_call(
+    play: Play, model: MemoryServer, database_url: str
+) -> None:
+    """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
+    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    async with await connect(database_url) as conn:
+        async with play() as stage:
+            await ask(stage, (await begin(stage))[-1])
+
+            async def is_asked_for() -> bool:
+                return bool(model.asked("summary"))
+
+            async def is_answered() -> bool:
+                return bool(await rows(conn, "SELECT FROM model_cache"))
+
+            await eventually(is_asked_for)
+            await conn.execute("BEGIN")
+            await conn.execute("LOCK TABLE reactor_spending IN ACCESS EXCLUSIVE MODE")
+            await eventually(is_answered)
+            assert await stage.all("segment_checkpointed") == []
+            await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)  # else the wait is 30 s
+        await conn.execute("ROLLBACK")
+    async with play() as stage:
+        await stage.until("segment_checkpointed", 1)
+        await stage.rest(NAME)
+        assert len(await stage.all("segment_checkpointed")) == 1
+        assert await stage.rows("SELECT calls FROM usage WHERE purpose = 'summary'") == [(1,)]
+    assert len(model.asked("summary")) == 1
+
+
+async def test_a_turn_that_arrives_while_the_model_works_is_neither_lost_nor_covered(
+    play: Play, model: MemoryServer
+) -> None:
+    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    async with play() as stage:
+        seqs = await begin(stage)
+        await ask(stage, seqs[-1])
+
+        async def is_asked_for() -> bool:
+            return bool(model.asked("summary"))
+
+        await eventually(is_asked_for)
+        [late] = await stage.say(25, 25)
+        [made] = await stage.until("segment_checkpointed", 1)
+        now = await session(stage)
+    assert made.covered_seq == seqs[7]
+    assert [message.seq for message in now.segment] == [*seqs[8:], late]
+
+
+async def test_a_checkpoint_does_not_wait_for_the_projections_of_a_conversation_that_goes_on(
+    play: Play, model: MemoryServer, database_url: str
+) -> None:
+    """Else each wait brings the next turn, and a busy conversation is never summarised."""
+    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    async with play() as stage, await connect(database_url) as conn:
+        await ask(stage, (await begin(stage))[-1])
+
+        async def is_asked_for() -> bool:
+            return bool(model.asked("summary"))
+
+        async def is_made() -> bool:
+            return bool(await stage.all("segment_checkpointed"))
+
+        await eventually(is_asked_for)
+        await conn.execute("BEGIN")
+        await conn.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+        [late] = await stage.say(25, 25)
+        await eventually(is_made)
+        await conn.execute("ROLLBACK")
+        assert [message.seq for message in (await session(stage)).segment][-1] == late
+
+
+@pytest.mark.parametrize(
+    "overtaken_by",
+    [
+        SessionCreated(rules=RULES),
+        SegmentCheckpointed(summary="By hand.", recent_turns=8, covered_seq=9, turns_covered=4, trigger="manual"),
+        SegmentCheckpointFailed(attempts=3, error="model-unavailable: gone"),
+        ThreadDeleted(),
+    ],
+    ids=lambda data: data.type,
+)
+async def test_a_request_that_something_newer_overtook_does_nothing(
+    play: Play, model: MemoryServer, overtaken_by: Any
+) -> None:
+    async with play("projectors") as stage:
+        await ask(stage, (await begin(stage))[-1])
+        await stage.runtime.log.append(event(overtaken_by))
+    async with play() as stage:
+        await stage.rest(NAME)
+        assert await made_by_the_reactor(stage) == []
+    assert model.asked("summary") == []
+
+
+async def test_a_request_that_was_decided_before_a_checkpoint_and_stored_after_it_does_nothing(
+    play: Play, model: MemoryServer
+) -> None:
+    async with play("projectors") as stage:
+        await ask(stage, (await begin(stage))[-1])
+        late = await stage.say(25, 32)
+    async with play() as stage:
+        await stage.until("segment_checkpointed", 1)
+        await ask(stage, late[-1])
+        await stage.rest(NAME)
+        assert len(await stage.all("segment_checkpointed")) == 1
+    assert len(model.asked("summary")) == 1
+
+
+@pytest.mark.parametrize("overtaken_by", [SessionCreated(rules=RULES), ThreadDeleted()], ids=lambda data: data.type)
+async def test_what_ends_the_segment_while_the_model_works_wins_and_the_cost_is_metered(
+    play: Play, model: MemoryServer, overtaken_by: Any
+) -> None:
+    model.first["summary"] = [Step(text="too late", delay=1.0)]
+    async with play() as stage:
+        await ask(stage, (await begin(stage))[-1])
+
+        async def is_asked_for() -> bool:
+            return bool(model.asked("summary"))
+
+        await eventually(is_asked_for)
+        await stage.runtime.log.append(event(overtaken_by))
+        await stage.rest(NAME)
+        assert await stage.all("segment_checkpointed") == []
+        assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'summary'") == [(1,)]
+        assert await stage.rows("SELECT count(*) FROM session_checkpoints") == [(0,)]
+
+
+async def test_a_request_without_a_session_or_with_one_turn_does_nothing(play: Play, model: MemoryServer) -> None:
+    async with play() as stage:
+        seqs = await stage.say(1, 20)
+        await ask(stage, seqs[-1])
+        await stage.rest(NAME)
+        seqs = await begin(stage, exchanges=1)
+        await ask(stage, seqs[-1])
+        await stage.rest(NAME)
+        assert await stage.all("segment_checkpointed") == []
+    assert model.asked("summary") == []
+
+
+@pytest.mark.usefixtures("soon")
+async def test_three_failures_lead_back_to_full_history_and_a_later_request_succeeds(
+    play: Play, model: MemoryServer
+) -> None:
+    async with play() as stage:
+        seqs = await begin(stage)
+        await ask(stage, seqs[-1])
+        await stage.until("segment_checkpointed", 1)
+        model.first["summary"] = [Step(status=400)] * 3
+        later = await stage.say(25, 40)
+        await ask(stage, later[-1])
+        [failed] = await stage.until("segment_checkpoint_failed", 1)
+        now = await session(stage)
+        assert (now.mode, [message.seq for message in now.segment]) == ("FULL_HISTORY", [*seqs, *later])
+        assert failed.attempts == 3
+        assert failed.error.startswith("model-refused")
+        assert [one.error for one in await stage.all("usage_metered") if one.error] != []
+        last = await stage.say(41, 42)
+        await ask(stage, last[-1])
+        [_, made] = await stage.until("segment_checkpointed", 2)
+        now = await session(stage)
+    assert len(model.asked("summary")) == 1 + 3 + 1
+    assert (now.mode, made.turns_covered, made.covered_seq) == ("SUMMARY_N", 13, later[1])
+    assert "message 9" in str(model.asked("summary")[-1]) and "message 8" not in str(model.asked("summary")[-1])
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_try_that_succeeds_after_two_that_failed_makes_the_checkpoint(play: Play, model: MemoryServer) -> None:
+    model.first["summary"] = [Step(status=400)] * 2
+    async with play() as stage:
+        await ask(stage, (await begin(stage))[-1])
+        await stage.until("segment_checkpointed", 1)
+        assert await stage.all("segment_checkpoint_failed") == []
+    assert len(model.asked("summary")) == 3
+
+
+async def test_over_the_hourly_budget_a_checkpoint_waits_and_is_no_failure(play: Play, model: MemoryServer) -> None:
+    async with play(budget_calls_per_hour=0) as stage:
+        await ask(stage, (await begin(stage))[-1])
+
+        async def has_tried() -> bool:
+            info = await stage.runtime.log.nc.jetstream().consumer_info(STREAM, NAME)
+            return info.num_pending == 0 and info.delivered.stream_seq > 0
+
+        await eventually(has_tried)
+        assert await stage.all("segment_checkpoint_failed") == []
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
+    async with play() as stage:
+        await stage.until("segment_checkpointed", 1)
+    assert len(model.asked("summary")) == 1
+
+
+async def test_a_summary_that_is_too_long_is_compressed(play: Play, model: MemoryServer) -> None:
+    model.said["summary"] = "They planned a long trip through many countries. " * 20
+    model.said["compress"] = "A long trip."
+    async with play(max_summary_tokens=60) as stage:
+        await ask(stage, (await begin(stage))[-1])
+        [made] = await stage.until("segment_checkpointed", 1)
+    assert made.summary == "A long trip."
+    assert "at most 60 tokens" in model.asked("compress")[0]["messages"][0]["content"]
