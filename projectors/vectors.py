@@ -60,11 +60,14 @@ memory_episodes = sa.Table(
 COLUMNS = tuple(c.name for c in memory_vectors.columns if c.name not in ("topics", "embedding", "embedding_model"))
 _SAID_AGAIN = tuple((name, f"t.{name} || excluded.{name}") for name in ("seqs", "event_ids", "source_ids"))
 
+# The question is the user's last turn before the answer; one chunk may stand for several turns that say the same.
 _EPISODE = """
 INSERT INTO memory_episodes (tenant, thread_id, question_seq, question_chunk, answer_seq, answer_chunk, created_at)
-SELECT tenant, thread_id, seq, id, %(seq)s, %(chunk)s, %(time)s FROM memory_vectors
+SELECT tenant, thread_id, CASE WHEN cardinality(seqs) = 1 THEN seq
+  ELSE (SELECT max(said) FROM unnest(seqs) said WHERE said < %(seq)s) END AS asked, id, %(seq)s, %(chunk)s, %(time)s
+FROM memory_vectors
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND role = 'user' AND piece = 0 AND seq < %(seq)s
-ORDER BY seq DESC LIMIT 1
+ORDER BY asked DESC LIMIT 1
 ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
 SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
 WHERE memory_episodes.answer_seq < excluded.answer_seq"""
@@ -175,7 +178,7 @@ def _quoted(value: str) -> str:
 
 VECTORS = Projection(
     "vectors",
-    1,
+    2,  # 1 took the first turn that says a question for the question, also when it was asked again
     (memory_vectors, memory_episodes),
     REMOVALS | {"turn_recorded", "topics_tagged", "chunks_embedded"},
     project,

@@ -12,6 +12,8 @@
    speaker   a bonus when the query names the chunk's speaker
    question  a small minus for turns that ask: they name the subject and do not know the answer
 4. No query vector, or none in the scope: dense is 0 and recall is keyword search with the same code.
+5. `relevant_episodes` (episodes.py) gives the questions with their answers that the best turns belong to, and
+   `hybrid_history` (hybrid.py) puts them before the newest turns.
 The parts add up to the score, so `recall --explain` prints them as they are. Weights, measured: ranking.py.
 """
 

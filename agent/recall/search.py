@@ -21,6 +21,7 @@ from turnlog.projectors.chunk_lookup import (
     likely_part,
     scope_stamp,
     whole_scope,
+    with_parents,
 )
 from turnlog.projectors.terms import terms
 from turnlog.projectors.writer import Connection
@@ -83,7 +84,7 @@ class Recall:
         self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None
     ) -> list[Recalled]:
         """The k most relevant turns, best first. before_seq: later turns are left out, as still in the window."""
-        loaded, vector = await self._load(conn, scope, query)
+        loaded, vector = await self._load(conn, await with_parents(conn, scope), query)
         columns = loaded.columns
         if not columns.chunks:
             return []

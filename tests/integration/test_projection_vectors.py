@@ -116,6 +116,15 @@ async def test_a_question_and_its_last_answer_are_an_episode(db: Connection) -> 
     )
 
 
+async def test_a_question_asked_again_has_an_answer_of_its_own(db: Connection) -> None:
+    said = [turn("Go on."), turn("One.", "assistant"), turn("Why?"), turn("So.", "assistant")]
+    again = [turn("Go on."), turn("Two.", "assistant")]
+    pairs = "SELECT question_seq, answer_seq FROM memory_episodes ORDER BY question_seq"
+    await (
+        Spec(db, VECTORS).given(*said).when(*again).then(pairs, [(seq(1), seq(2)), (seq(3), seq(4)), (seq(5), seq(6))])
+    )
+
+
 async def test_episodes_stay_within_their_thread(db: Connection) -> None:
     spec = Spec(db, VECTORS).given(turn("When?"), turn("Where?", thread="u")).when(turn("Now.", "assistant"))
     await spec.then(EPISODES, [("When?", "Now.")])

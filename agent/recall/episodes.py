@@ -1,0 +1,86 @@
+"""Relevant episodes: the questions of the past with their answers that a new question is about (C8, D 2.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.episode_lookup import Span, episodes_of
+from turnlog.projectors.messages import newest_messages
+from turnlog.projectors.writer import Connection
+
+# A question, its answer and what tools said in between may all be found: so many turns are asked for per episode.
+TURNS_AN_EPISODE = 4
+# For a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of 2,000 / 8,000 tokens
+# without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's room for 10: 79 / 90.
+EPISODES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RelevantEpisode:
+    """A question and its answer, or a turn that is part of neither, alone.
+
+    seqs: the question, the answer and every turn between them that was found, in order. found: those that were
+    found themselves, best first. score: of the best of them, as recall gives it.
+    """
+
+    thread: str
+    seqs: tuple[int, ...]
+    found: tuple[int, ...]
+    chunk_ids: tuple[str, ...]
+    score: float
+
+
+async def relevant_episodes(
+    conn: Connection, recall: Recall, scope: Scope, query: str, k: int, before_seq: int | None = None
+) -> list[RelevantEpisode]:
+    """The k episodes most relevant to a query, best first; fewer where fewer have anything in common with it.
+
+    By vector and words, by words alone when embeddings are away (`recall.degraded` then says why).
+    before_seq: turns from it on are left out, as still in the window.
+    """
+    if k < 1:
+        return []
+    found = [
+        one
+        for one in await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
+        if before_seq is None or one.seq < before_seq  # a sentence may be said on both sides
+    ]
+    spans = await episodes_of(conn, scope.tenant, [(one.thread, one.seq) for one in found])
+    groups: dict[tuple[str, int], list[Recalled]] = {}
+    for one in found:
+        span = spans.get((one.thread, one.seq))
+        groups.setdefault((one.thread, span.question_seq if span else one.seq), []).append(one)
+    return [_episode(group, spans.get((group[0].thread, group[0].seq)), before_seq) for group in groups.values()][:k]
+
+
+async def relevant_turns(
+    conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
+) -> list[int]:
+    """For a context: the turns of the k episodes that a question is about, best first.
+
+    recent: so many of the newest messages are left out, since a context shows them anyway; the words of the question
+    lend them a relevance that is not theirs. asked_seq: of the question, when it is on the log already.
+    """
+    if scope.thread is None or k < 1:
+        return []
+    newest = await newest_messages(conn, scope.tenant, scope.thread, recent, asked_seq)
+    first = newest[0].seq if newest else asked_seq
+    return relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, first))
+
+
+def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
+    """The turns of episodes, best episode first: what a context takes as `relevant`."""
+    return list(dict.fromkeys(seq for episode in episodes for seq in episode.seqs))
+
+
+def _episode(group: Sequence[Recalled], span: Span | None, before_seq: int | None) -> RelevantEpisode:
+    ends = {span.question_seq, span.answer_seq} if span else set[int]()
+    seqs = sorted(ends | {one.seq for one in group})
+    return RelevantEpisode(
+        thread=group[0].thread,
+        seqs=tuple(seq for seq in seqs if before_seq is None or seq < before_seq),
+        found=tuple(one.seq for one in group),
+        chunk_ids=tuple(dict.fromkeys(one.chunk_id for one in group)),
+        score=group[0].score,
+    )

@@ -1,0 +1,86 @@
+"""Hybrid history: the newest turns and the older episodes that a question is about, in time order (C8, D 2.2.5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from turnlog.agent.recall.episodes import RelevantEpisode, relevant_episodes
+from turnlog.agent.recall.search import Recall
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.message import Message
+from turnlog.projectors.messages import messages_at, newest_messages
+from turnlog.projectors.writer import Connection
+
+RECENT_TURNS = 3
+TOP_K = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HybridHistory:
+    """messages: oldest first, each once. recent, recalled: which of them are here for which reason, by sequence.
+
+    chunk_ids: what recall found them by, for a receipt. degraded: why vectors took no part, None when they did.
+    """
+
+    messages: list[Message]
+    recent: tuple[int, ...]
+    recalled: tuple[int, ...]
+    chunk_ids: tuple[str, ...]
+    degraded: str | None
+
+
+async def hybrid_history(
+    conn: Connection,
+    recall: Recall,
+    tenant: str,
+    thread: str,
+    query: str,
+    *,
+    recent_turns: int = RECENT_TURNS,
+    top_k: int = TOP_K,
+    before_seq: int | None = None,
+) -> HybridHistory:
+    """The last `recent_turns` turns (a turn is two messages) and the `top_k` episodes before them.
+
+    before_seq: of the question, when it is on the log already: the history is what came before it. Reads the
+    newest messages and the recalled ones, not the thread.
+    """
+    recent = await newest_messages(conn, tenant, thread, 2 * recent_turns, before_seq)
+    first = recent[0].seq if recent else before_seq
+    found = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
+    older = await messages_at(conn, tenant, thread, [seq for episode in found for seq in episode.seqs])
+    kept = _not_said_again(found, older, recent)
+    by_seq = {message.seq: message for message in older}
+    recalled = sorted({seq for episode in kept for seq in episode.seqs if seq in by_seq})
+    return HybridHistory(
+        [*(by_seq[seq] for seq in recalled), *recent],
+        tuple(message.seq for message in recent),
+        tuple(recalled),
+        tuple(dict.fromkeys(chunk for episode in kept for chunk in episode.chunk_ids)),
+        recall.degraded,
+    )
+
+
+def _not_said_again(
+    episodes: Sequence[RelevantEpisode], older: Sequence[Message], recent: Sequence[Message]
+) -> list[RelevantEpisode]:
+    """Without episodes that only repeat what is there already, word for word.
+
+    The whole episode counts: a second "Yes." is no repetition when it answers another question.
+    """
+    said = {_words(message) for message in recent}
+    words = {message.seq: _words(message) for message in older}
+    kept = []
+    for episode in episodes:
+        own = {words[seq] for seq in episode.seqs if seq in words}
+        if not own <= said:
+            kept.append(episode)
+            said |= own
+    return kept
+
+
+def _words(message: Message) -> tuple[str, bytes]:
+    content: str | list[dict[str, Any]] = message.content
+    return message.role, to_json([content, message.tool_calls])

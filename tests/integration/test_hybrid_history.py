@@ -1,0 +1,242 @@
+"""Hybrid history: the newest turns and the older episodes a question is about (C8, D 2.2)."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from conftest import Settled
+from openai_server import OpenAIServer
+from samples import event, turn
+from stage import Play, Stage, player
+
+from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
+from turnlog.agent.recall.hybrid import HybridHistory, hybrid_history
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.receipts import rebuilt
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads import thread_context
+from turnlog.consumers import roles
+from turnlog.consumers.conversing import Conversation, talk
+from turnlog.events.contracts import Event, HistoryPruned, ToolCall
+from turnlog.events.log import Log
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.writer import Connection
+
+T = Scope("default", "t")
+DIRECTOR = ("Who directed Stalker?", "The director of Stalker is Andrei Tarkovsky.")
+SMALL_TALK = [(f"How is day {n} of the week?", f"Quite windy, the {n}th so far.") for n in range(10)]
+
+
+def said(pairs: list[tuple[str, str]], thread: str = "t") -> list[Event]:
+    texts = [text for pair in pairs for text in pair]
+    return [turn(text, ("user", "assistant")[n % 2], thread, n) for n, text in enumerate(texts)]
+
+
+def texts(history: HybridHistory) -> list[object]:
+    return [message.content for message in history.messages]
+
+
+async def hybrid(db: Connection, query: str, **more: int) -> HybridHistory:
+    return await hybrid_history(db, Recall(None), "default", "t", query, **more)
+
+
+@pytest.mark.usefixtures("running_projectors")
+class TestWithWords:
+    async def test_a_director_mentioned_ten_turns_ago_is_there_with_the_newest_turns(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        await settled()
+        found = await hybrid(db, "Which director did we mention?", top_k=1)
+        assert texts(found) == [*DIRECTOR, *(text for pair in SMALL_TALK[-3:] for text in pair)]
+        assert (found.recalled, len(found.recent)) == ((1, 2), 6)
+        assert found.chunk_ids
+
+    async def test_what_the_newest_turns_say_already_is_not_there_twice(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([DIRECTOR, *SMALL_TALK[:6], DIRECTOR, SMALL_TALK[6]]))
+        await settled()
+        found = await hybrid(db, "Which director did we mention?", top_k=3)
+        assert texts(found).count(DIRECTOR[0]) == texts(found).count(DIRECTOR[1]) == 1
+        assert not {1, 2}.intersection(found.recalled)
+
+    async def test_a_short_answer_to_another_question_is_kept_with_its_question(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([("Is Tarkovsky a director?", "Yes."), *SMALL_TALK, ("Shall we go?", "Yes.")]))
+        await settled()
+        found = await hybrid(db, "Tarkovsky, the director", top_k=1)
+        assert texts(found)[:2] == ["Is Tarkovsky a director?", "Yes."]
+
+    async def test_everything_stands_in_the_order_of_the_log_and_once(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        films = [(f"A film about the sea, number {n}?", f"Number {n} is called Sea {n}.") for n in range(4)]
+        await log.append_many(said([pair for both in zip(films, SMALL_TALK, strict=False) for pair in both]))
+        await settled()
+        found = await hybrid(db, "the films about the sea", top_k=3)
+        seqs = [message.seq for message in found.messages]
+        assert seqs == sorted(set(seqs))
+        assert seqs == [*found.recalled, *found.recent]
+        assert len(found.recalled) >= 4
+
+    async def test_a_thread_shorter_than_the_window_is_given_whole_and_an_empty_one_is_empty(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        assert await hybrid(db, "anything") == HybridHistory([], (), (), (), None)
+        await log.append_many(said([DIRECTOR]))
+        await settled()
+        assert texts(await hybrid(db, "Which director?")) == list(DIRECTOR)
+
+    async def test_a_question_on_the_log_already_is_no_part_of_its_history(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        asked = await log.append(turn("Which director did we mention?", minutes=99))
+        await settled()
+        found = await hybrid(db, "Which director did we mention?", before_seq=asked.seq)
+        assert {1, 2} <= set(found.recalled)
+        assert asked.seq not in {message.seq for message in found.messages}
+
+    async def test_chinese_is_recalled_by_its_words(self, log: Log, db: Connection, settled: Settled) -> None:
+        film = ("你喜欢哪位导演？", "我喜欢的导演是克里斯托弗·诺兰。")
+        weather = [(f"第{n}天天气怎么样？", f"第{n}天有点冷。") for n in range(10)]
+        await log.append_many(said([film, *weather]))
+        await settled()
+        found = await hybrid(db, "刚才说的那个导演是谁", top_k=1)
+        assert texts(found)[:2] == list(film)
+
+    async def test_the_window_keeps_results_with_their_calls(self, log: Log, db: Connection, settled: Settled) -> None:
+        call = ToolCall(id="c1", name="films", arguments="{}")
+        await log.append_many(
+            [
+                turn("Look it up."),
+                turn("", "assistant", minutes=1, tool_calls=(call,)),
+                turn("Stalker, 1979", "tool", minutes=2, tool_call_id="c1"),
+                turn("It is from 1979.", "assistant", minutes=3),
+            ]
+        )
+        await settled()
+        found = await hybrid(db, "hello", recent_turns=1)
+        assert found.recent == (2, 3, 4)
+
+    async def test_episodes_hold_question_and_answer_and_a_turn_of_none_stands_alone(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many([*said([DIRECTOR]), turn("A director lives here.", "assistant", minutes=9)])
+        await log.append_many([turn("The director is away.", name="Ann", thread="two"), turn("Oh.", thread="two")])
+        await settled()
+        [episode] = await relevant_episodes(db, Recall(None), T, "director", 3)
+        assert episode.seqs[:2] == (1, 2)
+        assert set(episode.found) <= set(episode.seqs)
+        [alone] = await relevant_episodes(db, Recall(None), Scope("default", "two"), "director", 1)
+        assert len(alone.seqs) == 1
+
+    async def test_what_is_said_after_an_answer_is_no_part_of_its_episode(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many([*said([DIRECTOR]), turn("A lighthouse keeper lives next door.", minutes=9)])
+        await settled()
+        [after, *_] = await relevant_episodes(db, Recall(None), T, "lighthouse keeper", 2)
+        assert after.seqs == (3,)
+
+    async def test_the_best_episode_comes_first_and_k_bounds_them(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([("A boat?", "A ship."), DIRECTOR, ("A director?", "Someone."), *SMALL_TALK]))
+        await settled()
+        found = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 2)
+        assert [one.seqs for one in found] == [(3, 4), (5, 6)]
+        assert found[0].score > found[1].score
+        assert relevant_seqs(found) == [3, 4, 5, 6]
+        assert await relevant_episodes(db, Recall(None), T, "director", 0) == []
+        older = await relevant_episodes(db, Recall(None), T, "director", 5, before_seq=5)
+        assert [one.seqs for one in older] == [(3, 4), (1, 2)]  # the second for what was said next to it
+
+    async def test_a_sentence_said_before_and_in_the_window_is_recalled_from_before_it_alone(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many(said([DIRECTOR, *SMALL_TALK, DIRECTOR]))
+        await settled()
+        found = await relevant_episodes(db, Recall(None), T, "Who is the director of Stalker?", 3, before_seq=23)
+        assert found[0].seqs == (1, 2)
+        assert all(seq < 23 for one in found for seq in one.seqs)
+
+    async def test_another_tenant_and_another_thread_stay_out(self, log: Log, db: Connection, settled: Settled) -> None:
+        foreign = turn("The director is secret.", tenant="acme")
+        await log.append_many([foreign, *said([DIRECTOR], "other"), *said(SMALL_TALK)])
+        await settled()
+        found = await hybrid(db, "Who is the director of Stalker?")
+        assert not [text for text in texts(found) if "director" in str(text)]
+
+    async def test_a_pruned_episode_comes_back_into_a_context_that_has_no_room_for_all(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        long = [(f"{question} {'and so on ' * 30}", answer) for question, answer in SMALL_TALK]
+        await log.append_many(said([DIRECTOR, *long]))
+        await log.append(event(HistoryPruned(through_seq=4, removed=4, remaining=18)))
+        await settled()
+        relevant = relevant_seqs(await relevant_episodes(db, Recall(None), T, "director of Stalker", 1))
+        settings = Settings(model="gpt-4o", context_window=1_000, _env_file=None)
+        without = await thread_context(db, settings, "default", "t")
+        found = await thread_context(db, settings, "default", "t", relevant=relevant)
+        assert {1, 2}.isdisjoint(seq for tier in without.receipt.tiers for seq in tier.seqs)
+        [middle] = [tier for tier in found.receipt.tiers if tier.tier == "2"]
+        assert middle.seqs[:2] == (1, 2)
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.2)
+    given = {"embedding_base_url": model.url, "embedding_model": "small", "model_timeout_s": 2.0}
+    return player(nats_url, database_url, ("projectors", "reactors"), **given)
+
+
+@asynccontextmanager
+async def asked(stage: Stage, query: str) -> AsyncIterator[HybridHistory]:
+    embedder = make_embedder(stage.runtime.settings)
+    async with stage.runtime.pool.connection() as conn:
+        yield await hybrid_history(conn, Recall(embedder), "default", "t", query, top_k=1)
+    await embedder.close()
+
+
+async def test_an_agent_that_is_told_to_shows_its_model_what_is_relevant_and_its_receipt_can_be_built_again(
+    play: Play, model: OpenAIServer
+) -> None:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
+    place = Conversation("default", "t", "ann")
+    long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
+    async with play("projectors", "agent", **given, hybrid_episodes=2) as stage:
+        await stage.runtime.log.append_many(said([DIRECTOR, *long]))
+        await talk(stage.runtime, place, "Which director did we mention?", lambda piece: None)
+        [receipt] = await stage.all("answer_receipt")
+        async with stage.runtime.pool.connection() as conn:
+            seq = receipt.as_of_seq
+            again = await rebuilt(conn, stage.runtime.log, Settings(_env_file=None), "default", "t", seq)
+    asked = [message["content"] for message in model.bodies("chat")[0]["messages"]]
+    assert asked[1:3] == list(DIRECTOR)
+    assert receipt.relevant[:2] == (1, 2)
+    assert again.matches
+
+
+async def test_with_an_embedding_model_vectors_take_part_and_without_it_words_find_the_same(
+    play: Play, model: OpenAIServer
+) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        await stage.until("chunks_embedded", 1)
+        async with asked(stage, "Who directed Stalker?") as found:
+            assert found.degraded is None
+            assert found.recalled == (1, 2)
+        model.stop()
+        async with asked(stage, "Who directed Stalker?") as found:
+            assert (found.degraded or "").startswith("keyword search only: ")
+            assert found.recalled == (1, 2)
