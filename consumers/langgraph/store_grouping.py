@@ -1,0 +1,70 @@
+"""Calls that come together are done together: one round trip for all that wait."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sized
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+from turnlog.events.append import MAX_BATCH
+
+In = TypeVar("In", bound=Sized)
+Out = TypeVar("Out")
+
+
+class Grouped(Generic[In, Out]):
+    """Runs `run` over all that waits, in the order it came; what comes meanwhile waits for the next run.
+
+    at_once: so many runs may be under way. at_most: operations of all calls in a run together, so that one atomic
+    batch of the log holds them; a call is never divided.
+    run returns one result each, or raises, and then all of the run have failed.
+    """
+
+    def __init__(
+        self, run: Callable[[list[In]], Awaitable[list[Out]]], at_once: int = 1, at_most: int = MAX_BATCH
+    ) -> None:
+        self._run, self._at_once, self._at_most = run, at_once, at_most
+        self._waiting: list[tuple[In, asyncio.Future[Out]]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+
+    async def do(self, one: In) -> Out:
+        future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
+        self._waiting.append((one, future))
+        if len(self._workers) < self._at_once:
+            self._workers.add(asyncio.create_task(self._work()))
+        return await future
+
+    async def idle(self) -> None:
+        """Until all that waits is done."""
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                count = self._fitting()
+                taken, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._run_for([(one, future) for one, future in taken if not future.done()])
+        finally:  # in this very step: a worker that has seen nothing waiting must not seem to be there
+            self._workers = {worker for worker in self._workers if worker is not asyncio.current_task()}
+
+    def _fitting(self) -> int:
+        """How many of the first calls a run takes, one at least."""
+        sizes = accumulate(len(one) for one, _ in self._waiting)
+        return max(1, sum(1 for size in sizes if size <= self._at_most))
+
+    async def _run_for(self, asked: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
+        """asked: without the callers that were cancelled."""
+        futures = [future for _, future in asked]
+        try:
+            results = await self._run([one for one, _ in asked])
+        except asyncio.CancelledError:
+            for future in futures:
+                future.cancel()
+            raise
+        except Exception as error:  # handed to the callers, who wait for it
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for future, result in zip(futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
