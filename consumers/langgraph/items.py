@@ -1,0 +1,171 @@
+"""Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from turnlog.consumers.langgraph.messages import KINDS, Fields, built, containers, copied, fields
+
+Marker = dict[str, Any]
+
+
+class Codec:
+    """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self.private = isinstance(serde, EncryptedSerializer)
+        self._serde = serde
+        self._clear = serde.serde if isinstance(serde, EncryptedSerializer) else serde
+
+    def dumps(self, value: Any) -> tuple[str, bytes]:
+        encoding, data = self._serde.dumps_typed(value)
+        return encoding, bytes(data)
+
+    def loads(self, encoding: str, data: bytes) -> Any:
+        return self._serde.loads_typed((encoding, data))
+
+    def fingerprint(self, value: Any) -> tuple[str, bytes]:
+        """Equal for equal values, which bytes of a cipher are not."""
+        encoding, data = self._clear.dumps_typed(value)
+        return encoding, bytes(data)
+
+
+class Item(Protocol):
+    @property
+    def marker(self) -> Marker: ...
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        """Whether the value is still what is stored."""
+        ...
+
+    def make(self, codec: Codec) -> Any:
+        """A value of the caller's own: changes to it reach nothing else."""
+        ...
+
+
+class MessageItem:
+    """A message that its turn and its marker make again exactly. Its fields are put together when it is compared."""
+
+    __slots__ = ("_cls", "_empty", "_names", "_nested", "_own", "_turn", "marker")
+
+    def __init__(self, marker: Marker, of_turn: Fields | None, own: Fields | None = None) -> None:
+        """One of both: what the turn says, or the message's fields."""
+        self.marker, self._turn, self._own = marker, of_turn, own
+        self._cls = KINDS[marker["kind"]]
+        if own is not None:
+            self._hold(own)
+
+    def _hold(self, own: Fields) -> None:
+        """What a copy takes: the containers that hold something are copied, the empty ones made anew."""
+        nested = containers(own)
+        self._own, self._names = own, set(own)
+        self._nested = tuple(name for name in nested if own[name])
+        self._empty = tuple((name, type(own[name])) for name in nested if not own[name])
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        if self._own is None:
+            self._hold(self._fields())
+        return (
+            type(value) is self._cls
+            and value.__dict__ == self._own
+            and not value.__pydantic_extra__
+            and not value.__pydantic_private__
+        )
+
+    def make(self, codec: Codec) -> Any:
+        if self._own is None:
+            own = self._fields()
+            return built(self._cls, own, set(own))
+        own = self._own.copy()
+        for name, container in self._empty:
+            own[name] = container()
+        for name in self._nested:
+            own[name] = copied(own[name])
+        return built(self._cls, own, self._names.copy())
+
+    def _fields(self) -> Fields:
+        marker = self.marker
+        return fields(marker["kind"], self._turn or {}, marker.get("id"), marker.get("more"))
+
+
+class SerializedItem:
+    """Anything else, whole, as the saver's serializer writes it."""
+
+    __slots__ = ("_data", "_encoding", "_print", "marker")
+
+    def __init__(self, marker: Marker, encoding: str, data: bytes, fingerprint: tuple[str, bytes] | None) -> None:
+        self.marker, self._encoding, self._data, self._print = marker, encoding, data, fingerprint
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        if self._print is None:
+            self._print = codec.fingerprint(self.make(codec))
+        return codec.fingerprint(value) == self._print
+
+    def make(self, codec: Codec) -> Any:
+        return codec.loads(self._encoding, self._data)
+
+
+class PlainItem(NamedTuple):
+    """A value that JSON holds as it is."""
+
+    marker: Marker
+    value: Any
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        return type(value) is type(self.value) and bool(value == self.value)
+
+    def make(self, codec: Codec) -> Any:
+        return self.value
+
+
+def message_item(turn_id: str, marker: Marker, message: BaseMessage) -> MessageItem:
+    own = {name: copied(value) for name, value in message.__dict__.items()}
+    return MessageItem({"turn": turn_id, **marker}, None, own)
+
+
+def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> SerializedItem:
+    encoding, data = codec.dumps(value)
+    marker: Marker = {"turn": turn_id} if turn_id else {}
+    marker |= {"type": encoding, "data": b64encode(data).decode()}
+    return SerializedItem(marker, encoding, data, codec.fingerprint(value) if codec.private else (encoding, data))
+
+
+def value_item(value: Any, codec: Codec) -> Item:
+    """For a value that is no message."""
+    if not codec.private and is_plain(value):
+        return PlainItem({"value": value}, value)
+    return serialized_item(value, codec)
+
+
+def stored_item(marker: Marker, turns: Mapping[str, Fields]) -> Item | None:
+    """The item a marker names; None when its turn is gone. turns: event id → what it says, as messages.said()."""
+    if "value" in marker:
+        return PlainItem(marker, marker["value"])
+    if "data" in marker:
+        return SerializedItem(marker, marker["type"], b64decode(marker["data"]), None)
+    turn = turns.get(marker["turn"])
+    if turn is None:
+        return None
+    return MessageItem(marker, turn)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSONB gives the very value back."""
+    if value is None or type(value) is bool or type(value) is int:
+        return True
+    if type(value) is float:
+        text = repr(value)
+        return text != "-0.0" and not text.strip("-").replace(".", "", 1).strip("0123456789")
+    return type(value) is str and "\x00" not in value and (value.isascii() or _is_unicode(value))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,251 @@
+"""A LangChain message as a turn of ours and what a turn does not hold, and back, exactly (pure)."""
+
+import copy
+import json
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from turnlog.events.contracts import (
+    Block,
+    Content,
+    ImageBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolUseBlock,
+    TurnRecorded,
+)
+
+Fields = dict[str, Any]
+_IMMUTABLE = frozenset({str, type(None), int, float, bool})
+_set = object.__setattr__  # a model's own looks at every value
+KINDS: dict[str, type[BaseMessage]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+KIND_OF = {cls: kind for kind, cls in KINDS.items()}
+_ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
+    (HumanMessage, "user"),
+    (AIMessage, "assistant"),
+    (SystemMessage, "system"),
+    (ToolMessage, "tool"),
+    (FunctionMessage, "tool"),
+)
+_DEFAULTS: dict[str, Fields] = {
+    kind: {
+        name: None if field.is_required() else field.get_default(call_default_factory=True)
+        for name, field in cls.model_fields.items()
+    }
+    for kind, cls in KINDS.items()
+}
+_CONTAINERS = {
+    kind: tuple((name, type(value)) for name, value in own.items() if type(value) in (dict, list))
+    for kind, own in _DEFAULTS.items()
+}
+
+
+def turn_of(message: BaseMessage) -> TurnRecorded | None:
+    """The turn that says what the message says; None where it says nothing that a transcript could show."""
+    role = _role(message)
+    content = _content(message.content)
+    calls = _calls(message)
+    if role is None or not (content or calls or isinstance(message, ToolMessage)):
+        return None
+    usage = getattr(message, "usage_metadata", None) or {}
+    told = message.response_metadata
+    return TurnRecorded(
+        role=role,
+        content=content,
+        name=_clean(message.name) if message.name else None,
+        tool_calls=calls,
+        tool_call_id=_clean(message.tool_call_id) if isinstance(message, ToolMessage) else None,
+        model=_text(told.get("model_name") or told.get("model")),
+        tokens_in=_count(usage.get("input_tokens")),
+        tokens_out=_count(usage.get("output_tokens")),
+    )
+
+
+def said(turn: TurnRecorded) -> Fields:
+    """What the turn's row in `messages` says, as it is read back."""
+    content = turn.content
+    return {
+        "content": content if isinstance(content, str) else [b.model_dump(exclude_none=True) for b in content],
+        "name": turn.name,
+        "tool_calls": [call.model_dump() for call in turn.tool_calls],
+        "tool_call_id": turn.tool_call_id,
+    }
+
+
+def fields(kind: str, of_turn: Fields, message_id: str | None, more: str | None) -> Fields:
+    """A message's fields. of_turn: as said(); more: JSON of the fields that no turn holds, or holds otherwise."""
+    found = _DEFAULTS[kind].copy()
+    for name, container in _CONTAINERS[kind]:
+        found[name] = container()
+    content = of_turn["content"]
+    found["content"] = content if type(content) is str else [_shown(block) for block in content]
+    found["name"] = of_turn["name"]
+    found["id"] = message_id
+    if kind == "ai" and of_turn["tool_calls"]:
+        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+    elif kind == "tool":
+        found["tool_call_id"] = of_turn["tool_call_id"]
+    if more is not None:
+        found.update(json.loads(more))
+    return found
+
+
+def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
+    """What to keep beside the turn, so that both make the message again; None when they cannot.
+
+    kind; id; more: JSON text, for JSONB would lose the order of keys and the difference of 1e3 and 1000.
+    """
+    kind = KIND_OF.get(type(message))
+    if kind is None or message.__pydantic_extra__ or message.__pydantic_private__:
+        return None
+    own = message.__dict__
+    message_id = own["id"] if type(own["id"]) is str and own["id"] == _clean(own["id"]) else None
+    rebuilt = fields(kind, said(turn), message_id, None)
+    if own.keys() != rebuilt.keys():
+        return None
+    differing = {name: value for name, value in own.items() if not same(value, rebuilt[name])}
+    more = _json(differing) if differing else None
+    if differing and (more is None or not same(json.loads(more), differing)):
+        return None
+    return {"kind": kind} | ({"id": message_id} if message_id is not None else {}) | ({"more": more} if more else {})
+
+
+def built(cls: type[BaseMessage], own: Fields, names: set[str]) -> BaseMessage:
+    """A message of exactly these fields, without validation, which stored fields have passed before.
+
+    names: of the fields; both are the message's own from then on.
+    """
+    message = cls.__new__(cls)
+    _set(message, "__dict__", own)
+    _set(message, "__pydantic_fields_set__", names)
+    _set(message, "__pydantic_extra__", {})
+    _set(message, "__pydantic_private__", None)
+    return message
+
+
+def containers(own: Fields) -> tuple[str, ...]:
+    """The fields whose values could be changed in place."""
+    return tuple(name for name, value in own.items() if type(value) not in _IMMUTABLE)
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain JSON containers; anything else is copied by its own means."""
+    kind = type(value)
+    if kind is dict:
+        return {key: item if type(item) is str else copied(item) for key, item in value.items()}
+    if kind is list:
+        return [item if type(item) is str else copied(item) for item in value]
+    return value if kind in _IMMUTABLE else copy.deepcopy(value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in types too: 1, 1.0 and True are three values, and a tuple is no list."""
+    if type(one) is not type(other):
+        return False
+    if type(one) is dict:
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if type(one) in (list, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other) if type(one) is float else bool(one == other)
+
+
+def _role(message: BaseMessage) -> Role | None:
+    if isinstance(message, RemoveMessage):
+        return None
+    if isinstance(message, ChatMessage):
+        return {"assistant": "assistant", "system": "system", "tool": "tool"}.get(message.role, "user")  # type: ignore[return-value]
+    return next((role for cls, role in _ROLES if isinstance(message, cls)), None)
+
+
+def _content(content: Any) -> Content:
+    if isinstance(content, str):
+        return _clean(content)
+    blocks = [block for part in content for block in _block(part)]
+    return tuple(blocks)
+
+
+def _block(part: Any) -> list[Block]:
+    """The part as a block of ours; [] for what a transcript cannot show."""
+    if isinstance(part, str):
+        return [TextBlock(text=_clean(part))]
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return [TextBlock(text=_clean(text))]
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return [ImageBlock(url=_clean(url))]
+        case {"type": "image", "url": str(url)}:
+            return [ImageBlock(url=_clean(url))]
+        case {"type": "reasoning", "reasoning": str(thinking)}:
+            return [ThinkingBlock(thinking=_clean(thinking))]
+        case {"type": "thinking", "thinking": str(thinking)}:
+            return [ThinkingBlock(thinking=_clean(thinking), signature=_text(part.get("signature")))]
+        case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
+            return [ToolUseBlock(id=_clean(call_id), name=_clean(name))]
+        case {"text": str(text)}:
+            return [TextBlock(text=_clean(text))]
+    return []
+
+
+def _shown(block: Fields) -> Fields:
+    """A block of a turn as LangChain writes it."""
+    if block["type"] == "image":
+        return {"type": "image_url", "image_url": {"url": block["url"]}}
+    return block
+
+
+def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return tuple(
+        ToolCall(id=_clean(call.get("id") or ""), name=_clean(call["name"]), arguments=_arguments(call["args"]))
+        for call in calls
+    )
+
+
+def _call(call: Fields) -> Fields:
+    return {"name": call["name"], "args": json.loads(call["arguments"]), "id": call["id"], "type": "tool_call"}
+
+
+def _arguments(value: Any) -> str:
+    """Chinese as it is read; only what holds halves of characters is escaped."""
+    escaped = _json(value) or "{}"
+    text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
+    return text if text == _clean(text) else escaped
+
+
+def _json(value: Any) -> str | None:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _clean(text: str) -> str:
+    """Without what Postgres cannot store: NUL, and halves of characters."""
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _text(value: Any) -> str | None:
+    return _clean(value) if isinstance(value, str) and value else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,215 @@
+"""Checkpoints out of the tables: rows, then the lists they name, then the turns those name."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.types import TASKS
+from pydantic_core import from_json
+
+from turnlog.consumers.langgraph.growth import Row, Source, read, source_of
+from turnlog.consumers.langgraph.items import Item, Marker, stored_item
+from turnlog.consumers.langgraph.messages import Fields
+from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, Saved, Written
+from turnlog.consumers.langgraph.values import Typed, lists_in, markers_in, resolved
+from turnlog.projectors.writer import Connection
+
+_WRITES = """
+SELECT array_agg(ARRAY[convert_to(w.task_id, 'UTF8'), convert_to(w.idx::text, 'UTF8'),
+    convert_to(w.task_path, 'UTF8'), convert_to(w.channel, 'UTF8'), convert_to(w.type, 'UTF8'), w.blob])
+FROM checkpoint_writes w
+WHERE w.tenant = c.tenant AND w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
+"""
+CHECKPOINTS = f"""
+SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint::text, c.metadata::text,
+    (SELECT array_agg(ARRAY[convert_to(b.channel, 'UTF8'), convert_to(b.version, 'UTF8'),
+        convert_to(b.type, 'UTF8'), b.blob])
+     FROM jsonb_each_text(c.checkpoint -> 'channel_versions') v CROSS JOIN LATERAL (
+        SELECT * FROM checkpoint_blobs b WHERE b.tenant = c.tenant AND b.thread_id = c.thread_id
+        AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key AND b.version = v.value LIMIT 1) b),
+    ({_WRITES} AND w.checkpoint_id = c.checkpoint_id),
+    (c.checkpoint ->> 'v')::int < {FIRST_WITHOUT_SENDS} AND c.parent_checkpoint_id IS NOT NULL,
+    CASE WHEN (c.checkpoint ->> 'v')::int < {FIRST_WITHOUT_SENDS} THEN
+        ({_WRITES} AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}') END
+FROM checkpoints c WHERE c.tenant = %(tenant)s
+"""
+_LISTS = """
+WITH RECURSIVE needed(list_id) AS (
+    SELECT unnest(%(lists)s::text[])
+    UNION
+    SELECT b.base_list FROM needed CROSS JOIN LATERAL (
+        SELECT l.base_list FROM checkpoint_lists l WHERE l.tenant = %(tenant)s AND l.thread_id = %(thread)s
+        AND l.list_id = needed.list_id ORDER BY l.first LIMIT 1
+    ) b WHERE b.base_list IS NOT NULL
+)
+SELECT needed.list_id, l.* FROM needed CROSS JOIN LATERAL (
+    SELECT array_agg(o.first) AS firsts, max(o.base_list), '[' || string_agg(o.items::text, ',') || ']' FROM (
+        SELECT l.first, l.base_list, l.items FROM checkpoint_lists l
+        WHERE l.tenant = %(tenant)s AND l.thread_id = %(thread)s AND l.list_id = needed.list_id ORDER BY l.first
+    ) o
+) l WHERE l.firsts IS NOT NULL
+"""
+# Plain text is sent as text, which costs the reader no parsing.
+_TURN = (
+    "event_id::text, CASE WHEN jsonb_typeof(content) = 'string' THEN content #>> '{}' END, "
+    "CASE WHEN jsonb_typeof(content) <> 'string' THEN content END, name, tool_calls, tool_call_id"
+)
+# Most states are the newest turns of their thread: one scan. What it does not meet is found by the index of ids.
+_NEWEST_TURNS = f"SELECT {_TURN} FROM messages WHERE tenant = %s AND thread_id = %s ORDER BY seq DESC LIMIT %s"
+_TURNS_BY_ID = f"""
+SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq IN (
+    SELECT seq FROM event_ids WHERE partition = ANY(%(partitions)s) AND event_id = ANY(%(ids)s::uuid[])
+)
+"""
+SPARE_TURNS = 32
+
+
+class Raw(NamedTuple):
+    """A checkpoint's row, its values still as they are stored."""
+
+    thread: str
+    ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    checkpoint: str
+    metadata: str
+    values: dict[tuple[str, str], Typed]
+    writes: list[tuple[str, int, str, str, Typed]]
+    is_old: bool
+    sends: list[tuple[str, int, str, str, Typed]]
+
+    def typed(self) -> list[Typed]:
+        return [*self.values.values(), *(one[-1] for one in self.writes), *(one[-1] for one in self.sends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
+
+    saved: list[Saved] = field(default_factory=list)
+    items: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+async def raw_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Raw]:
+    """where: SQL over `c`, the checkpoints, that begins with AND, or with what ends the statement."""
+    rows = await conn.execute((CHECKPOINTS + where).encode(), {"tenant": tenant, **named}, binary=True)
+    return [raw_of(*row) for row in await rows.fetchall()]
+
+
+async def complete(conn: Connection, tenant: str, partitions: Sequence[int], raws: Sequence[Raw]) -> Found:
+    """Checkpoints of one thread with their lists and turns. partitions: where its events may be."""
+    if not raws:
+        return Found()
+    typed = [value for raw in raws for value in raw.typed()]
+    counts: dict[str, int] = {}
+    for list_id, count in lists_in(typed):
+        counts[list_id] = max(count, counts.get(list_id, 0))
+    beside = markers_in(typed)
+    rows, turns = await _lists_and_turns(conn, tenant, raws[0].thread, list(counts), sum(counts.values()) + len(beside))
+    markers = {list_id: read(rows, list_id, count) for list_id, count in counts.items()}
+    wanted = {marker["turn"] for own in (*markers.values(), beside) for marker in own if "kind" in marker}
+    if missing := wanted - turns.keys():
+        turns |= await _turns_by_id(conn, tenant, raws[0].thread, partitions, missing)
+    items = {list_id: _items(own, turns) for list_id, own in markers.items()}
+    sources = {list_id: source_of(rows, list_id) for list_id in counts}
+    return Found([_saved(raw, items, turns) for raw in raws], items, sources)
+
+
+def _items(markers: Iterable[Marker], turns: Mapping[str, Fields]) -> list[Item]:
+    """What was deleted or erased since is left out."""
+    return [item for item in (stored_item(marker, turns) for marker in markers) if item is not None]
+
+
+async def _lists_and_turns(
+    conn: Connection, tenant: str, thread: str, lists: list[str], named: int
+) -> tuple[dict[str, list[Row]], dict[str, Fields]]:
+    """Rows by list id; turns by event id: the newest ones, as many as are named and some more. One round trip."""
+    if not named:
+        return {}, {}
+    async with conn.pipeline():
+        growth = await conn.execute(_LISTS, {"tenant": tenant, "thread": thread, "lists": lists}, binary=True)
+        newest = await conn.execute(_NEWEST_TURNS, (tenant, thread, named + SPARE_TURNS), binary=True)
+    return _list_rows(await growth.fetchall()), _turns(await newest.fetchall())
+
+
+async def _turns_by_id(
+    conn: Connection, tenant: str, thread: str, partitions: Sequence[int], ids: Iterable[str]
+) -> dict[str, Fields]:
+    named = {"tenant": tenant, "thread": thread, "partitions": list(partitions), "ids": list(ids)}
+    return _turns(await (await conn.execute(_TURNS_BY_ID, named, binary=True)).fetchall())
+
+
+def _list_rows(rows: list[tuple[Any, ...]]) -> dict[str, list[Row]]:
+    return {list_id: _growth(list_id, firsts, base, from_json(items)) for list_id, firsts, base, items in rows}
+
+
+def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
+    """A list without gaps is one row."""
+    together = list(chain.from_iterable(items))
+    if firsts[-1] + len(items[-1]) - firsts[0] == len(together):
+        return [Row(list_id, firsts[0], base, firsts[0], together)]
+    return [Row(list_id, first, base, firsts[0], own) for first, own in zip(firsts, items, strict=True)]
+
+
+def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Fields]:
+    return {
+        turn_id: {
+            "content": content if text is None else text,
+            "name": name,
+            "tool_calls": tool_calls,
+            "tool_call_id": tool_call_id,
+        }
+        for turn_id, text, content, name, tool_calls, tool_call_id in rows
+    }
+
+
+def raw_of(
+    thread: str,
+    ns: str,
+    checkpoint_id: str,
+    parent_id: str | None,
+    checkpoint: str,
+    metadata: str,
+    values: list[list[bytes | None]] | None,
+    writes: list[list[bytes]] | None,
+    is_old: bool,
+    sends: list[list[bytes]] | None,
+) -> Raw:
+    blobs = {
+        (_text(channel), _text(version)): Typed(_text(encoding), data or b"")
+        for channel, version, encoding, data in values or ()
+    }
+    return Raw(
+        thread, ns, checkpoint_id, parent_id, checkpoint, metadata, blobs, _written(writes), is_old, _written(sends)
+    )
+
+
+def _written(rows: list[list[bytes]] | None) -> list[tuple[str, int, str, str, Typed]]:
+    return [
+        (task_id.decode(), int(idx), path.decode(), channel.decode(), Typed(encoding.decode(), data))
+        for task_id, idx, path, channel, encoding, data in rows or ()
+    ]
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()
+
+
+def _saved(raw: Raw, items: Mapping[str, Sequence[Item]], turns: Mapping[str, Fields]) -> Saved:
+    def of(rows: Iterable[tuple[str, int, str, str, Typed]]) -> tuple[Written, ...]:
+        return tuple(Written(*row[:4], resolved(row[4], items, turns)) for row in rows)
+
+    return Saved(
+        raw.thread,
+        raw.ns,
+        raw.checkpoint_id,
+        raw.parent_id,
+        raw.checkpoint,
+        raw.metadata,
+        {key: resolved(value, items, turns) for key, value in raw.values.items()},
+        raw.is_old,
+        of(raw.writes),
+        of(raw.sends),
+    )

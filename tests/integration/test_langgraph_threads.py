@@ -1,0 +1,161 @@
+"""Threads under TurnlogSaver over time: several savers, copies, deletion, pruning, cost, rebuilds."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.graph import MessagesState
+from langgraph_graphs import chat, config, history, one_node, turns
+from mirror import Mirror
+from places import rows
+
+from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.events.log import Log
+from turnlog.projectors.checkpoints import CHECKPOINTS
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.verify import verify
+from turnlog.projectors.writer import Connection
+
+
+@pytest.fixture
+async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
+    async with connection_pool(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+async def saver(log: Log, pool: Pool) -> TurnlogSaver:
+    return TurnlogSaver(log, pool)
+
+
+@pytest.fixture
+async def mirror(saver: TurnlogSaver) -> AsyncIterator[Mirror]:
+    found = Mirror(saver)
+    yield found
+    assert found.reads > 0
+
+
+async def test_a_second_saver_goes_on_from_what_the_first_wrote(
+    log: Log, pool: Pool, mirror: Mirror, db: Connection
+) -> None:
+    for n in range(40):
+        saver = Mirror(TurnlogSaver(log, pool), mirror.reference) if n % 2 else mirror
+        await chat(saver).ainvoke({"messages": [HumanMessage(f"m{n}")]}, config())
+    await history(chat(mirror))
+    assert len(await turns(db)) == 80
+    most = await rows(
+        db, "SELECT max(json_array_length(items)), count(*) FROM checkpoint_lists WHERE base_list IS NOT NULL"
+    )
+    assert most[0][0] <= 2
+    whole = await rows(db, "SELECT count(*) FROM checkpoint_lists WHERE base_list IS NULL AND first = 0")
+    assert whole[0][0] <= 3  # the first, and the new beginnings that keep chains short
+
+
+async def test_what_is_given_out_is_the_callers_own(saver: TurnlogSaver) -> None:
+    graph = chat(saver, [AIMessage("reply", additional_kwargs={"a": {"b": 1}}, response_metadata={"x": [1]})])
+    await graph.ainvoke({"messages": [HumanMessage("said")]}, config())
+    for _ in range(2):
+        found = (await graph.aget_state(config())).values["messages"]
+        assert [m.content for m in found] == ["said", "reply"]
+        assert found[1].additional_kwargs == {"a": {"b": 1}}
+        assert found[1].response_metadata == {"x": [1]}
+        found[0].content = "changed"
+        found[1].additional_kwargs["a"]["b"] = 2
+        found[1].response_metadata["x"].append(2)
+        found.clear()
+
+
+async def test_a_message_changed_in_place_is_stored_as_it_is_now(mirror: Mirror) -> None:
+    async def agent(state: MessagesState) -> Any:
+        first = state["messages"][0]
+        first.content = f"seen {len(state['messages'])}"
+        first.additional_kwargs.setdefault("seen", []).append(len(state["messages"]))
+        return {"messages": [AIMessage("ok")]}
+
+    compiled = one_node(MessagesState, agent, mirror)
+    for n in range(3):
+        await compiled.ainvoke({"messages": [HumanMessage(f"m{n}", id=f"m{n}")]}, config(), durability="sync")
+    state = await compiled.aget_state(config())
+    assert state.values["messages"][0].additional_kwargs == {"seen": [1, 3, 5]}
+
+
+async def test_a_thread_deleted_elsewhere_begins_anew(
+    log: Log, pool: Pool, saver: TurnlogSaver, db: Connection, settled: Any
+) -> None:
+    graph = chat(saver)
+    await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+    other = TurnlogSaver(log, pool)
+    await other.adelete_thread("t")
+    await other.adelete_thread("t")
+    await other.adelete_thread("never there")
+    assert (await graph.aget_state(config())).values == {}
+    result = await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
+    assert [m.content for m in result["messages"]] == ["two", "I saw 1"]
+    await settled()
+    assert [content for _, content in await turns(db)] == ["two", "I saw 1"]
+    counted = await rows(db, "SELECT count(*) FROM checkpoint_lists")
+    assert counted[0][0] <= 2
+
+
+async def test_a_copy_lives_on_when_its_source_is_deleted(mirror: Mirror, db: Connection) -> None:
+    graph = chat(mirror)
+    for said in ("one", "two"):
+        await graph.ainvoke({"messages": [HumanMessage(said)]}, config("source", user_id="ann"))
+    before = await history(graph, "source")
+    await mirror.saver.acopy_thread("source", "target")
+    await mirror.saver.adelete_thread("source")
+    copied = [one async for one in chat(mirror.saver).aget_state_history(config("target"))]
+    assert [s.values for s in copied] == [s.values for s in before]
+    assert [s.metadata for s in copied] == [s.metadata for s in before]
+    result = await chat(mirror.saver).ainvoke({"messages": [HumanMessage("three")]}, config("target"))
+    assert [m.content for m in result["messages"]][-1] == "I saw 5"
+    users = await rows(db, "SELECT DISTINCT user_id FROM messages WHERE thread_id = 'target' AND seq < 100")
+    assert ("ann",) in users
+
+
+async def test_pruning_keeps_the_newest_state_whole(log: Log, pool: Pool, saver: TurnlogSaver, db: Connection) -> None:
+    graph = chat(saver)
+    for n in range(5):
+        await chat(TurnlogSaver(log, pool)).ainvoke({"messages": [HumanMessage(f"m{n}")]}, config())
+    before = await graph.aget_state(config())
+    await saver.aprune(["t", "unknown"])
+    after = await graph.aget_state(config())
+    assert after.values == before.values
+    assert after.parent_config is None
+    assert len(await history(graph)) == 1
+    fresh = await chat(TurnlogSaver(log, pool)).aget_state(config())
+    assert fresh.values == before.values
+    result = await graph.ainvoke({"messages": [HumanMessage("on")]}, config())
+    assert len(result["messages"]) == 12
+
+
+async def test_a_thread_costs_as_much_per_turn_when_it_is_long(saver: TurnlogSaver, db: Connection) -> None:
+    graph, sizes = chat(saver), list[int]()
+    for _ in range(40):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 100)]}, config())
+    await graph.aget_state(config())
+    async for _ in saver.alist(config(), limit=1):
+        pass
+    for table in ("checkpoint_blobs", "checkpoint_lists", "checkpoint_writes", "checkpoints"):
+        found = await rows(db, f"SELECT pg_column_size(t) FROM {table} t ORDER BY ctid")
+        size = [one for (one,) in found]
+        quarter = len(size) // 4
+        sizes.append(sum(size))
+        assert sum(size[-quarter:]) <= 1.3 * sum(size[:quarter]) + 200, table
+    assert sum(sizes) < 40 * 6_000
+
+
+async def test_a_rebuild_makes_the_same_rows(log: Log, database_url: str, mirror: Mirror, settled: Any) -> None:
+    graph = chat(mirror, [AIMessage("reply", id="a1")], [RemoveMessage(id="a1")])
+    for n in range(4):
+        await graph.ainvoke({"messages": [HumanMessage(f"m{n}")]}, config())
+        await chat(mirror).ainvoke({"messages": [HumanMessage(f"m{n}")]}, config("u"))
+    await mirror.saver.aprune(["t"])
+    await mirror.saver.adelete_thread("u")
+    await chat(mirror.saver).ainvoke({"messages": [HumanMessage("after")]}, config())
+    await settled()
+    verified = await verify(log, database_url, CHECKPOINTS)
+    assert verified.rows > 0
+    assert verified.clean, verified.differences
