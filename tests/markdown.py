@@ -28,6 +28,12 @@ def blocks(page: str, language: str, label: str) -> list[Block]:
     return [block for block in found if (block.language, block.label) == (language, label)]
 
 
+def files(page: str) -> dict[str, str]:
+    """The page's Python programs, by the file names that label them."""
+    found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    return {block.label: block.text for block in found if block.language == "python" and block.label.endswith(".py")}
+
+
 def steps(text: str) -> list[Step]:
     """`$ command` and the lines up to the next one."""
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]

@@ -11,6 +11,7 @@ from typing import Any
 from turnlog.projectors.terms import terms
 
 MAX_CHARS = 400
+_NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 
@@ -59,9 +60,15 @@ def _quote(item: object) -> Quote:
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
-    """The user's and the assistant's messages before the last question."""
+    """The user's and the assistant's messages before the last question, and what the graph's notes list."""
     spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
-    return [Quote(_words(m), str(m.get("name") or m["role"])) for m in spoken[:-1]]
+    return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
+
+
+def _quotes(words: str, speaker: str) -> list[Quote]:
+    if not words.startswith(_NOTES):
+        return [Quote(words, speaker)]
+    return [Quote(line.removeprefix("- ")) for line in words.splitlines() if line.startswith("- ")]
 
 
 def _words(message: Mapping[str, Any]) -> str:

@@ -209,10 +209,14 @@ def test_threads_and_messages(cli: Cli) -> None:
 
 
 def test_a_context_has_its_budget_tiers_messages_and_receipt(cli: Cli) -> None:
-    whole, small, plain = cli.together(
+    whole, small, plain, vague = cli.together(
         ("context", "tools", "--json"),
         ("context", "conv-1", "--query", "Where?", "--window", "256", "--json"),
         ("context", "conv-1"),
+        ("context", "conv-1", "--hybrid", "--json"),
+    )
+    hybrid = cli(
+        "context", "conv-1", "--query", "Who ran a marathon?", "--hybrid", "--json", MEMORY_FULL_RECENT_COUNT="1"
     )
     context = whole.document
     assert [tier["tier"] for tier in context["tiers"]] == ["all"]
@@ -225,6 +229,11 @@ def test_a_context_has_its_budget_tiers_messages_and_receipt(cli: Cli) -> None:
     assert small.document["messages"][-1] == {"role": "user", "content": "Where?"}
     assert small.document["window"] == 256
     assert "everything fits" in plain.out
+    [tier] = hybrid.document["tiers"]
+    *older, _newest, _asked = [item["seq"] for item in tier["items"]]
+    assert hybrid.document["receipt"]["relevant"] == older, "the newest is shown anyway"
+    assert whole.document["receipt"]["relevant"] == []
+    assert vague.error["code"] == "bad-query"
 
 
 def test_recall_by_thread_by_user_and_by_file(cli: Cli, tmp_path: Path) -> None:
@@ -343,6 +352,35 @@ def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
     assert "Lisbon" in answer.document["answer"]
     assert plain.out.startswith("[offline")
     assert "no language model is configured" in plain.err
+
+
+def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli: Cli) -> None:
+    cli("chat", "travel", "-m", "Lisbon is warm.")
+    cli("chat", "travel", "-m", "And Oslo?")
+    (first, _) = cli("receipts", "travel", "--json").document
+    at = str(first["as_of_seq"])
+    past, changed, fork, plain, early = cli.together(
+        ("context", "travel", "--as-of", at, "--json"),
+        ("context", "travel", "--as-of", at, "--window", "4000", "--json"),
+        ("fork", "travel", "--at", at, "--as", "travel-2", "--label", "What if", "--json"),
+        ("receipts", "travel"),
+        ("context", "travel", "--as-of", "1", "--json"),
+    )
+    assert past.document["receipt_matches"] is True
+    assert past.document["recorded_receipt"]["context_hash"] == past.document["receipt"]["context_hash"]
+    assert [m["content"] for m in past.document["messages"]][1:] == ["Lisbon is warm."]
+    assert (changed.document["receipt_matches"], changed.document["window"]) == (None, 4000)
+    assert (fork.document["parent"], fork.document["message_count"]) == ("travel", 1)
+    assert "all " in plain.out.splitlines()[0]
+    assert "is before its first turn" in early.error["message"]
+    again, shown, told = cli.together(
+        ("fork", "travel", "--at", at, "--as", "travel-2", "--json"),
+        ("messages", "travel-2", "--json"),
+        ("context", "travel", "--as-of", at),
+    )
+    assert again.error["code"] == "thread-exists"
+    assert [m["content"] for m in shown.document] == ["Lisbon is warm."]
+    assert "the very messages the model got" in told.out
 
 
 def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:

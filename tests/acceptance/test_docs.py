@@ -15,7 +15,7 @@ from typing import Any
 
 import nats
 import pytest
-from markdown import ROOT, Step, blocks, shape, steps
+from markdown import ROOT, Step, blocks, files, shape, steps
 from places import eventually, left_behind
 
 from turnlog.consumers.cli.reference import text
@@ -26,7 +26,7 @@ from turnlog.projectors.engine import Runner
 from turnlog.projectors.messages import thread_messages
 from turnlog.projectors.writer import Connection
 
-WALKS = ("README.md", "docs/operation.md")
+WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md")
 READS = ("threads", "context", "recall", "lag", "tail", "verify")
 PATIENCE_S = 60.0
 
@@ -115,16 +115,29 @@ def turnlog(command: str, home: Path) -> subprocess.CompletedProcess[str]:
     kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
-    function = f'turnlog() {{ {shlex.quote(sys.executable)} -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
+    python = shlex.quote(sys.executable)
+    functions = (
+        f'python() {{ {python} "$@"; }}\nturnlog() {{ python -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
+    )
     return subprocess.run(
-        ["bash", "-c", function + command], cwd=home.parent, env=environment, capture_output=True, text=True, timeout=90
+        ["bash", "-c", functions + command],
+        cwd=home.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
     )
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", WALKS)
 async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path) -> None:
-    """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there."""
+    """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there.
+
+    Python blocks that are labelled with a file name are those files.
+    """
+    for name, source in files(page).items():
+        (home.parent / name).write_text(source, "utf-8")
     for step in [step for block in blocks(page, "console", "runnable") for step in steps(block.text)]:
         await show(step, home)
 

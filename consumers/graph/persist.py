@@ -1,0 +1,56 @@
+"""persist: what an answer took goes on the log, once. The turns are there already: the checkpointer's are events."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from langchain_core.messages import AIMessage
+
+from turnlog.consumers.graph.state import ConversationState, Node, Update
+from turnlog.events.contracts import Event, UsageMetered
+from turnlog.events.log import Log
+
+SOURCE = "turnlog/graph"
+
+
+def persist_node(log: Log, tenant: str) -> Node:
+    async def persist(state: ConversationState) -> Update:
+        """Raises LogUnavailable, LogFull; the answer stays in the state and the run can be resumed."""
+        answer = state["messages"][-1] if state["messages"] else None
+        if isinstance(answer, AIMessage) and answer.usage_metadata is not None:
+            await log.append(usage_event(tenant, state, answer))
+        return {}
+
+    return persist
+
+
+def usage_event(tenant: str, state: ConversationState, answer: AIMessage) -> Event:
+    return Event(
+        id=usage_id(tenant, state["conversation_id"], answer.id or ""),
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=tenant,
+        thread=state["conversation_id"],
+        user=state["user_id"],
+        data=_metered(answer, answer.response_metadata),
+    )
+
+
+def usage_id(tenant: str, conversation: str, answer: str) -> UUID:
+    """Follows from the answer: however often the node runs, it is one event."""
+    return uuid5(NAMESPACE_OID, f"usage/{tenant}/{conversation}/{answer}")
+
+
+def _metered(answer: AIMessage, about: Mapping[str, Any]) -> UsageMetered:
+    used = answer.usage_metadata
+    return UsageMetered(
+        purpose="answer",
+        agent=about.get("agent"),
+        provider=about.get("model_provider", "unknown"),
+        model=about.get("model_name", "unknown"),
+        tokens_in=used["input_tokens"] if used else 0,
+        tokens_out=used["output_tokens"] if used else 0,
+        cost_usd=about.get("cost_usd", 0.0),
+        latency_ms=about.get("latency_ms", 0.0),
+    )

@@ -1,0 +1,99 @@
+"""recall: what the answer should know beside the conversation's own messages (seed D 2.1.4, 2.2.5, 2.3.3).
+
+The rolling summary and the topics, older turns that the question is about, and the user's long-term memories.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph.runtime import Runtime as Run
+from langgraph.store.base import BaseStore
+
+from turnlog.agent.models.protocol import Embedder
+from turnlog.agent.plain import content_text
+from turnlog.agent.recall.hybrid import hybrid_history
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.settings import Settings
+from turnlog.consumers.graph.away import unless_away
+from turnlog.consumers.graph.items import item_text
+from turnlog.consumers.graph.state import MEMORIES, ConversationState, RunNode, Update, question
+from turnlog.consumers.runtime import Pool
+from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.message import Message
+from turnlog.projectors.thread_lookup import Overview, thread_overview
+
+MEMORIES_AT_MOST = 5
+UNRANKED = "the newest ones: the store searched without vectors"
+_UNKNOWN = Overview(0, 0, 0, None, None, [])
+
+
+def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> RunNode:
+    search = Recall(embedder)
+    recent_turns = (settings.full_recent_count + 1) // 2
+
+    async def recall(state: ConversationState, *, runtime: Run[None]) -> Update:
+        """Asks all three at once; what is away is left out, and `debug` says why."""
+        scope = Scope(settings.tenant, state["conversation_id"])
+        (now, no_summary), ((older, by_words), no_turns), ((memories, unranked), no_memories) = await asyncio.gather(
+            unless_away(_overview(pool, scope), _UNKNOWN),
+            unless_away(_older_turns(pool, search, scope, question(state["messages"]), recent_turns), ([], "")),
+            unless_away(_memories(runtime.store, state), ([], "")),
+        )
+        problems = {
+            "summary": no_summary,
+            "turns": no_turns or by_words,
+            "memories": no_memories or unranked,
+        }
+        return {
+            "conversation_summary": now.summary if settings.enable_summary else None,
+            "topics": now.topics,
+            "pruned_through": now.pruned_through,
+            "episodic_memory": episodes(older),
+            "memory_context": "\n".join(memories) or None,
+            "debug": state.get("debug", {}) | {f"recall {part}": why for part, why in problems.items() if why},
+        }
+
+    return recall
+
+
+async def _overview(pool: Pool, scope: Scope) -> Overview:
+    async with pool.connection() as conn:
+        return await thread_overview(conn, scope.tenant, scope.thread or "")
+
+
+async def _older_turns(
+    pool: Pool, search: Recall, scope: Scope, query: str, recent_turns: int
+) -> tuple[list[Message], str]:
+    """Questions with their answers from before the newest turns, which the model sees anyway; why without vectors."""
+    if not query.strip():
+        return [], ""
+    async with pool.connection() as conn:
+        history = await hybrid_history(conn, search, scope.tenant, scope.thread or "", query, recent_turns=recent_turns)
+    older = [message for message in history.messages if message.seq in history.recalled]
+    return older, history.degraded or ""
+
+
+def episodes(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns with words in them, as the state keeps them (seed D 2.2.4)."""
+    spoken = [(message, content_text(message.content).strip()) for message in messages]
+    return [
+        {"role": one.name or one.role, "content": text, "timestamp": one.time.isoformat(), "seq": one.seq}
+        for one, text in spoken
+        if text
+    ]
+
+
+def memories_of(user_id: str) -> tuple[str, str]:
+    """The store's namespace of a user's long-term memories: a label has no dots, and ids such as mail addresses do."""
+    return MEMORIES, user_id.replace("%", "%25").replace(".", "%2E")
+
+
+async def _memories(store: BaseStore | None, state: ConversationState) -> tuple[list[str], str]:
+    """The nearest memories; without vectors the newest ones, which are as true, and why."""
+    query, user = question(state["messages"]), state["user_id"]
+    if store is None or not user or not query.strip():
+        return [], ""
+    found = await store.asearch(memories_of(user), query=query, limit=MEMORIES_AT_MOST)
+    texts = [" ".join(item_text(item.value).split()) for item in found]
+    return [text for text in texts if text], UNRANKED if any(item.score is None for item in found) else ""

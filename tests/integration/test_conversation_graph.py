@@ -1,0 +1,268 @@
+"""The conversation graph on the real log, read models and store, with a model over HTTP (G7, D phase 3)."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.types import StateSnapshot
+from openai_server import OpenAIServer
+from samples import derivation, event
+from stage import Stage, on_stage
+
+from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.settings import Settings
+from turnlog.consumers.embedding import embed_pending
+from turnlog.consumers.graph.build import Deps, Graph, conversation_graph
+from turnlog.consumers.graph.converse import converse, thread_config
+from turnlog.consumers.graph.request import build_request
+from turnlog.consumers.graph.retrieve import NO_VECTORS
+from turnlog.consumers.graph.route import Route
+from turnlog.consumers.langgraph.saver import TurnlogSaver
+from turnlog.consumers.langgraph.store import TurnlogStore
+from turnlog.events.contracts import SummaryWritten, TopicsTagged
+
+ESSAYS = Route("essay", ("essay", "draft", "文书", "大纲"), (r"write .*essay", "写.*文书"), "essays", "ESSAY")
+THREAD = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A process's graph: connections, models, checkpointer and store of its own."""
+
+    stage: Stage
+    graph: Graph
+    store: TurnlogStore
+
+    async def ask(self, text: str | None, thread: str = THREAD) -> str:
+        return "".join([piece async for piece in converse(self.graph, thread, "ann", text)])
+
+    async def state(self, thread: str = THREAD) -> StateSnapshot:
+        return await self.graph.aget_state(thread_config(thread))
+
+    async def debug(self) -> dict[str, str]:
+        found: dict[str, str] = (await self.state()).values["debug"]
+        return found
+
+    async def usage(self) -> list[Any]:
+        await self.stage.runtime.settle()
+        return await self.stage.rows("SELECT user_id, agent, calls, errors FROM usage WHERE purpose = 'answer'")
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
+    servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
+    return Settings.model_validate(given | servers)
+
+
+@asynccontextmanager
+async def instance(settings: Settings, **more: Any) -> AsyncIterator[Instance]:
+    chosen = settings.model_copy(update=more)
+    async with on_stage(chosen, ("projectors",)) as stage:
+        runtime, models = stage.runtime, make_models(chosen)
+        store = TurnlogStore(runtime.log, runtime.pool, settings=chosen)
+        try:
+            saver = TurnlogSaver(runtime.log, runtime.pool)
+            deps = Deps(runtime, models, (ESSAYS,))
+            yield Instance(stage, conversation_graph(deps, checkpointer=saver, store=store), store)
+        finally:
+            await store.aclose()
+            await models.close()
+
+
+def sent(model: OpenAIServer) -> list[tuple[str, str]]:
+    """The messages of the latest request, without the system prompt."""
+    return [(message["role"], message["content"]) for message in model.bodies()[-1]["messages"][1:]]
+
+
+async def test_a_conversation_goes_on_in_another_process_and_stands_in_the_read_models(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    model.reply("Nice to meet you, Ann.")
+    model.reply("你叫 Ann。")
+    async with instance(settings) as one:
+        assert await one.ask("Hi, I am Ann.") == "Nice to meet you, Ann."
+    async with instance(settings) as two:
+        assert await two.ask("我叫什么？") == "你叫 Ann。"
+        assert await two.usage() == [("ann", "general", 2, 0)]
+        rows = await two.stage.rows("SELECT role, content FROM messages WHERE thread_id = 't' ORDER BY seq")
+        kinds = [found.type for found in await two.stage.events()]
+    said = [("user", "Hi, I am Ann."), ("assistant", "Nice to meet you, Ann."), ("user", "我叫什么？")]
+    assert sent(model) == said
+    assert rows == [*said, ("assistant", "你叫 Ann。")]
+    told = [kind for kind in kinds if kind in ("turn_recorded", "usage_metered")]
+    assert told == 2 * ["turn_recorded", "turn_recorded", "usage_metered"], "an answer is on the log before its cost"
+
+
+async def test_text_and_nodes_show_as_they_come(settings: Settings, model: OpenAIServer) -> None:
+    model.reply("The capital is Lisbon.", between=0.02)
+    given = {"messages": [HumanMessage("Which?")], "user_id": "ann", "conversation_id": THREAD}
+    seen: list[Any] = []
+    async with instance(settings) as one:
+        async for mode, told in one.graph.astream(given, thread_config(THREAD), stream_mode=["custom", "updates"]):
+            seen.append(told["text"] if mode == "custom" else next(iter(told)))
+        turns = await one.stage.all("turn_recorded")
+    assert seen == ["route", "recall", "The ", "capital ", "is ", "Lisbon.", "generate", "persist"]
+    assert [data.content for data in turns] == ["Which?", "The capital is Lisbon."], "also without an id of its own"
+
+
+async def test_a_question_waits_in_the_state_while_the_model_is_away_and_is_answered_once_it_is_back(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    model.fail(503, times=4)
+    async with instance(settings) as one:
+        with pytest.raises(ModelUnavailable):
+            await one.ask("Still there?")
+        state = await one.state()
+        assert state.next == ("generate",)
+        assert [message.text for message in state.values["messages"]] == ["Still there?"]
+        assert await one.usage() == []
+    async with instance(settings) as two:
+        assert await two.ask(None) == "echo: Still there?"
+        state = await two.state()
+        assert state.next == ()
+        assert [message.type for message in state.values["messages"]] == ["human", "ai"]
+        assert await two.usage() == [("ann", "general", 1, 0)]
+
+
+async def test_a_run_that_ends_between_answer_and_metering_is_finished_without_another_answer(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    async with instance(settings) as one:
+        given = {"messages": [HumanMessage("Hi.")], "user_id": "ann", "conversation_id": THREAD}
+        await one.graph.ainvoke(given, thread_config(THREAD), interrupt_after=["generate"], durability="sync")
+        assert await one.usage() == []
+    async with instance(settings) as two:
+        assert (await two.state()).next == ("persist",)
+        assert await two.ask(None) == ""
+        assert [message.text for message in (await two.state()).values["messages"]] == ["Hi.", "echo: Hi."]
+        assert await two.usage() == [("ann", "general", 1, 0)]
+        assert len(await two.stage.all("turn_recorded")) == 2
+    assert len(model.bodies("chat")) == 1
+
+
+async def test_asking_again_after_a_failure_shows_the_model_both_questions(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    model.fail(400)
+    async with instance(settings) as one:
+        with pytest.raises(Exception, match="400"):
+            await one.ask("First?")
+        assert await one.ask("Second?") == "echo: Second?"
+    assert sent(model) == [("user", "First?"), ("user", "Second?")]
+
+
+async def test_an_old_episode_comes_back_into_the_request_that_no_longer_has_room_for_it(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    model.reply("Lisbon is lovely for a marathon.")
+    async with instance(settings, context_window=1_500) as one:
+        await one.ask("I ran a marathon in Lisbon.")
+        for number in range(12):
+            await one.ask(f"Filler {number}: {'weather and traffic ' * 12}")
+        await one.stage.runtime.settle()
+        models = make_models(settings)
+        await embed_pending(one.stage.runtime, models.embedder)
+        await models.close()
+        await one.stage.runtime.settle()
+        await one.ask("Where was my marathon?")
+        assert await one.debug() == {"route": "general"}
+    *before, notes, question = sent(model)
+    assert question == ("user", "Where was my marathon?")
+    assert notes[1].startswith("[EARLIER IN THIS CONVERSATION]")
+    assert "user: I ran a marathon in Lisbon." in notes[1]
+    assert "assistant: Lisbon is lovely for a marathon." in notes[1]
+    assert not any("marathon" in content for _, content in before)
+
+
+async def test_summary_and_topics_of_the_thread_reach_the_model(settings: Settings, model: OpenAIServer) -> None:
+    async with instance(settings, context_window=1_500) as one:
+        for number in range(14):
+            await one.ask(f"Filler {number}: {'weather and traffic ' * 12}")
+        summary = SummaryWritten(summary="Ann runs.", message_count=8, covered_seq=8, derivation=derivation(1, 8))
+        tagged = TopicsTagged(topics={"running": 3}, derivation=derivation(1, 8))
+        await one.stage.runtime.log.append_many([event(summary), event(tagged)])
+        await one.stage.runtime.settle()
+        await one.ask("What now?")
+    head = sent(model)[0][1]
+    assert "[Conversation Summary]\nAnn runs." in head and "[Recallable Topics]: running" in head
+
+
+async def test_documents_are_looked_up_for_the_routes_that_have_some_and_only_then(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    async with instance(settings) as one:
+        await one.store.aput(("essays", "guides"), "length", {"text": "An essay draft has 650 words"})
+        await one.store.aput(("schools",), "length", {"text": "This essay draft belongs elsewhere"})
+        await one.ask("Please write an essay draft")
+        assert "[DOCUMENTS]\n- An essay draft has 650 words" in sent(model)[-2][1]
+        values = (await one.state()).values
+        assert [found["key"] for found in values["retrieval_results"]] == ["length"]
+        await one.ask("thanks!")
+        assert (await one.state()).values["retrieval_results"] is None
+        assert "[DOCUMENTS]" not in str(sent(model))
+        assert sorted(await one.usage()) == [("ann", "ESSAY", 1, 0), ("ann", "general", 1, 0)]
+
+
+async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Settings, model: OpenAIServer) -> None:
+    async with instance(settings) as one:
+        await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
+        for other in ("bob", "anna", "an"):
+            await one.store.aput(("memories", other), "1", {"text": "我喜欢喝什么茶？咖啡"})
+        await one.ask("我喜欢喝什么茶？")
+    assert sent(model) == [("user", "[LONG-TERM MEMORIES]\n- 我喜欢绿茶"), ("user", "我喜欢喝什么茶？")]
+
+
+async def test_without_the_embedder_the_answer_is_made_all_the_same(settings: Settings, model: OpenAIServer) -> None:
+    async with instance(settings) as one:
+        await one.store.aput(("essays",), "length", {"text": "An essay draft has 650 words"})
+        await one.store.aput(("memories", "ann"), "1", {"text": "Ann likes tea"})
+        model.fail(503, times=50, on="embeddings")
+        assert await one.ask("write an essay draft") == "echo: write an essay draft"
+        debug = await one.debug()
+    assert debug["retrieve"] == NO_VECTORS
+    assert "without vectors" in debug["recall memories"]
+    assert sent(model) == [("user", "[LONG-TERM MEMORIES]\n- Ann likes tea"), ("user", "write an essay draft")]
+
+
+async def test_a_node_that_runs_again_meters_the_answer_once(settings: Settings) -> None:
+    async with instance(settings) as one:
+        await one.ask("Hi.")
+        before = [
+            found async for found in one.graph.aget_state_history(thread_config(THREAD)) if "persist" in found.next
+        ]
+        await one.graph.ainvoke(None, before[0].config)
+        assert await one.usage() == [("ann", "general", 1, 0)]
+
+
+async def test_what_the_model_was_given_can_be_made_again_from_the_checkpoint(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    async with instance(settings) as one:
+        await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
+        for text in ("我喜欢喝什么茶？", "And why?"):
+            await one.ask(text)
+    async with instance(settings) as two:
+        past = [found async for found in two.graph.aget_state_history(thread_config(THREAD))]
+        answers = [m for m in past[0].values["messages"] if m.type == "ai"]
+    given = [build_request(found.values, settings, "gpt-4o") for found in past if found.next == ("generate",)][::-1]
+    assert [request.messages for request in given] == [body["messages"] for body in model.bodies()]
+    assert [request.context_hash for request in given] == [m.response_metadata["context_hash"] for m in answers]
+
+
+async def test_conversations_do_not_see_each_other(settings: Settings, model: OpenAIServer) -> None:
+    async with instance(settings) as one:
+        await one.ask("My dog is called Sesame.", "first")
+        await one.stage.runtime.settle()
+        await one.ask("What is my dog called?", "second")
+    assert sent(model) == [("user", "What is my dog called?")]
