@@ -59,6 +59,10 @@ class OpenAIServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}/v1"
 
+    @property
+    def is_running(self) -> bool:
+        return self._http is not None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -76,9 +80,9 @@ class OpenAIServer:
     def stop(self) -> None:
         self.released.set()
         if self._http is not None:
-            self._http.shutdown()
-            self._http.server_close()
-            self._http = None
+            http, self._http = self._http, None
+            http.shutdown()
+            http.server_close()
 
     def reply(self, text: str = "", **step: Any) -> None:
         self._script["chat"].append(Step(text=text, **step))
@@ -136,6 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.owner.is_running:  # a connection that was open answers no more either
+            self.close_connection = True
+            return None
         with self.owner.arrived:
             self.owner.requests.append(Request(self.path, body, {k.lower(): v for k, v in self.headers.items()}))
             self.owner.arrived.notify_all()

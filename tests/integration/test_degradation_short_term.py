@@ -1,0 +1,189 @@
+"""Sessions while a server is really stopped, and after it is back (O3; A 6, E 13.3)."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from outages import OwnServers, own_servers
+from places import eventually, left_behind, rows
+from samples import turn
+from stage import Stage, on_stage
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.sessions.memory import ShortTermMemory
+from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
+from turnlog.agent.settings import Settings
+from turnlog.events import read as reading
+from turnlog.events.append import Appender
+from turnlog.events.contracts import TurnRecorded
+from turnlog.events.errors import LogUnavailable
+from turnlog.projectors.database import connect
+from turnlog.projectors.lag import wait_for
+
+# nats-py forgets to close the socket of a server that dies while it reconnects to it.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"
+)
+SAID = [TurnRecorded(role="user", content="I ran in Lisbon."), TurnRecorded(role="assistant", content="Well done.")]
+MORE = [TurnRecorded(role="user", content="And now?"), TurnRecorded(role="assistant", content="Rest.")]
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[OwnServers]:
+    async with own_servers(tmp_path / "home") as servers:
+        yield servers
+
+
+@asynccontextmanager
+async def sessions_of(stage: Stage) -> AsyncIterator[Sessions]:
+    """What a process has that has read no session yet."""
+    async with Sessions(stage.runtime.log, stage.runtime.pool, "default") as sessions:
+        yield sessions
+
+
+@asynccontextmanager
+async def memory_of(stage: Stage) -> AsyncIterator[ShortTermMemory]:
+    async with ShortTermMemory(stage.runtime.log, stage.runtime.pool, stage.runtime.settings) as memory:
+        yield memory
+
+
+async def read(sessions: Sessions) -> tuple[int, str, str]:
+    """(turns, last answer, level) of the session t."""
+    state, level = await sessions.get_with_level("t")
+    return state.turn_count, state.last_bot_message, level
+
+
+async def talk(stage: Stage, sessions: Sessions) -> None:
+    await sessions.create("t", user="ann")
+    await sessions.record("t", SAID, user="ann")
+    await stage.runtime.settle()
+
+
+async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: OwnServers) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage:
+        await stage.runtime.log.append(turn("I ran in Lisbon."))
+        await stage.runtime.settle()
+    await own.kill("postgres")
+    refused = await own.turnlog("context", "t", "--json")
+    error = json.loads(refused.stdout)["error"]
+    assert (refused.returncode, error["code"]) == (1, "database-unavailable")
+    assert "connection to server" in error["message"]
+    assert "Check DATABASE_URL" in error["message"]
+    assert "Traceback" not in refused.stderr
+    await own.back()
+    again = json.loads((await own.turnlog("context", "t", "--json")).stdout)
+    assert again["messages"][-1]["content"] == "I ran in Lisbon."
+
+
+async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_and_from_the_log(
+    own: OwnServers,
+) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage, sessions_of(stage) as known:
+        await talk(stage, known)
+        await own.kill("postgres")
+        assert await read(known) == (1, "Well done.", "ram")
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (1, "Well done.", "kv")
+        await empty_bucket(stage)
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (1, "Well done.", "log")
+        await own.back()
+
+
+async def test_what_is_written_without_postgres_is_in_the_read_model_when_it_is_back(own: OwnServers) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage, memory_of(stage) as memory:
+        await memory.create(MemoryCreateRequest(conversation_id="t", user_id="ann"))
+        await stage.runtime.settle()
+        await own.kill("postgres")
+        await memory.write_turn(
+            MemoryWriteRequest(conversation_id="t", user_query="I ran in Lisbon.", agent_response="Well done.")
+        )
+        assert [said.content for said in await stage.all("turn_recorded")] == ["I ran in Lisbon.", "Well done."]
+        await own.back()
+        async with await connect(own.where.database_url) as conn:
+            await wait_for(conn, ("messages", "sessions"), 0, await stage.runtime.log.partition_head(0))
+            assert await rows(conn, "SELECT content FROM messages ORDER BY seq") == [
+                ("I ran in Lisbon.",),
+                ("Well done.",),
+            ]
+            assert await rows(conn, "SELECT turn_count, last_bot_message FROM sessions") == [(1, "Well done.")]
+
+
+async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnServers) -> None:
+    asked = MemoryQueryRequest(conversation_id="t", query="Where did I run?")
+    async with on_stage(own.settings(), ["projectors"]) as stage, memory_of(stage) as known:
+        await known.create(MemoryCreateRequest(conversation_id="t", user_id="ann"))
+        await known.write_turn(
+            MemoryWriteRequest(conversation_id="t", user_query="I ran in Lisbon.", agent_response="Well done.")
+        )
+        await stage.runtime.settle()
+        before = await known.query_memory_context(asked)
+        assert before.history == "User: I ran in Lisbon.\nAssistant: Well done."
+        await own.kill("postgres")
+        assert await known.query_memory_context(asked) == before
+        await empty_bucket(stage)
+        async with memory_of(stage) as fresh:
+            assert await fresh.query_memory_context(asked) == before
+        await own.back()
+
+
+async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made_anew(own: OwnServers) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage:
+        async with sessions_of(stage) as first:
+            await talk(stage, first)
+        for bucket in await buckets(stage):
+            await stage.runtime.log.nc.jetstream().delete_stream(bucket)
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (1, "Well done.", "postgres")
+            await fresh.record("t", MORE)
+        assert await buckets(stage) != []
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (2, "Rest.", "kv")
+
+
+async def test_without_nats_sessions_are_read_and_writes_are_refused_until_it_is_back(
+    own: OwnServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "TRIES", 1)
+    async with on_stage(own.settings(), ["projectors"]) as stage, sessions_of(stage) as known:
+        await talk(stage, known)
+        stage.runtime.log.appender = Appender(stage.runtime.log.nc, timeout_s=0.5, ack_s=0.2)
+        await own.kill("nats")
+        assert await read(known) == (1, "Well done.", "ram")
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (1, "Well done.", "postgres")
+        ids = [uuid7(), uuid7()]
+        with pytest.raises(LogUnavailable, match="again"):
+            await known.record("t", MORE, ids=ids)
+        await own.back()
+        stage.runtime.log.appender = Appender(stage.runtime.log.nc)
+        assert (await known.record("t", MORE, ids=ids)).turn_count == 2
+
+        async def is_in_the_bucket() -> bool:
+            async with sessions_of(stage) as fresh:
+                return await read(fresh) == (2, "Rest.", "kv")
+
+        await eventually(is_in_the_bucket)
+
+
+async def test_without_any_url_a_session_outlives_its_process(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home", nats_url=None, database_url=None)
+    async with on_stage(settings, ["projectors"]) as stage, sessions_of(stage) as sessions:
+        await talk(stage, sessions)
+    assert left_behind(tmp_path) == []
+    async with on_stage(settings, ["projectors"]) as stage, sessions_of(stage) as sessions:
+        assert (await read(sessions))[:2] == (1, "Well done.")
+
+
+async def buckets(stage: Stage) -> list[str]:
+    """The streams that hold key-value buckets."""
+    found = await stage.runtime.log.nc.jetstream().streams_info()
+    return [str(stream.config.name) for stream in found if str(stream.config.name).startswith("KV_")]
+
+
+async def empty_bucket(stage: Stage) -> None:
+    for bucket in await buckets(stage):
+        await stage.runtime.log.nc.jetstream().purge_stream(bucket)

@@ -1,0 +1,40 @@
+"""docs/operation.md, "When something is down": each row names tests that exist, and no such test is left out (O3)."""
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs/operation.md"
+HEADING = "## When something is down"
+NAMED = re.compile(r"`(test_\w+)\.py::(test_\w+)`")
+
+
+def table() -> list[str]:
+    """The rows below the head of the section's table."""
+    section = PAGE.read_text("utf-8").partition(HEADING)[2].partition("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("|")][2:]
+
+
+def existing(pattern: str) -> set[tuple[str, str]]:
+    """(file, function) of every test of the matching files."""
+    return {
+        (path.stem, node.name)
+        for path in TESTS.rglob(pattern)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_every_row_names_tests_that_exist() -> None:
+    known = existing("test_*.py")
+    assert len(table()) >= 15
+    for row in table():
+        named = set(NAMED.findall(row.rstrip("|").rpartition("|")[2]))
+        assert named, f"names no test: {row}"
+        assert named <= known, f"{sorted(named - known)} do not exist: {row}"
+
+
+def test_every_degradation_test_stands_in_a_row() -> None:
+    named = set(NAMED.findall("\n".join(table())))
+    assert existing("test_degradation*.py") <= named
