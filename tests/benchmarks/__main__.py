@@ -11,7 +11,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import appending, contexts, projecting, rebuild_memory, rebuilding, recalls, visible
+from tests.benchmarks import (
+    appending,
+    contexts,
+    evidence,
+    langgraph_turns,
+    projecting,
+    rebuild_memory,
+    rebuilding,
+    recalls,
+    session_reads,
+    visible,
+)
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.report import DOCUMENT, document, table
@@ -25,6 +36,9 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "visible": visible.measure,
     "memory": rebuild_memory.measure,
     "recall": recalls.measure,
+    "evidence": evidence.measure,
+    "sessions": session_reads.measure,
+    "langgraph": langgraph_turns.measure,
 }
 out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 

@@ -26,6 +26,10 @@ class Conversations:
         return self.folder / "irc.jsonl.gz"
 
     @property
+    def locomo(self) -> Path:
+        return self.folder / "locomo-dev.json"
+
+    @property
     def described(self) -> str:
         return "real IRC messages" if self.irc.exists() else f"generated messages, as there is no {self.irc.name}"
 

@@ -4,7 +4,7 @@ Its packages come with the extra `bench`; they are looked up by name, so that th
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -33,9 +33,8 @@ class Conversation:
 
 
 @contextlib.asynccontextmanager
-async def conversation(database_url: str) -> AsyncIterator[Conversation]:
-    """Raises ModuleNotFoundError without the extra."""
-    graphs = import_module("langgraph.graph")
+async def postgres_savers(database_url: str) -> AsyncIterator[Callable[[], Any]]:
+    """A function that makes an AsyncPostgresSaver; all have one pool. Raises ModuleNotFoundError without the extra."""
     savers = import_module("langgraph.checkpoint.postgres.aio")
     pool: AsyncConnectionPool[AsyncConnection[dict[str, Any]]] = AsyncConnectionPool(
         database_url,
@@ -50,12 +49,19 @@ async def conversation(database_url: str) -> AsyncIterator[Conversation]:
         },
     )
     async with pool:
-        saver = savers.AsyncPostgresSaver(pool)
-        await saver.setup()
+        await savers.AsyncPostgresSaver(pool).setup()
+        yield lambda: savers.AsyncPostgresSaver(pool)
+
+
+@contextlib.asynccontextmanager
+async def conversation(database_url: str) -> AsyncIterator[Conversation]:
+    """Raises ModuleNotFoundError without the extra."""
+    graphs = import_module("langgraph.graph")
+    async with postgres_savers(database_url) as make_saver:
         graph = graphs.StateGraph(graphs.MessagesState)
         graph.add_node("agent", _silent)
         graph.add_edge(graphs.START, "agent")
-        yield Conversation(graph.compile(checkpointer=saver), {"configurable": {"thread_id": "long"}})
+        yield Conversation(graph.compile(checkpointer=make_saver()), {"configurable": {"thread_id": "long"}})
 
 
 async def _silent(state: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import sys
 import tempfile
 import time
 import uuid
@@ -110,6 +112,23 @@ async def following(
     finally:
         runner.stop()
         await running
+
+
+@contextlib.asynccontextmanager
+async def worker(stand: Stand, database_url: str) -> AsyncIterator[None]:
+    """`turnlog worker projectors`, a process of its own, follows the log while the block runs."""
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    environment |= {"NATS_URL": stand.nats_url, "DATABASE_URL": database_url}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "turnlog.consumers.cli", "worker", "projectors"),
+        env=environment,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 def _database_at(url: str, name: str) -> str:

@@ -1,0 +1,102 @@
+"""The LangGraph application that both savers keep: a graph whose one node answers at once, talked to turn by turn."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from tests.benchmarks.measuring import seconds
+from turnlog.consumers.runtime import Pool
+from turnlog.events.log import Log
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.registry import BY_NAME
+
+TURNS, WARM_UP, COMPARED = 200, 5, 10
+MakeSaver = Callable[[], Any]
+Settle = Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Side:
+    """One saver under the same graph. took: seconds of each turn of a thread; seen: with what followed it."""
+
+    make_saver: MakeSaver
+    answers: Iterator[str]
+    graph: Any = None
+    took: list[float] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.graph = self.fresh()
+
+    def fresh(self) -> Any:
+        """The graph on a saver that has nothing in memory."""
+        return chat(self.make_saver(), self.answers)
+
+    async def say(self, thread: str, text: str, settle: Settle) -> None:
+        self.took.append(await seconds(self.graph.ainvoke({"messages": [("user", text)]}, config(thread))))
+        self.seen.append(self.took[-1] + await seconds(settle()))
+
+    @property
+    def at_the_end(self) -> float:
+        """Milliseconds per turn at 400 messages."""
+        return 1000 * median(self.took[-COMPARED:])
+
+    @property
+    def seen_at_the_end(self) -> float:
+        return 1000 * median(self.seen[-COMPARED:])
+
+    @property
+    def growth(self) -> float:
+        """How many times the time of the first turns the last ones take."""
+        return median(self.took[-COMPARED:]) / median(self.took[WARM_UP : WARM_UP + COMPARED])
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one thread of 400 messages showed, ours and theirs; times in milliseconds."""
+
+    turn: tuple[float, float]
+    seen: tuple[float, float]
+    growth: tuple[float, float]
+
+
+def chat(saver: Any, answers: Iterator[str]) -> Any:
+    """One node that answers at once with the next text."""
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("assistant", next(answers))]}
+
+    graph = StateGraph(MessagesState).add_node("agent", answer).add_edge(START, "agent").add_edge("agent", END)
+    return graph.compile(checkpointer=saver)
+
+
+async def talk(thread: str, sides: Sequence[Side], texts: Iterator[str], log: Log, pool: Pool) -> Round:
+    """TURNS turns on both sides, turn by turn, in changing order. Ours is projected before the next one begins."""
+
+    async def settle() -> None:
+        async with pool.connection() as conn:
+            await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0))
+
+    for side in sides:
+        side.took, side.seen = [], []
+    settles = (settle, _nothing)
+    for number in range(TURNS):
+        for at in (0, 1) if number % 2 else (1, 0):
+            await sides[at].say(thread, next(texts), settles[at])
+    ours, theirs = sides
+    return Round(
+        (ours.at_the_end, theirs.at_the_end),
+        (ours.seen_at_the_end, theirs.seen_at_the_end),
+        (ours.growth, theirs.growth),
+    )
+
+
+async def _nothing() -> None:
+    """A row that Postgres has taken is seen at once."""
+
+
+def config(thread: str) -> dict[str, Any]:
+    return {"configurable": {"thread_id": thread}}

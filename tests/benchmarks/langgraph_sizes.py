@@ -1,0 +1,45 @@
+"""How many bytes both savers have stored: in the tables of each, and in the log."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from turnlog.consumers.runtime import Pool
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.tables import SCHEMA
+
+STATE = ("messages", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists", "event_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes. state: what holds the state of a graph; all: every table of turnlog; theirs: AsyncPostgresSaver's."""
+
+    state: int
+    all: int
+    theirs: int
+    log: int
+
+    def __sub__(self, other: Self) -> "Sizes":
+        return Sizes(self.state - other.state, self.all - other.all, self.theirs - other.theirs, self.log - other.log)
+
+
+async def sizes(pool: Pool, log: Log) -> Sizes:
+    """Of the database as it is, every table packed first."""
+    async with pool.connection() as conn:
+        await conn.execute("VACUUM FULL")
+        rows = await conn.execute(
+            "SELECT n.nspname, c.relname, pg_total_relation_size(c.oid)::bigint FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname IN (%s, 'public')",
+            (SCHEMA,),
+        )
+        found = {(schema, name): size for schema, name, size in await rows.fetchall()}
+    mine = {name: size for (schema, name), size in found.items() if schema == SCHEMA}
+    theirs = {name: size for (schema, name), size in found.items() if schema == "public"}
+    state = (await log.nc.jetstream().stream_info(STREAM)).state
+    return Sizes(
+        sum(mine[name] for name in STATE),
+        sum(mine.values()),
+        sum(size for name, size in theirs.items() if name.startswith("checkpoint")),
+        state.bytes,
+    )

@@ -1,0 +1,81 @@
+"""What turnlog remembers of a thread while it grows: summary, topics and pruning as the memory reactor makes them."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
+from turnlog.agent.models.offline_tasks import MODEL, OfflineTextTasks
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads import context_settings
+from turnlog.consumers.answering.tool import SCHEMA
+from turnlog.consumers.reactors.budget import Ledger
+from turnlog.consumers.reactors.derive import Deriver
+from turnlog.consumers.reactors.facts import texts
+from turnlog.consumers.reactors.plan import Facts, plan
+from turnlog.projectors.message import Message
+from turnlog.projectors.thread_lookup import TOPICS
+from turnlog.projectors.writer import Connection
+
+CHAT_MODEL = "gpt-4o"
+COUNTER = counter_for(CHAT_MODEL)
+SETTINGS = Settings.model_construct()
+SYSTEM = (
+    "You are a friend who listens and remembers. Answer in the language of the question, in a few sentences. Rely on "
+    "what was said in this conversation; if it does not hold the answer, say so. Never invent names, dates or numbers."
+)
+
+
+@dataclass(slots=True)
+class Remembered:
+    """The state of a conversation: its turns after pruning, those that were pruned, and what stands for them."""
+
+    deriver: Deriver
+    messages: list[Message] = field(default_factory=list)
+    pruned: list[Message] = field(default_factory=list)
+    summary: str = ""
+    summarised_through: int = 0
+    tagged_through: int = 0
+    topics: Counter[str] = field(default_factory=Counter)
+
+    async def hear(self, message: Message) -> None:
+        """One more turn, and what is due after it."""
+        self.messages.append(message)
+        due = plan(Facts(self.messages, self.summarised_through, self.tagged_through), SETTINGS)
+        if due.tag_through is not None:
+            made = await self.deriver.topics(texts(self._span(self.tagged_through, due.tag_through)))
+            self.topics.update(made.topics)
+            self.tagged_through = due.tag_through
+        if due.summarise_through is not None:
+            span = self._span(self.summarised_through, due.summarise_through)
+            self.summary = (await self.deriver.summary(texts(span), self.summary)).text
+            self.summarised_through = due.summarise_through
+        if due.prune_through is not None:
+            self.pruned += self._span(0, due.prune_through)
+            self.messages = self._span(due.prune_through, message.seq)
+
+    def context(self, window: int, asked: Message, relevant: list[int]) -> Context:
+        """As thread_context builds it for the agent: pruned turns come back when they are relevant."""
+        back = [message for message in self.pruned if message.seq in relevant]
+        return build_context(
+            ContextInput(
+                [*back, *self.messages, asked],
+                CHAT_MODEL,
+                SYSTEM,
+                [SCHEMA],
+                Summary(self.summary) if self.summary else None,
+                [topic for topic, _ in self.topics.most_common(TOPICS)],
+                self.pruned[-1].seq if self.pruned else 0,
+                window,
+                settings=context_settings(SETTINGS),
+                relevant=relevant,
+            )
+        )
+
+    def _span(self, after: int, through: int) -> list[Message]:
+        return [message for message in self.messages if after < message.seq <= through]
+
+
+def remembered(conn: Connection, thread: str) -> Remembered:
+    """Of a thread without turns yet. Summaries are extracts, topics keywords: no language model takes part."""
+    tasks = OfflineTextTasks(COUNTER.text)
+    return Remembered(Deriver(tasks, MODEL, COUNTER, SETTINGS.max_summary_tokens, Ledger("bench", None), conn, thread))
