@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import nats
 import pytest
 from nats.js.errors import NotFoundError
 from places import database_at, execute, left_behind, runner_of
 
-from turnlog.agent.embedded import lease, start
+from turnlog.agent.embedded import lease, start, stop
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
@@ -26,6 +27,10 @@ from turnlog.projectors.registry import BY_NAME
 from turnlog.projectors.writer import Connection
 
 Settled = Callable[..., Awaitable[None]]
+
+# How long an example takes says something of the machine, nothing of the code.
+hypothesis.settings.register_profile("turnlog", deadline=None)
+hypothesis.settings.load_profile("turnlog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,15 @@ def settled(log: Log, db: Connection) -> Settled:
         await wait_for(db, names or tuple(BY_NAME), 0, await log.partition_head(0))
 
     return wait
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Path]:
+    """A folder for embedded servers of the test's own."""
+    folder = tmp_path / "home"
+    yield folder
+    await stop(folder)
+    assert left_behind(folder) == []
 
 
 @asynccontextmanager

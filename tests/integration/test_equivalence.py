@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from nats.js.errors import NotFoundError
 from places import rows
+from random_events import SHORT_TERM
 from samples import DERIVED, derivation, event, turn
 from spec import stored
 
@@ -89,6 +90,8 @@ STEPS = st.one_of(
     st.tuples(st.just("event"), THREADS, TURNS),
     st.tuples(st.just("event"), THREADS, TURNS | DERIVED_EVENTS),
     st.tuples(st.just("event"), THREADS, DERIVED_EVENTS | REMOVALS),
+    st.tuples(st.just("event"), THREADS, SHORT_TERM),
+    st.tuples(st.just("event"), THREADS, SHORT_TERM),
     st.tuples(st.just("again"), st.integers(0, 50)),
     st.tuples(st.just("bad"), THREADS),
     st.tuples(st.just("kill"), st.sampled_from(KILLS)),

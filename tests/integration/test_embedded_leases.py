@@ -1,0 +1,89 @@
+"""Leases of the embedded servers: who holds them keeps them running, the last one out stops them."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from pathlib import Path
+
+from embedded_home import environment, pids, say
+from places import left_behind
+
+from turnlog.agent.embedded import keep, lease, start, status, stop
+from turnlog.agent.embedded.processes import wait_until
+
+
+async def test_the_last_lease_out_stops_the_servers(home: Path) -> None:
+    async with lease(home):
+        await start(home)
+        async with lease(home):
+            assert (await start(home)).started == ()
+        assert len(pids(home)) == 2
+    assert pids(home) == {}
+    assert left_behind(home) == []
+
+
+async def test_kept_servers_outlive_every_lease(home: Path) -> None:
+    async with lease(home):
+        await start(home)
+        await keep(home)
+    assert len(pids(home)) == 2
+    assert status(home).kept
+    await stop(home)
+    assert (pids(home), status(home).kept) == ({}, False)
+
+
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from turnlog.agent.embedded import lease, start
+async def hold():
+    async with lease(Path(sys.argv[1])):
+        print((await start(Path(sys.argv[1]))).started, flush=True)
+        await asyncio.sleep(60)
+asyncio.run(hold())
+"""
+
+
+async def test_a_living_lease_of_another_process_counts_and_a_killed_one_does_not(home: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, str(home), stdout=PIPE, env=environment()
+    )
+    assert holder.stdout is not None
+    assert await holder.stdout.readline() == b"('nats', 'postgres')\n"
+    async with lease(home):
+        assert (await start(home)).started == ()
+    assert len(pids(home)) == 2
+    holder.kill()
+    await holder.wait()
+    assert len(pids(home)) == 2
+    async with lease(home):
+        assert (await start(home)).started == ()
+    assert pids(home) == {}
+
+
+async def test_a_command_killed_in_its_first_start_leaves_nothing_in_the_way(home: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(home), env=environment())
+
+    async def in_the_making() -> bool:
+        return (home / "postgres/data.new").exists()
+
+    assert await wait_until(in_the_making, lambda: True, timeout=20)
+    holder.kill()
+    await holder.wait()
+    await say(await start(home), "fine")
+    assert not (home / "postgres/data.new").exists()
+    await stop(home)
+    assert left_behind(home) == []
+
+
+async def test_a_command_that_gets_ctrl_c_gives_its_lease_back(home: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, str(home), stdout=PIPE,
+        stderr=DEVNULL, env=environment(),
+    )  # fmt: skip
+    assert holder.stdout is not None
+    await holder.stdout.readline()
+    holder.send_signal(signal.SIGINT)
+    await holder.wait()
+    assert pids(home) == {}

@@ -1,0 +1,89 @@
+"""Who may use a home of embedded servers: its owner, root on the owner's behalf, and nobody else."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import psutil
+import pytest
+from embedded_home import environment, pids, said, say
+from places import left_behind
+
+from turnlog.agent.embedded import start, status
+from turnlog.agent.embedded.identity import hand_over, let_reach, server_identity
+
+
+async def test_nobody_else_can_read_the_token_or_reach_the_socket(home: Path) -> None:
+    await start(home)
+    now = status(home)
+    assert now.postgres is not None
+    assert (home / "nats/nats.conf").stat().st_mode & 0o077 == 0
+    assert (home / "nats").stat().st_mode & 0o077 == 0
+    assert Path(now.postgres.address).stat().st_mode & 0o077 == 0
+
+
+ORDINARY_USER = """
+import asyncio, encodings.idna, os, sys
+from pathlib import Path
+import psutil, psycopg
+from turnlog.agent.embedded import start, status, stop
+home, uid, gid = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+async def use():
+    started = (await start(home)).started
+    now = status(home)
+    users = {psutil.Process(it.pid).uids().real for it in (now.nats, now.postgres)}
+    print(started, users == {uid}, flush=True)
+async def play():
+    os.setgroups([]); os.setresgid(gid, gid, gid); os.setresuid(uid, uid, uid)
+    await use()  # attaches to what root started
+    await stop(home)
+    await use()
+    await stop(home)
+asyncio.run(play())
+"""
+
+
+@pytest.fixture
+def shared_home() -> Iterator[Path]:
+    """Not below pytest's own folder, which each new pytest run of root closes to all others."""
+    with tempfile.TemporaryDirectory(prefix="turnlog-test-") as folder:
+        yield Path(folder) / "home"
+
+
+async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path) -> None:
+    """Run by an ordinary user, all the other tests show that no root is needed."""
+    shared_home.mkdir()
+    identity = server_identity(shared_home)
+    assert (identity is None) == (os.geteuid() != 0)
+    if identity is None:
+        return
+    hand_over(shared_home, identity)
+    let_reach(shared_home, identity)
+    assert (await start(shared_home)).started == ("nats", "postgres")
+    argv = ["-W", "error", "-c", ORDINARY_USER, str(shared_home), str(identity.uid), str(identity.gid)]
+    done = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=PIPE, stderr=PIPE, env=environment())
+    out, err = await done.communicate()
+    assert (err.decode(), out.decode()) == ("", "() True\n('nats', 'postgres') True\n")
+    assert left_behind(shared_home) == []
+
+
+async def test_running_servers_do_not_mind_a_folder_above_them_being_closed(home: Path) -> None:
+    servers = await start(home)
+    await say(servers, "before")
+    home.chmod(0o700)  # takes back what root had granted to the servers' user
+    await say(servers, "after")
+    async with await nats.connect(servers.nats_url) as client:
+        await client.jetstream().add_stream(name="MORE", subjects=["more"])
+    assert await said(await start(home)) == (["before", "after"], ["before", "after"])
+
+
+async def test_root_hands_the_servers_to_somebody_else(home: Path) -> None:
+    await start(home)
+    users = {psutil.Process(pid).uids().real for pid in pids(home).values()}
+    assert len(users) == 1
+    assert 0 not in users
