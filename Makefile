@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEER := $(VENV)/peer
 
-.PHONY: demo test check lint types install bench chaos clean
+.PHONY: demo test check lint types install bench chaos peer clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -28,6 +29,15 @@ bench: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos
+
+# LangGraph's own store tests, unchanged, on TurnlogStore. No wheel has them: their source distributions are downloaded.
+peer: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
+	rm -rf $(PEER)
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(PEER) \
+	  $$(grep -hE '^langgraph-checkpoint(-postgres)?==' requirements.lock requirements-bench.lock)
+	for archive in $(PEER)/*.tar.gz; do tar -xzf "$$archive" -C $(PEER) || exit 1; done
+	$(BIN)/pytest -n auto --dist worksteal tests/peer/store_*.py
 
 install: $(STAMP)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.recall.episodes import EPISODES, relevant_turns
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import emit, emit_line, err, out, progress
@@ -18,6 +19,7 @@ from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.thread_activity import is_there
+from turnlog.projectors.writer import Connection
 
 EMBED_FIRST_S = 60.0
 
@@ -105,6 +107,20 @@ def _thread(line: str) -> str | None:
 
 def make_recall(settings: Settings, keyword_only: bool = False) -> Recall:
     return Recall(None if keyword_only else make_embedder(settings))
+
+
+async def hybrid_turns(
+    conn: Connection, settings: Settings, place: tuple[str, str], query: str | None, as_of: int | None
+) -> list[int]:
+    """What the agent's context of a thread would put first for a query (C8). Raises BadQuery."""
+    if not query or as_of is not None:
+        raise BadQuery("--hybrid needs --query, and shows a thread as it is now, without --as-of")
+    recall = make_recall(settings)
+    count = settings.hybrid_episodes or EPISODES
+    found = await relevant_turns(conn, recall, Scope(*place), query, count, settings.full_recent_count)
+    if recall.degraded:
+        err.print(recall.degraded, markup=False)
+    return found
 
 
 async def _answer(runtime: Runtime, recall: Recall, command: RecallCommand, line: str) -> dict[str, Any]:
