@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 from langchain_core.messages import (
@@ -128,7 +128,7 @@ VALUES: list[Any] = [
     Plan(["one"]),
     {1, 2},
     datetime(2024, 5, 8, tzinfo=UTC),
-    uuid4(),
+    UUID(int=7),
     HumanMessage("alone", id="m"),
     {"said": [HumanMessage("in a dict", id="m"), "and text"], "__turnlog_item__": 0},
     ([HumanMessage("in a tuple", id="m")], 1),
