@@ -61,6 +61,7 @@ async def runner_of(
         yield runner
     finally:
         task.cancel()
+        runner.stop()  # asyncio.wait_for may swallow a cancellation that comes with its result (Python 3.11)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 

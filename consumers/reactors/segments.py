@@ -100,13 +100,16 @@ class SegmentReactor:
         return Work(request, data.rules, state.summary, cut) if state and cut else None
 
     async def _summarised(self, work: Work, deriver: Deriver) -> Derived:
-        """The last try's error is the one to raise. Raises ModelError, Later."""
-        for pause_s in self._pauses_s:
+        """Raises the last ModelError that a call met, for an open breaker does not say what is wrong; and Later."""
+        met: ModelError | None = None
+        for pause_s in (0.0, *self._pauses_s):
+            await asyncio.sleep(pause_s)
             try:
                 return await deriver.summary(texts(work.cut.covered), work.previous)
-            except ModelError:
-                await asyncio.sleep(pause_s)
-        return await deriver.summary(texts(work.cut.covered), work.previous)
+            except ModelError as error:
+                met = error if met is None or not isinstance(error, BreakerOpen) else met
+        assert met is not None
+        raise met
 
     def _deriver(self, conn: Connection, work: Work) -> Deriver:
         limit = summary_limit(work.rules, self._runtime.settings.max_summary_tokens)

@@ -125,6 +125,7 @@ class Chaos:
     prefix: str
     model: Model = field(default_factory=Model)
     published: list[Event] = field(default_factory=list)
+    runner: Runner | None = None
     task: "asyncio.Task[None] | None" = None
 
     async def event(self, thread: str, make: Make) -> None:
@@ -159,11 +160,14 @@ class Chaos:
                     await self.log.nc.jetstream().delete_consumer(STREAM, consumer.name)
 
     def start(self) -> None:
-        self.task = asyncio.create_task(Runner(self.log, self.database_url, PROJECTIONS, 0).run())
+        self.runner = Runner(self.log, self.database_url, PROJECTIONS, 0)
+        self.task = asyncio.create_task(self.runner.run())
 
     async def end(self) -> None:
         assert self.task is not None
+        assert self.runner is not None
         self.task.cancel()
+        self.runner.stop()  # a cancellation may be swallowed
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
