@@ -44,6 +44,7 @@ _ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
     (ToolMessage, "tool"),
     (FunctionMessage, "tool"),
 )
+_CHAT_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system", "tool": "tool"}
 _DEFAULTS: dict[str, Fields] = {
     kind: {
         name: None if field.is_required() else field.get_default(call_default_factory=True)
@@ -170,7 +171,7 @@ def _role(message: BaseMessage) -> Role | None:
     if isinstance(message, RemoveMessage):
         return None
     if isinstance(message, ChatMessage):
-        return {"assistant": "assistant", "system": "system", "tool": "tool"}.get(message.role, "user")  # type: ignore[return-value]
+        return _CHAT_ROLES.get(message.role, "user")
     return next((role for cls, role in _ROLES if isinstance(message, cls)), None)
 
 
