@@ -1,0 +1,189 @@
+"""Copies of sessions: never of another log, never older than what is there, and equal to the log after anything."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from places import eventually
+from samples import event, turn
+from session_bench import KV_STREAM, Bench, contents, conversation, key, said, slots
+
+from turnlog.agent.sessions import bucket, held
+from turnlog.agent.sessions.tail import Copy, from_log
+from turnlog.consumers.runtime import connection_pool
+from turnlog.events.contracts import Erased, EventData, ThreadDeleted, ThreadRenamed
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.events.session_contracts import (
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SessionCreated,
+)
+from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import SESSION_BUCKET, STREAM
+from turnlog.projectors.engine import Runner
+
+Settled = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+async def bench(log: Log, database_url: str) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(connection_pool(database_url))
+        yield Bench(log, pool, stack)
+
+
+async def test_a_copy_of_another_log_is_no_copy(bench: Bench, nats_url: str) -> None:
+    await conversation(await bench.process())
+    await bench.log.nc.jetstream().delete_stream(STREAM)
+    await (await Log.connect(nats_url, StreamOptions())).close()
+    sessions = await bench.process()
+    with pytest.raises(NotFound):
+        await sessions.get("t")
+    state = await sessions.create("t", user="cy")
+    assert await (await bench.process()).get_with_level("t") == (state, "kv")
+
+
+async def test_a_copy_that_no_version_of_ours_wrote_is_no_copy(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    state = await conversation(await bench.process())
+    await settled()
+    kv = await bench.log.nc.jetstream().key_value(SESSION_BUCKET)
+    await kv.put(key("t"), b'{"origin": "?", "state": 1}')
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+    assert await (await bench.process()).get_with_level("t") == (state, "kv")
+
+
+async def test_an_old_writer_does_not_replace_a_newer_copy(bench: Bench) -> None:
+    first, second = await bench.process(), await bench.process()
+    await conversation(first)
+    old = await bench.in_bucket()
+    state = await second.record("t", [said("new")])
+    newer = await bench.in_bucket()
+    assert newer != old
+    writer = bucket.Bucket(bench.log, "default")
+    assert await writer.write(Copy(replace(state, summary="old"), state.seq - 1), 1) is not None
+    assert await bench.in_bucket() == newer
+
+
+async def test_a_session_that_is_too_large_for_the_bucket_is_read_from_elsewhere(
+    bench: Bench, running_projectors: Runner, settled: Settled
+) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    assert await bench.in_bucket() is not None
+    state = await sessions.record("t", [said("x" * bucket.MAX_VALUE_BYTES)])
+    assert await bench.in_bucket() is None
+    await settled()
+    assert await (await bench.process()).get_with_level("t") == (state, "postgres")
+
+
+async def test_copies_in_the_bucket_end_after_half_an_hour(bench: Bench) -> None:
+    await bench.process()
+    config = (await bench.log.nc.jetstream().stream_info(KV_STREAM)).config
+    assert (config.max_age, config.max_msgs_per_subject) == (1800, 1)
+
+
+async def test_the_least_used_copies_leave_memory(bench: Bench) -> None:
+    hold = held.Hold(bench.log.nc, "default", keep=3)
+    before = bench.log.nc._subs.copy()
+    for thread in "abcd":
+        await hold.join(thread)
+        hold.put(thread, Copy(None, 1), None, 0)
+    assert [thread for thread in "abcd" if hold.find(thread)] == ["b", "c", "d"]
+    await hold.close()
+    assert bench.log.nc._subs.keys() == before.keys()
+
+
+async def test_over_another_connection_what_is_written_is_seen_soon(bench: Bench, nats_url: str) -> None:
+    sessions = await bench.process()
+    await conversation(sessions)
+    other = await Log.connect(nats_url, StreamOptions())
+    for n in range(10):
+        await other.append(turn(f"from elsewhere {n}"))
+
+        async def is_seen(text: str = f"from elsewhere {n}") -> bool:
+            return bool(contents(await sessions.get("t"))[-1] == text)
+
+        await eventually(is_seen, timeout_s=2.0)
+    await other.close()
+
+
+async def test_what_is_written_while_the_connection_is_lost_is_seen_when_it_is_back(
+    bench: Bench, nats_url: str
+) -> None:
+    other = await Log.connect(nats_url, StreamOptions())
+    sessions = await bench.process()
+    await conversation(sessions)
+    nc = bench.log.nc
+    assert nc._transport is not None
+    nc._transport.close()
+    await other.append(turn("meanwhile"))
+    assert (await sessions.get_with_level("t"))[1] == "ram"
+
+    async def is_seen() -> bool:
+        return bool(contents(await sessions.get("t"))[-1] == "meanwhile")
+
+    await eventually(is_seen)
+    assert nc.stats["reconnects"] == 1
+    await other.close()
+
+
+CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
+    st.just([said("why?"), said("so", "assistant", agent="doctor")]),
+    st.builds(lambda n: slots(n=n), st.integers(0, 9)),
+    st.builds(
+        lambda n: [
+            SegmentCheckpointed(summary=str(n), recent_turns=n, covered_seq=n, turns_covered=n, trigger="manual")
+        ],
+        st.integers(1, 40),
+    ),
+    st.just([SegmentCheckpointFailed(attempts=3, error="away")]),
+    st.just([SessionCreated(agent="x")]),
+    st.just([ThreadRenamed(label="x")]),
+    st.sampled_from([[ThreadDeleted(), SessionCreated()], [Erased(), SessionCreated(), said()]]),
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(["raw", "a", "b", "change", "new", "kv"])), max_size=25))
+async def test_after_whatever_happens_every_copy_is_what_the_log_tells(
+    bench: Bench, steps: list[tuple[Sequence[EventData], str]]
+) -> None:
+    thread = f"t{uuid4()}"
+    processes = {"a": await bench.process(), "b": await bench.process()}
+    await processes["a"].create(thread, user="ann")
+    for data, who in steps:
+        if who == "raw":
+            await bench.log.append_many([event(one, thread) for one in data])
+        elif who == "change":
+            await processes["b"].change(thread, lambda state, data=data: data)  # type: ignore[misc]
+        elif who in processes:
+            await processes[who].record(thread, data)
+        elif who == "new":
+            processes["a"] = await bench.process()
+        else:
+            await bench.empty_bucket()
+        told = await from_log(bench.log, "default", thread)
+        assert told is not None
+        for sessions in processes.values():
+            assert await sessions.get(thread) == told.state
+
+
+async def test_many_readers_at_once_agree(bench: Bench) -> None:
+    await conversation(await bench.process())
+    await bench.empty_bucket()
+    reader = await bench.process()
+    found = await asyncio.gather(*(reader.get("t") for _ in range(50)))
+    assert all(state == found[0] for state in found)
