@@ -24,12 +24,22 @@ class RobustClient(Client):
             return None
         return found
 
+    async def connect(self, *args: Any, **options: Any) -> None:
+        try:
+            await super().connect(*args, **options)
+        except BaseException:
+            self._forget_socket()
+            raise
+
     async def _connect_to_server(self, s: Any) -> None:
+        self._forget_socket()
+        await super()._connect_to_server(s)
+
+    def _forget_socket(self) -> None:
         """An attempt that broke off after its connection was made leaves the socket open, and nats-py forgets it."""
         left: Any = self._transport
         if left:
             left.close()
-        await super()._connect_to_server(s)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """Without a connection nobody takes what is left to send; nats-py would break off in mid-close."""

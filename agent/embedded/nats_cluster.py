@@ -12,6 +12,7 @@ from turnlog.agent.embedded.nats_config import Cluster as Membership
 from turnlog.agent.embedded.nats_config import NatsAddress, NatsConfig
 from turnlog.agent.embedded.nats_server import NAME, NatsServer, free_port, new_token
 from turnlog.agent.embedded.processes import end, running, wait_until
+from turnlog.events.client import RobustClient
 
 READY_TIMEOUT_S = 30.0
 
@@ -81,8 +82,10 @@ def _distinct_ports(count: int) -> list[int]:
 
 async def _takes_replicas(cluster: Cluster) -> bool:
     """Whether there is a meta leader that knows all nodes: it places a stream on every one of them."""
+    client = RobustClient()
     try:
-        async with await nats.connect(list(cluster.urls), allow_reconnect=False) as client:
+        await client.connect(list(cluster.urls), allow_reconnect=False)
+        async with client:
             jetstream = client.jetstream(timeout=2)
             await jetstream.add_stream(name="READY", subjects=["ready"], num_replicas=len(cluster.nodes))
             await jetstream.delete_stream("READY")

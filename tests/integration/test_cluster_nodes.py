@@ -7,12 +7,15 @@ import psutil
 
 from turnlog.agent.embedded.nats_cluster import start_cluster
 from turnlog.agent.embedded.processes import running, wait_until
+from turnlog.events.client import RobustClient
 
 
 async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -> None:
     cluster = await start_cluster(tmp_path / "cluster")
     try:
-        async with await nats.connect(list(cluster.urls), error_cb=ignore) as client:
+        client = RobustClient()
+        await client.connect(list(cluster.urls), error_cb=ignore)
+        async with client:
             jetstream = client.jetstream(timeout=10)
             stream = await jetstream.add_stream(name="NOTES", subjects=["notes"], num_replicas=3)
             await jetstream.publish("notes", b"before")
