@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
 
-.PHONY: demo test check lint types install bench chaos peer clean
+.PHONY: demo test check lint types install bench eval chaos peer clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -26,6 +26,10 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
 	$(BIN)/python -m tests.benchmarks
+
+# Retrieval on public conversations, without a language model. The first run embeds for minutes, then it is seconds.
+eval: $(STAMP)
+	$(BIN)/python -m tests.evaluation
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos

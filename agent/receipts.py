@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from turnlog.agent.context import Context
+from turnlog.agent.memories.block import MemoryBlock
+from turnlog.agent.memories.block_recall import block_of
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads import thread_context
 from turnlog.events.contracts import AnswerReceipt, Recorded
@@ -20,11 +23,13 @@ class Rebuilt:
     """A context of the past. receipt: what was recorded of it, if an answer was made there.
 
     matches: the context is what the model got then, by its hash; None where there is nothing to compare.
+    forgotten: long-term memories that the model got and that are no more, so that nothing can match.
     """
 
     context: Context
     receipt: AnswerReceipt | None
     matches: bool | None
+    forgotten: tuple[UUID, ...] = ()
 
 
 async def rebuilt(
@@ -44,8 +49,10 @@ async def rebuilt(
     window and relevant override what was recorded, query is put at the end: then nothing is compared. Receipts of v1
     name no prompt and no settings: today's are used. Raises NotFound, WindowTooSmall, as thread_context.
     """
-    receipt = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    found = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    receipt, user = (found[1], found[0].event.user) if found else (None, None)
     recorded = receipt.relevant if receipt else ()
+    block, forgotten = await _block(conn, tenant, user, receipt)
     context = await thread_context(
         conn,
         _as_then(settings, receipt),
@@ -57,10 +64,19 @@ async def rebuilt(
         log=log,
         as_of_seq=as_of_seq,
         relevant=recorded if relevant is None else relevant,
+        memories=block,
     )
     if receipt is None or (query, window, relevant) != (None, None, None):
-        return Rebuilt(context, receipt, None)
-    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash)
+        return Rebuilt(context, receipt, None, forgotten)
+    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+
+
+async def _block(
+    conn: Connection, tenant: str, user: str | None, receipt: AnswerReceipt | None
+) -> tuple[MemoryBlock, tuple[UUID, ...]]:
+    if receipt is None or not receipt.memories:
+        return MemoryBlock(), ()
+    return await block_of(conn, tenant, user, receipt.memories, receipt.model)
 
 
 async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
@@ -71,11 +87,11 @@ async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list
     return found + await _of(log, tenant, thread)
 
 
-async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> AnswerReceipt | None:
+async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
     """The receipt of the answer made as of a sequence; of several, the newest."""
     owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
     found = await _of(log, tenant, owner, as_of_seq)
-    return next((receipt for _, receipt in reversed(found) if receipt.as_of_seq == as_of_seq), None)
+    return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
 
 
 async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:

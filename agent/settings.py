@@ -4,7 +4,7 @@ docs/configuration.md lists the same names and defaults; a test keeps both equal
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import platformdirs
 from pydantic import AliasChoices, Field, SecretStr, ValidationError
@@ -45,6 +45,14 @@ class Settings(BaseSettings):
     stream_max_bytes: int = Field(-1, ge=-1, validation_alias=_env("TURNLOG_STREAM_MAX_BYTES"))
     tenant: str = Field("default", validation_alias=_env("TURNLOG_TENANT"))
     log_level: str = Field("WARNING", validation_alias=_env("TURNLOG_LOG_LEVEL"))
+    kek: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK"))
+    kek_old: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK_OLD"))
+    sanitise_before_publish: Literal["LIGHT", "MODERATE", "FULL"] | None = Field(
+        None, validation_alias=_env("TURNLOG_SANITISE_BEFORE_PUBLISH")
+    )
+    phone_regions: str = Field(
+        "CN,US", pattern=r"^[A-Z]{2}(,[A-Z]{2})*$", validation_alias=_env("TURNLOG_PHONE_REGIONS")
+    )
     metrics_port: int | None = Field(None, ge=1, le=65_535, validation_alias=_env("TURNLOG_METRICS_PORT"))
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))
@@ -68,13 +76,39 @@ class Settings(BaseSettings):
     embedding_base_url: str | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_BASE_URL"))
     embedding_api_key: SecretStr | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_API_KEY"))
     recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
+    long_term: bool = Field(True, validation_alias=_env("MEMORY_LONG_TERM"))
+    long_term_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_LONG_TERM_TOP_K"))
     hybrid_episodes: int = Field(0, ge=0, le=100, validation_alias=_env("MEMORY_HYBRID_EPISODES"))
     token_threshold_ratio: float = Field(0.75, gt=0, le=1, validation_alias=_env("MEMORY_TOKEN_THRESHOLD_RATIO"))
     recent_turns: int = Field(8, ge=0, validation_alias=_env("MEMORY_RECENT_TURNS"))
     session_window: int = Field(16_000, ge=256, validation_alias=_env("MEMORY_SESSION_WINDOW"))
+    decay_enabled: bool = Field(True, validation_alias=_env("MEMORY_DECAY_ENABLED"))
+    decay_rate: float = Field(0.01, ge=0, le=1, validation_alias=_env("MEMORY_DECAY_RATE"))
+    archive_threshold: float = Field(0.2, ge=0, le=1, validation_alias=_env("MEMORY_ARCHIVE_THRESHOLD"))
+    archive_after_days: int = Field(180, ge=1, validation_alias=_env("MEMORY_ARCHIVE_AFTER_DAYS"))
+    delete_after_days: int = Field(365, ge=1, validation_alias=_env("MEMORY_DELETE_AFTER_DAYS"))
+
+    timezone: str = Field("UTC", validation_alias=_env("TURNLOG_TIMEZONE"))
+    decay_at: str = Field("0 3 * * *", validation_alias=_env("MEMORY_DECAY_AT"))
+    compaction_at: str = Field("0 4 * * *", validation_alias=_env("MEMORY_COMPACTION_AT"))
+    archive_at: str = Field("0 5 * * *", validation_alias=_env("MEMORY_ARCHIVE_AT"))
+    archive_threads_after_days: int = Field(0, ge=0, validation_alias=_env("MEMORY_ARCHIVE_THREADS_AFTER_DAYS"))
+    archive_folder: Path | None = Field(None, validation_alias=_env("TURNLOG_ARCHIVE"))
+
+    extract: bool = Field(True, validation_alias=_env("MEMORY_EXTRACT"))
+    extract_batch_tokens: int = Field(2_000, ge=100, le=100_000, validation_alias=_env("MEMORY_EXTRACT_BATCH_TOKENS"))
+    extract_max_age_s: float = Field(300.0, ge=0, validation_alias=_env("MEMORY_EXTRACT_MAX_AGE"))
+    extract_tool_results: bool = Field(False, validation_alias=_env("MEMORY_EXTRACT_TOOL_RESULTS"))
+    rules_file: Path | None = Field(None, validation_alias=_env("MEMORY_RULES_FILE"))
+    extract_prompt_file: Path | None = Field(None, validation_alias=_env("MEMORY_EXTRACT_PROMPT_FILE"))
 
     budget_calls_per_hour: int = Field(600, ge=0, validation_alias=_env("TURNLOG_BUDGET_CALLS_PER_HOUR"))
     budget_tokens_per_hour: int = Field(2_000_000, ge=0, validation_alias=_env("TURNLOG_BUDGET_TOKENS_PER_HOUR"))
+
+    @property
+    def archive(self) -> Path:
+        """The folder of archived conversations."""
+        return self.archive_folder or self.home / "archive"
 
     @property
     def stream(self) -> StreamOptions:

@@ -1,11 +1,12 @@
 """From the read models to a context: the state of a thread, its summary and topics, in two questions."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
+from turnlog.agent.memories.block import MemoryBlock
 from turnlog.agent.past import past_state
 from turnlog.agent.settings import Settings
 from turnlog.agent.transcripts import Transcripts
@@ -34,6 +35,7 @@ async def thread_context(
     log: Log | None = None,
     as_of_seq: int | None = None,
     relevant: Sequence[int] = (),
+    memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
@@ -41,7 +43,7 @@ async def thread_context(
     as_of_seq, with the log: as it was at that event of the log, whatever came since; the read models must have applied
     it. budget: tokens for the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from
     the receipt of an answer. relevant: turns that come first where there is no room for all, best first; pruned ones
-    come back for it.
+    come back for it. memories: the block of long-term memories, waited for only when all else is read.
 
     Raises NotFound when the thread has no messages or has not come to as_of_seq, WindowTooSmall.
     """
@@ -59,6 +61,7 @@ async def thread_context(
         messages.append(_asked(query, messages))
     if not messages:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
     return build_context(
         ContextInput(
             messages,
@@ -73,6 +76,8 @@ async def thread_context(
             settings=context_settings(settings),
             budget=budget,
             relevant=relevant,
+            memories=tuple(str(memory) for memory in block.ids),
+            notes=block.messages,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 
+from turnlog.events.remembered import holds_words
 from turnlog.projectors.message import Message
 from turnlog.projectors.messages import thread_messages
 from turnlog.projectors.thread_lookup import Overview
@@ -19,6 +20,11 @@ class Transcripts:
         """keep: messages over all threads; the threads that were not read for longest go first."""
         self._keep, self._size = keep, 0
         self._threads: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        self._threads.clear()
+        self._size = 0
 
     async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
         """The turns of the thread's state, oldest first; the list is the caller's own."""

@@ -18,6 +18,10 @@ from nats.js.api import DeliverPolicy
 from turnlog.consumers.app import make_broker, subscribe
 from turnlog.consumers.inbox import Delivery, Inbox
 from turnlog.consumers.runtime import Runtime
+from turnlog.events.codec import unsealed
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.frozen import ERASED
+from turnlog.events.sealing import Keyring
 from turnlog.events.subjects import STORED_PREFIX
 
 logger = logging.getLogger("turnlog.analytics")
@@ -50,7 +54,9 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
 
     async def work(deliveries: list[Delivery]) -> None:
         async with runtime.pool.connection() as conn:
-            await conn.cursor().executemany(_COUNT.encode(), [_facts(delivery) for delivery in deliveries])
+            await conn.cursor().executemany(
+                _COUNT.encode(), [_facts(delivery, runtime.log.keyring) for delivery in deliveries]
+            )
 
     inbox = Inbox(NAME, work, reads_bodies=True)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
@@ -65,10 +71,13 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
         await broker.stop()
 
 
-def _facts(delivery: Delivery) -> dict[str, Any]:
-    """The clear facts of a message; one that is no event counts as type 'invalid'."""
+def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
+    """The clear facts of a message; one that is no event counts as type 'invalid'.
+
+    Only the characters need the words: they are not counted where these were erased. Raises KeyUnavailable.
+    """
     raw = delivery.message.raw_message
-    event = _json(raw.data)
+    event = _opened(_json(raw.data), keyring)
     data = event.get("data")
     data = data if isinstance(data, dict) else {}
     return {
@@ -84,6 +93,14 @@ def _facts(delivery: Delivery) -> dict[str, Any]:
     }
 
 
+def _opened(event: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
+    if "sealed" not in event or keyring is None:
+        return event
+    with contextlib.suppress(InvalidEvent):
+        return unsealed(event, keyring)
+    return event
+
+
 def _json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
@@ -93,6 +110,8 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _length(content: object) -> int:
+    if content == ERASED:
+        return 0
     return len(content) if isinstance(content, str) else len(json.dumps(content, ensure_ascii=False))
 
 

@@ -1,13 +1,17 @@
 """doctor: what works, what does not, and what to do about it."""
 
 import importlib.util
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
+from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import Runtime, opened
-from turnlog.events.errors import TurnlogError
-from turnlog.projectors.lag import lag
+from turnlog.events.errors import KeyUnavailable, TurnlogError
+from turnlog.events.read import recorded
+from turnlog.events.subjects import partition_filter
+from turnlog.projectors.lag import Lag, lag
 from turnlog.projectors.parking import listed
 from turnlog.projectors.registry import PROJECTIONS
 
@@ -25,6 +29,8 @@ async def checkup(settings: Settings) -> list[Finding]:
     try:
         async with opened(settings, "turnlog-doctor") as runtime:
             found += [await look(runtime) for look in _LOOKS]
+    except (InvalidKek, WrongKek) as error:
+        found.append(Finding("encryption", False, str(error)))
     except TurnlogError as error:
         found.append(Finding("servers", False, str(error), "`turnlog up` starts the embedded servers"))
     return found
@@ -76,10 +82,26 @@ async def _projections(runtime: Runtime) -> Finding:
     old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]
     if old:
         return Finding("projections", False, f"{old[0]} is of another version", f"turnlog rebuild {old[0]}")
-    stalled = [one.projection for one in lags if one.stalled]
+    stalled = [one for one in lags if one.stalled]
     behind = max((one.behind for one in lags), default=0)
-    fix = "start a projector: `turnlog up` or `turnlog worker projectors`" if stalled else ""
-    return Finding("projections", not stalled, f"{len(PROJECTIONS)} read models, at most {behind:,} behind", fix)
+    fix = await _key_waited_for(runtime, stalled) or "start a projector: `turnlog up` or `turnlog worker projectors`"
+    detail = f"{len(PROJECTIONS)} read models, at most {behind:,} behind"
+    return Finding("projections", not stalled, detail, fix if stalled else "")
+
+
+async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
+    """Why the next event of a partition that stands still cannot be read, where that is for want of its key."""
+    lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
+    for partition, position in lowest.items():
+        async for stored in runtime.log.read([partition_filter(partition)], position + 1):
+            try:
+                recorded(stored)
+            except KeyUnavailable as error:
+                return f"the event at sequence {stored.seq} waits for its key: {error}"
+            except TurnlogError:  # it will be parked
+                pass
+            break
+    return None
 
 
 async def _dead_letters(runtime: Runtime) -> Finding:
@@ -89,4 +111,21 @@ async def _dead_letters(runtime: Runtime) -> Finding:
     return Finding("dead letters", not parked, f"{len(parked)} events parked", fix)
 
 
-_LOOKS: tuple[Callable[[Runtime], Awaitable[Finding]], ...] = (_servers, _log, _projections, _dead_letters)
+async def _encryption(runtime: Runtime) -> Finding:
+    keks = keks_of(runtime.settings)
+    if keks is None:
+        return Finding(
+            "encryption",
+            False,
+            "personal data in the log is not encrypted, and erasing a user leaves it there",
+            "set TURNLOG_KEK to what `turnlog keys new-kek` prints",
+        )
+    async with runtime.pool.connection() as conn:
+        found = await uses(conn, keks)
+    old = sum(one.current + one.retired for one in found if one.kek_id != keks.current.id)
+    fix = "`turnlog keys rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
+    detail = f"personal data in the log is encrypted, key-encryption key {keks.current.id} from {keks.source}"
+    return Finding("encryption", True, detail + (f"; {old:,} keys are still under another" if old else ""), fix)
+
+
+_LOOKS: tuple[Callable[[Runtime], Awaitable[Finding]], ...] = (_servers, _log, _encryption, _projections, _dead_letters)

@@ -1,8 +1,7 @@
-"""The recall command: one question, or a file of them."""
+"""The recall command: a file of questions, and what one question (recalling_once.py) needs too."""
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.episodes import EPISODES, relevant_turns
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import emit, emit_line, err, out, progress
+from turnlog.consumers.cli.console import emit_line, err, progress
 from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.errors import NotFound, TurnlogError
@@ -37,30 +36,6 @@ class RecallCommand:
     user: str | None
     k: int
     keyword_only: bool
-
-
-async def recall_once(
-    settings: Settings, command: RecallCommand, query: str | None, explain: bool, as_json: bool
-) -> int:
-    if not query:
-        raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
-    scope = _scope(command, command.thread)
-    async with opened(settings) as runtime, projecting(runtime):
-        await runtime.settle(names=("vectors", "thread_activity"))
-        recall = make_recall(settings, command.keyword_only)
-        started = time.perf_counter()
-        items = await _search(runtime, recall, scope, query, command.k)
-        milliseconds = (time.perf_counter() - started) * 1000
-    if recall.degraded:
-        err.print(recall.degraded, markup=False)
-    if as_json:
-        documents = [item.document(explain) for item in items]
-        emit({"query": query, "items": documents, "milliseconds": round(milliseconds, 1), "degraded": recall.degraded})
-    elif not items:
-        out.print("nothing found")
-    for item in () if as_json else items:
-        out.print(_line(item, explain), markup=False)
-    return 0
 
 
 async def recall_batch(settings: Settings, command: RecallCommand, path: Path) -> int:
@@ -128,19 +103,19 @@ async def _answer(runtime: Runtime, recall: Recall, command: RecallCommand, line
     if not isinstance(asked, dict) or not isinstance(asked.get("query"), str):
         raise BadQuery('a line must be an object with "query", "thread" (or "user") and "k"')
     k = int(asked.get("k") or command.k)
-    scope = _scope(command, asked.get("thread") or command.thread, asked.get("user"))
-    items = await _search(runtime, recall, scope, asked["query"], k)
+    scope = scope_of(command, asked.get("thread") or command.thread, asked.get("user"))
+    items = await search_turns(runtime, recall, scope, asked["query"], k)
     return {**asked, "k": k, "items": [item.document() for item in items], "degraded": recall.degraded}
 
 
-def _scope(command: RecallCommand, thread: str | None, user: str | None = None) -> Scope:
+def scope_of(command: RecallCommand, thread: str | None, user: str | None = None) -> Scope:
     user = user or command.user
     if thread is None and user is None:
         raise BadQuery("say where to look: a thread, or a user for all of theirs")
     return Scope(command.tenant, thread, None if thread is not None else user)
 
 
-async def _search(runtime: Runtime, recall: Recall, scope: Scope, query: str, k: int) -> list[Recalled]:
+async def search_turns(runtime: Runtime, recall: Recall, scope: Scope, query: str, k: int) -> list[Recalled]:
     async with runtime.pool.connection() as conn:
         found = await recall.search(conn, scope, query, k)
         if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
@@ -154,10 +129,3 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadQuery(f"cannot read {path}: {error}") from error
     return ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())
-
-
-def _line(item: Recalled, explain: bool) -> str:
-    source = f" {item.source_id}" if item.source_id else ""
-    parts = "  (" + ", ".join(f"{k} {v:+.2f}" for k, v in item.parts.items()) + ")" if explain else ""
-    text = " ".join(item.text.split())
-    return f"{item.score:7.2f}  {item.seq:>7}{source}  {item.time:%Y-%m-%d}  {item.speaker}: {text}{parts}"

@@ -51,9 +51,11 @@ def context_lines(context: Context) -> list[str]:
 
 
 def past_document(past: Rebuilt, as_of: int) -> dict[str, Any]:
-    """The context's document with as_of, recorded_receipt (null: no answer was made there) and receipt_matches."""
+    """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
+    forgotten_memories: ids of what the model got and nobody has any more."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
-    found = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
+    found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
+    found["forgotten_memories"] = [str(memory) for memory in past.forgotten]
     return found | context_document(past.context)
 
 
@@ -68,6 +70,9 @@ def _compared(past: Rebuilt) -> str:
         return "an answer was made here, but not with these options, so nothing is compared"
     if past.matches:
         return "the very messages the model got for the answer made here (same hash as in its receipt)"
+    if past.forgotten:
+        count = len(past.forgotten)
+        return f"not what the model got for the answer made here: {count} of its memories were forgotten since"
     return "NOT what the model got for the answer made here: its receipt has another hash"
 
 

@@ -1,4 +1,4 @@
-"""The roles a process can play: projectors, reactors, agent, analytics. `turnlog up` plays them all."""
+"""The roles a process can play: projectors, reactors, agent, analytics, jobs. `turnlog up` plays them all."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,10 @@ from turnlog.consumers.answering.agent import AgentConsumer
 from turnlog.consumers.app import keep_current, make_broker, subscribe
 from turnlog.consumers.embedding import embed_pending
 from turnlog.consumers.inbox import Inbox
+from turnlog.consumers.jobs.all_jobs import all_jobs
+from turnlog.consumers.jobs.clock import keep_jobs
+from turnlog.consumers.reactors.extraction import NAME as EXTRACTION
+from turnlog.consumers.reactors.extraction import ExtractionReactor
 from turnlog.consumers.reactors.memory import NAME as MEMORY
 from turnlog.consumers.reactors.memory import MemoryReactor
 from turnlog.consumers.reactors.segments import NAME as SEGMENTS
@@ -26,10 +30,11 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import type_filter
 
 logger = logging.getLogger("turnlog.consumers")
-ROLES = ("projectors", "reactors", "agent", "analytics")
+ROLES = ("projectors", "reactors", "agent", "analytics", "jobs")
 EMBED_POLL_S = 2.0
 AGENT_PARALLEL = 8
 AGENT_GRACE_S = 20.0
+JOB_GRACE_S = 1.0
 # Somebody waits for an answer: another worker takes over soon after one died.
 AGENT_ACK_WAIT_S = 5.0
 
@@ -47,6 +52,11 @@ async def playing(
     shared: projectors divide the partitions with those of other processes that say so too.
     metrics_port: serves the process's metrics there; None: not at all. Raises MetricsPortTaken.
     """
+    if runtime.log.keyring is None:
+        logger.warning(
+            "personal data in the log is not encrypted, and erasing a user leaves it there: set TURNLOG_KEK to what "
+            "`turnlog keys new-kek` prints"
+        )
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(metrics.served(metrics_port))
         if "projectors" in roles:
@@ -55,6 +65,8 @@ async def playing(
             await stack.enter_async_context(_models_at_work(runtime, roles))
         if "analytics" in roles:
             await stack.enter_async_context(analytics(runtime))
+        if "jobs" in roles:
+            await stack.enter_async_context(_jobs(runtime))
         yield
 
 
@@ -64,13 +76,18 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles), runtime.log.closed)
     inboxes: list[Inbox] = []
     tasks: list[asyncio.Task[None]] = []
-    embedding: asyncio.Task[None] | None = None
+    loops: list[asyncio.Task[None]] = []
     if "reactors" in roles:
         inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
         inboxes.append(Inbox(SEGMENTS, SegmentReactor(runtime, models).work))
         subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
-        embedding = asyncio.create_task(_embed(runtime, models.embedder, stop))
+        if runtime.settings.extract:
+            extraction = ExtractionReactor(runtime, models)
+            inboxes.append(Inbox(EXTRACTION, extraction.work))
+            subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
+            loops.append(asyncio.create_task(extraction.sweep(stop)))
+        loops.append(asyncio.create_task(_embed(runtime, models.embedder, stop)))
     if "agent" in roles:
         inboxes.append(
             Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
@@ -84,12 +101,25 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         yield
     finally:
         stop.set()
-        if embedding is not None:
-            embedding.cancel()
-            tasks.append(embedding)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*tasks, *loops, return_exceptions=True)
         await broker.stop()
         await models.close()
+
+
+@contextlib.asynccontextmanager
+async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
+    """A job under way is left where it is; what it did stands on the log, and its next run does the rest."""
+    stop = asyncio.Event()
+    keeper = asyncio.create_task(keep_jobs(runtime, all_jobs(runtime.settings), stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait({keeper}, timeout=JOB_GRACE_S)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
 
 
 async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> None:

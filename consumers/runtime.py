@@ -12,7 +12,12 @@ from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent import embedded
+from turnlog.agent.privacy.kek import keks_of
+from turnlog.agent.privacy.key_admin import refuse_other_keks
+from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
+from turnlog.consumers.forgetting import forgetting
+from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.migrations.current import is_current
@@ -74,12 +79,13 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
     """Servers, a migrated database, the log and a pool; no role runs yet. Raises TurnlogErrors."""
     async with servers(settings) as where:
         await _migrate(where.database_url)
-        log = await Log.connect(where.nats_url, settings.stream, name)
-        try:
-            async with connection_pool(where.database_url) as pool:
-                yield Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
-        finally:
-            await log.close()
+        async with connection_pool(where.database_url) as pool, _keys(settings, where.database_url, pool) as keys:
+            log = await Log.connect(where.nats_url, settings.stream, name, keys, _screen(settings))
+            try:
+                async with forgetting(log):
+                    yield Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
+            finally:
+                await log.close()
 
 
 @contextlib.asynccontextmanager
@@ -108,6 +114,25 @@ async def _migrate(database_url: str) -> None:
         await asyncio.to_thread(upgrade, database_url)
 
 
+def _screen(settings: Settings) -> Screen:
+    if settings.sanitise_before_publish is None:
+        return unchanged
+    from turnlog.agent.privacy.entering import screen_of  # its tables take a tenth of a second to load
+    from turnlog.agent.privacy.sanitise import SanitiseLevel
+
+    return screen_of(SanitiseLevel[settings.sanitise_before_publish], settings.phone_regions.split(","))
+
+
+@contextlib.asynccontextmanager
+async def _keys(settings: Settings, database_url: str, pool: Pool) -> AsyncIterator[KeyStore | None]:
+    """Users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
+    keks = keks_of(settings)
+    async with pool.connection() as conn:
+        await refuse_other_keks(conn, keks)
+    async with opened_keys(database_url, keks) as store:
+        yield store
+
+
 class _LastUse:
     """A restart of Postgres leaves dead connections behind; one that worked a moment ago is taken at its word."""
 
@@ -129,7 +154,7 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
     pool: Pool = AsyncConnectionPool(
         database_url,
         min_size=1,
-        max_size=16,  # eight answers under way hold one each
+        max_size=16,  # eight answers under way hold one each, and a second one while memories are sought
         open=False,
         configure=configure,
         check=last_use.check,

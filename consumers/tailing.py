@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.events.errors import GapInLog
+from turnlog.events.codec import unsealed
+from turnlog.events.errors import GapInLog, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import OrderedReader, Stored
+from turnlog.events.read import Stored
 from turnlog.events.subjects import STORED_PREFIX, parse_stored, tenant_filter, thread_filter
 
 LINE_CHARS = 100
@@ -15,7 +16,7 @@ LINE_CHARS = 100
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message. body: its JSON, or None where it is none."""
+    """One message. body: its JSON, opened where it was sealed, or None where it is none."""
 
     stored: Stored
     body: dict[str, Any] | None
@@ -46,10 +47,10 @@ async def events_from(
     filters = [_filter(tenant, thread)]
     while True:
         try:
-            async with OrderedReader(log.nc, filters, position) as reader:
+            async with log.reader_of(filters, position) as reader:
                 while follow or (reader.pending_at_start and position <= head):
                     for stored in await reader.batch():
-                        yield Line(stored, _json(stored.body))
+                        yield Line(stored, _readable(stored))
                         position = stored.seq + 1
                         if not follow and (stored.pending == 0 or position > head):
                             return
@@ -61,13 +62,24 @@ async def events_from(
 async def line_at(log: Log, seq: int) -> Line:
     """Raises NotFound."""
     stored = await log.stored(seq)
-    return Line(stored, _json(stored.body))
+    return Line(stored, _readable(stored))
 
 
 def _filter(tenant: str | None, thread: str | None) -> str:
     if thread is not None:
         return thread_filter(tenant or "default", thread)
     return tenant_filter(tenant) if tenant else f"{STORED_PREFIX}.>"
+
+
+def _readable(stored: Stored) -> dict[str, Any] | None:
+    """A seal that cannot be opened is shown as it stands in the log."""
+    body = _json(stored.body)
+    if body is None or "sealed" not in body:
+        return body
+    try:
+        return unsealed(body, stored.keyring)
+    except TurnlogError:
+        return body
 
 
 def _json(body: bytes) -> dict[str, Any] | None:

@@ -25,20 +25,38 @@ from turnlog.events.publish import (
     outgoing,
     publish,
 )
+from turnlog.events.sealing import Keyring
 from turnlog.events.stored_ids import all_stored, recently_stored
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 RETRY_WAIT_S = 0.25
+Screen = Callable[[Event], Event]
 LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[UUID, int]]]
 _UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
 
 
-class Appender:
-    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one question to the server."""
+def unchanged(event: Event) -> Event:
+    return event
 
-    def __init__(self, nc: Client, timeout_s: float = 30.0, ack_s: float = 5.0) -> None:
-        self._nc, self._timeout_s, self._ack_s = nc, timeout_s, ack_s
+
+class Appender:
+    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one question to the server.
+
+    keyring: seals the personal fields of users' events; without one they are written in clear.
+    screen: what is done to every event before it is encoded.
+    """
+
+    def __init__(
+        self,
+        nc: Client,
+        timeout_s: float = 30.0,
+        ack_s: float = 5.0,
+        keyring: Keyring | None = None,
+        screen: Screen = unchanged,
+    ) -> None:
+        self._nc, self._timeout_s, self._ack_s, self._keyring = nc, timeout_s, ack_s, keyring
+        self._screen = screen
         self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -46,9 +64,9 @@ class Appender:
         """Stores one event; concurrent calls share a disk sync (group commit).
 
         expected: the thread's last sequence as the caller knows it, 0 for a new thread.
-        Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable.
+        Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, KeyUnavailable.
         """
-        out = outgoing(event, expected, self._nc.max_payload)
+        out = self._outgoing(event, expected)
         if expected is not None:
             return (await self._store([out]))[0]
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -66,7 +84,7 @@ class Appender:
         one entry per event. Raises as `append`; what earlier batches stored stays stored.
         fresh: no earlier call sent these ids, so a stale expectation is told at once, without reading back.
         """
-        outs = [outgoing(event, None if at else expected, self._nc.max_payload) for at, event in enumerate(events)]
+        outs = [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
         done: list[Appended] = []
         for batch in _batches(outs):
             done.extend(await self._store(batch, fresh=fresh))
@@ -78,10 +96,13 @@ class Appender:
         For results that belong together and whose ids a second attempt repeats only in part. True: stored now.
         Raises ValueError over MAX_BATCH events, and as `append`.
         """
-        outs = [outgoing(event, None, self._nc.max_payload) for event in events]
+        outs = [self._outgoing(event, None) for event in events]
         if len(outs) > MAX_BATCH:
             raise ValueError(f"{len(outs)} events are more than one atomic batch of {MAX_BATCH} can hold")
         return not any(done.duplicate for done in await self._store(outs, whole=True))
+
+    def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
+        return outgoing(self._screen(event), expected, self._nc.max_payload, self._keyring)
 
     async def _flush(self) -> None:
         while self._queue:

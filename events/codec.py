@@ -7,7 +7,7 @@ Source: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json
 
 import re
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
@@ -15,6 +15,7 @@ from pydantic_core import from_json, to_json
 from turnlog.events.contracts import Event, EventData
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
 from turnlog.events.frozen import Frozen
+from turnlog.events.sealing import Keyring, Sealed, fields_of, merged, seal, with_tombstones
 from turnlog.events.subjects import check_id, check_tenant
 from turnlog.events.upcasters import upcast
 
@@ -30,17 +31,39 @@ _VERSION = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 _NAMED_ABOVE = {"data": {"type"}}
 
 
-def encode(event: Event) -> bytes:
-    """The envelope as UTF-8 JSON. Raises InvalidEvent when an id or a text cannot be stored anywhere."""
+def encode(event: Event, keyring: Keyring | None = None, room: int | None = None) -> bytes:
+    """The envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
+
+    room: bytes that what is sealed may have before it is compressed. Raises InvalidEvent when an id or a text cannot be
+    stored anywhere, EventTooLarge, KeyUnavailable.
+    """
     check_tenant(event.tenant)
     check_id("thread", event.thread)
     if event.user is not None:
         check_id("user", event.user)
     try:
-        own = event.model_dump_json(exclude_none=True, exclude=_NAMED_ABOVE).encode()
+        own = _clear(event) if keyring is None or event.user is None else _sealed(event, event.user, keyring, room)
     except ValueError as error:
         raise InvalidEvent(f"event {event.id} cannot be written as JSON: {error}; send valid Unicode") from error
     return _head(event.type, event.thread) + own[1:]
+
+
+def _clear(event: Event) -> bytes:
+    return event.model_dump_json(exclude_none=True, exclude=_NAMED_ABOVE).encode()
+
+
+def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> bytes:
+    """An event in which nobody says anything stays as it is, but where something could be said the user has a key from
+    then on: who began a session can go on while the keys are out of reach."""
+    fields = fields_of(type(event.data))
+    if not fields.tombstones:
+        return _clear(event)
+    key = keyring.current(event.tenant, user)
+    if not fields.any_in(event.data):
+        return _clear(event)
+    sealed, key_id = seal(event, user, key, fields, room)
+    clear = event.model_dump_json(exclude_none=True, exclude=fields.exclude)
+    return f'{clear[:-1]},"sealed":"{sealed}","sealedkey":"{key_id}"}}'.encode()
 
 
 @lru_cache(maxsize=4_096)
@@ -56,24 +79,23 @@ def _head(type_: str, thread: str) -> bytes:
     return to_json(attributes)[:-1] + b","
 
 
-def decode(body: bytes) -> Event:
-    """Bytes to the newest contract. Raises InvalidEvent, UnknownEventType or FutureEventVersion."""
-    try:
-        envelope = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise InvalidEvent(f"body is no JSON: {error}") from None
-    if not isinstance(envelope, dict):
-        raise InvalidEvent("body is no JSON object; a CloudEvents 1.0 envelope is needed")
-    data = _current_data(envelope)
+def decode(body: bytes, keyring: Keyring | None = None) -> Event:
+    """Bytes to the newest contract; what is sealed is opened, or tombstones when its key was destroyed.
+
+    Raises InvalidEvent, UnknownEventType or FutureEventVersion, and KeyUnavailable: it may be read later.
+    """
+    envelope = parsed(body)
+    place = _place(envelope)
+    data = _current_data(envelope, place, keyring)
     try:
         return Event.model_validate(
             {
                 "id": envelope.get("id"),
                 "source": envelope.get("source"),
                 "time": envelope.get("time"),
-                "tenant": check_tenant(str(envelope.get("tenant", "default"))),
-                "thread": check_id("thread", _string(envelope, "thread")),
-                "user": _optional_id(envelope, "user"),
+                "tenant": place.tenant,
+                "thread": place.thread,
+                "user": place.user,
                 "causation": envelope.get("causation"),
                 "correlation": envelope.get("correlation"),
                 "traceparent": envelope.get("traceparent"),
@@ -84,18 +106,69 @@ def decode(body: bytes) -> Event:
         raise InvalidEvent(_plain(envelope.get("id"), error)) from None
 
 
-def _current_data(envelope: dict[str, Any]) -> dict[str, Any]:
+def parsed(body: bytes) -> dict[str, Any]:
+    """The envelope as JSON. Raises InvalidEvent."""
+    try:
+        envelope = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidEvent(f"body is no JSON: {error}") from None
+    if not isinstance(envelope, dict):
+        raise InvalidEvent("body is no JSON object; a CloudEvents 1.0 envelope is needed")
+    return envelope
+
+
+def unsealed(envelope: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
+    """The envelope as it would stand in the log without sealing, for people to read. Raises as `decode`."""
+    type_, version = _contract(envelope)
+    data = _opened_data(envelope, _place(envelope), type_, version, keyring)
+    clear = {name: value for name, value in envelope.items() if name not in ("sealed", "sealedkey")}
+    return {**clear, "dataschema": f"urn:turnlog:{type_}:{VERSIONS[type_]}", "data": data}
+
+
+class _Place(NamedTuple):
+    tenant: str
+    thread: str
+    user: str | None
+
+
+def _place(envelope: dict[str, Any]) -> _Place:
+    return _Place(
+        check_tenant(str(envelope.get("tenant", "default"))),
+        check_id("thread", _string(envelope, "thread")),
+        _optional_id(envelope, "user"),
+    )
+
+
+def _current_data(envelope: dict[str, Any], place: _Place, keyring: Keyring | None) -> dict[str, Any]:
     if envelope.get("specversion") != "1.0":
         raise InvalidEvent(f"specversion is {envelope.get('specversion')!r}; CloudEvents 1.0 is needed")
     type_, version = _contract(envelope)
+    data = _opened_data(envelope, place, type_, version, keyring)
+    return {**data, "type": type_}
+
+
+def _opened_data(
+    envelope: dict[str, Any], place: _Place, type_: str, version: int, keyring: Keyring | None
+) -> dict[str, Any]:
+    """data as of the newest version. Tombstones come last: they are the newest version's."""
     data = envelope.get("data")
     if data is None:
         data = {}
     if not isinstance(data, dict):
         raise InvalidEvent(f"data of {type_} is no JSON object")
+    words = _words(envelope, place, type_, keyring) if "sealed" in envelope else {}
+    if words:
+        data = merged(data, words)
     if version < VERSIONS[type_]:
         data = upcast(type_, version, VERSIONS[type_], data)
-    return {**data, "type": type_}
+    return with_tombstones(data, CONTRACTS[type_]) if words is None else data
+
+
+def _words(envelope: dict[str, Any], place: _Place, type_: str, keyring: Keyring | None) -> dict[str, Any] | None:
+    """What is sealed; None when its key was destroyed."""
+    key_id, sealed = envelope.get("sealedkey"), envelope["sealed"]
+    found = Sealed(str(envelope.get("id")), place.tenant, place.user, type_, place.thread, sealed, key_id)
+    return found.opened(keyring)
 
 
 def _contract(envelope: dict[str, Any]) -> tuple[str, int]:

@@ -2,6 +2,9 @@
 
 A contract never changes once released: a new shape is a new VERSION with an upcaster (upcasters.py) and
 the old golden file stays. `type` is the subject's last token and the CloudEvents type without its prefix.
+
+PERSONAL: the fields with words of or about a person, or a fingerprint of them, which sealing.py encrypts; each with the
+tombstone that stands there when the person's key was destroyed. What counts (roles, tokens, ids, times) stays clear.
 """
 
 from dataclasses import dataclass
@@ -12,13 +15,33 @@ from uuid import UUID
 from pydantic import AwareDatetime, Field
 from uuid_utils.compat import uuid7
 
-from turnlog.events.frozen import Derivation, Frozen
+from turnlog.events.frozen import ERASED, Derivation, Frozen
 from turnlog.events.langgraph_contracts import (
     CheckpointSaved,
     CheckpointsDropped,
     CheckpointWritesSaved,
     StoreItemDeleted,
     StoreItemPut,
+)
+from turnlog.events.memory_contracts import (
+    CompactionUndone,
+    EntitiesFound,
+    JobRan,
+    MemoriesAccessed,
+    MemoriesCompacted,
+    MemoriesEmbedded,
+    MemoriesExtracted,
+    MemoriesReviewed,
+    MemoriesRevised,
+    MemoryConfirmed,
+    MemoryConflictAnswered,
+    MemoryConflictRaised,
+    MemoryForgotten,
+    MemoryRated,
+    MemoryRecorded,
+    ThreadArchived,
+    ThreadRestored,
+    UserErased,
 )
 from turnlog.events.session_contracts import (
     SegmentCheckpointed,
@@ -79,12 +102,14 @@ class ToolCall(Frozen):
 
 class ThreadOpened(Frozen):
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
     type: Literal["thread_opened"] = "thread_opened"
     label: str | None = None
 
 
 class ThreadRenamed(Frozen):
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
     type: Literal["thread_renamed"] = "thread_renamed"
     label: str
 
@@ -93,6 +118,7 @@ class ThreadDeleted(Frozen):
     """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["thread_deleted"] = "thread_deleted"
 
 
@@ -104,6 +130,7 @@ class TurnRecorded(Frozen):
     """
 
     VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {"content": ERASED, "name": None, "tool_calls": ()}
     type: Literal["turn_recorded"] = "turn_recorded"
     role: Role
     content: Content = ""
@@ -135,6 +162,7 @@ class ThreadForked(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "summary": None, "topics": {}}
     type: Literal["thread_forked"] = "thread_forked"
     parent: str
     at_seq: int = Field(ge=1)
@@ -152,6 +180,7 @@ class AnswerRequested(Frozen):
     """Somebody waits for an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"system_prompt": None}
     type: Literal["answer_requested"] = "answer_requested"
     turn_id: UUID
     model: str | None = None
@@ -162,6 +191,7 @@ class SummaryWritten(Frozen):
     """The rolling summary of a thread, whole: it replaces the one before (C6, D 2.1)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
     type: Literal["summary_written"] = "summary_written"
     summary: str
     message_count: int = Field(ge=0)
@@ -173,6 +203,7 @@ class TopicsTagged(Frozen):
     """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"topics": {}}
     type: Literal["topics_tagged"] = "topics_tagged"
     topics: dict[str, int]
     derivation: Derivation
@@ -182,6 +213,7 @@ class ChunksEmbedded(Frozen):
     """The vectors of these chunks stand in the embedding cache under `model` (L7); P5 takes them from there."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"chunk_ids": ()}
     type: Literal["chunks_embedded"] = "chunks_embedded"
     model: str
     dimensions: int = Field(gt=0)
@@ -192,6 +224,7 @@ class HistoryPruned(Frozen):
     """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["history_pruned"] = "history_pruned"
     through_seq: int = Field(ge=0)
     removed: int = Field(ge=0)
@@ -225,6 +258,7 @@ class AnswerReceipt(Frozen):
     """
 
     VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {"tiers": (), "recalled_chunks": (), "system_prompt": None}
     type: Literal["answer_receipt"] = "answer_receipt"
     request_id: UUID
     turn_id: UUID
@@ -247,8 +281,9 @@ class UsageMetered(Frozen):
     """Tokens, cost, latency and outcome of one piece of model work (P10)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["usage_metered"] = "usage_metered"
-    purpose: Literal["answer", "summary", "topics", "embedding", "compression"]
+    purpose: Literal["answer", "summary", "topics", "embedding", "compression", "extraction", "compaction"]
     agent: str | None = None
     provider: str
     model: str
@@ -264,6 +299,7 @@ class Erased(Frozen):
     """The person's data in this thread must go from every read model, cache and index (M9)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["erased"] = "erased"
     reason: str | None = None
 
@@ -291,6 +327,24 @@ EventData = Annotated[
     | CheckpointsDropped
     | StoreItemPut
     | StoreItemDeleted
+    | MemoryRecorded
+    | MemoryConfirmed
+    | MemoriesRevised
+    | MemoryRated
+    | MemoryForgotten
+    | MemoryConflictRaised
+    | MemoryConflictAnswered
+    | MemoriesAccessed
+    | MemoriesEmbedded
+    | MemoriesReviewed
+    | MemoriesCompacted
+    | CompactionUndone
+    | EntitiesFound
+    | MemoriesExtracted
+    | JobRan
+    | ThreadArchived
+    | ThreadRestored
+    | UserErased
     | Erased,
     Field(discriminator="type"),
 ]

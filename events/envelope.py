@@ -3,7 +3,9 @@
 The codec does not use these: it reads leniently and by hand. A test keeps both equal on every golden file.
 """
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model
@@ -31,17 +33,57 @@ class Envelope(BaseModel):
     causation: UUID | None = Field(None, description="The event that led to this one")
     correlation: UUID | None = Field(None, description="The event that began the exchange")
     traceparent: str | None = Field(None, description="W3C trace context")
+    sealed: str | None = Field(
+        None,
+        description="What `data` lacks of the user's words: base64 of a nonce of 12 bytes and AES-256-GCM's ciphertext "
+        "of their JSON (docs/privacy.md)",
+    )
+    sealedkey: UUID | None = Field(None, description="The user's key that opens `sealed`")
 
 
 def envelope_of(type_: str) -> type[Envelope]:
     """The envelope of one event type at its newest version; `data` is the contract less its `type`."""
     contract, schema = CONTRACTS[type_], f"urn:turnlog:{type_}:{VERSIONS[type_]}"
-    parts: dict[str, Any] = {name: (f.rebuild_annotation(), f) for name, f in contract.model_fields.items()}
-    del parts["type"]
-    data = create_model(contract.__name__, __base__=Frozen, __doc__=contract.__doc__, **parts)
+    data = _sealable(contract, contract.__name__, tuple(contract.PERSONAL), leave_out="type")  # type: ignore[attr-defined]
     attributes: dict[str, Any] = {
         "type": (_LITERAL[TYPE_PREFIX + type_], ...),
         "dataschema": (_LITERAL[schema], schema),
         "data": (data, ...),
     }
     return create_model(f"{contract.__name__}Event", __base__=Envelope, __doc__=contract.__doc__, **attributes)
+
+
+@cache
+def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leave_out: str = "") -> type[BaseModel]:
+    """The model without the demand for its personal fields: they are missing where they are sealed."""
+    absent = {path for path in personal if "." not in path}
+    nested = {path.split(".")[0] for path in personal} - absent
+    parts: dict[str, Any] = {n: (f.rebuild_annotation(), f) for n, f in model.model_fields.items() if n != leave_out}
+    for outer in nested:
+        inner = tuple(path.partition(".")[2] for path in personal if path.startswith(f"{outer}."))
+        parts[outer] = (_with_sealable(parts[outer][0], inner), parts[outer][1])
+
+    def demand_less(schema: dict[str, Any]) -> None:
+        _demand(schema, absent)
+
+    config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=demand_less)
+    base = type("Frozen", (Frozen,), {"model_config": config})
+    return create_model(name, __base__=base, __doc__=model.__doc__, **parts)
+
+
+def _with_sealable(annotation: Any, personal: tuple[str, ...]) -> Any:
+    """`Memory` or `Memory | None` with the model replaced."""
+    options = get_args(annotation) or (annotation,)
+    found: Any = None
+    for option in options:
+        is_model = isinstance(option, type) and issubclass(option, BaseModel)
+        new = _sealable(option, f"{option.__name__}Said", personal) if is_model else option
+        found = new if found is None else found | new
+    return found
+
+
+def _demand(schema: dict[str, Any], absent: Iterable[str]) -> None:
+    required = [name for name in schema.get("required", []) if name not in set(absent)]
+    schema.pop("required", None)
+    if required:
+        schema["required"] = required

@@ -36,6 +36,13 @@ class EventTooLarge(TurnlogError):
 
     code = "event-too-large"
 
+    @classmethod
+    def by(cls, size: int, room: int, event_id: object) -> "EventTooLarge":
+        return cls(
+            f"event {event_id} is {size:,} bytes; the server takes {room:,}. Store large parts elsewhere and put their "
+            "URL in an image block, or raise the server's max_payload"
+        )
+
 
 class WrongExpectedVersion(TurnlogError):
     """Another event was appended to the thread first; read the thread again and decide anew."""
@@ -71,6 +78,12 @@ class DatabaseUnavailable(TurnlogError):
     """Postgres cannot be reached at DATABASE_URL."""
 
     code = "database-unavailable"
+
+
+class KeyUnavailable(DatabaseUnavailable):
+    """The key of a user's personal fields cannot be looked up now; nothing is published or read without it."""
+
+    code = "key-unavailable"
 
 
 class NotFound(TurnlogError):

@@ -2,6 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict
 
+# What stands in place of a text whose key was destroyed (M9).
+ERASED = "[erased]"
+
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

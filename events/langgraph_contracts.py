@@ -33,6 +33,7 @@ class CheckpointSaved(Frozen):
     """A LangGraph checkpoint: its channels' new values only. checkpoint and metadata as LangGraph writes them."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"checkpoint": {}, "metadata": {}, "blobs": (), "lists": ()}
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
     checkpoint_ns: str = ""
     checkpoint_id: str
@@ -57,6 +58,7 @@ class CheckpointWritesSaved(Frozen):
     """Writes of one task on top of a checkpoint. replace: they take the place of earlier ones at the same idx."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"writes": ()}
     type: Literal["checkpoint_writes_saved"] = "checkpoint_writes_saved"
     checkpoint_ns: str = ""
     checkpoint_id: str
@@ -70,6 +72,7 @@ class CheckpointsDropped(Frozen):
     """These checkpoints of one namespace leave the state with their writes and what only they used."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["checkpoints_dropped"] = "checkpoints_dropped"
     checkpoint_ns: str = ""
     checkpoint_ids: tuple[str, ...]
@@ -82,6 +85,7 @@ class StoreItemPut(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"value": {}, "vectors": {}}
     type: Literal["store_item_put"] = "store_item_put"
     namespace: tuple[str, ...]
     key: str
@@ -92,6 +96,7 @@ class StoreItemPut(Frozen):
 
 class StoreItemDeleted(Frozen):
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["store_item_deleted"] = "store_item_deleted"
     namespace: tuple[str, ...]
     key: str

@@ -9,19 +9,21 @@ from uuid import UUID
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
-from turnlog.events.append import Appender
+from turnlog.events.append import Appender, Screen, unchanged
 from turnlog.events.client import RobustClient
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import LogUnavailable, NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
+from turnlog.events.sealing import Keyring
 from turnlog.events.stored_ids import all_stored
 from turnlog.events.stream import StreamOptions, ensure_stream
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
+NOT_DELETED = 10057
 _OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
     "reconnect_time_wait": 0.1,
@@ -68,15 +70,26 @@ class Log:
     """One connection to the stream. Make it with Log.connect; close it when done.
 
     closed: set when the connection is over for good, which a lost server is not: that one is reconnected to.
+    keyring: seals and opens personal fields; without one events are written in clear and sealed ones cannot be read.
+    screen: what is done to every event before it is encoded; who keeps a copy of what it appends does it too.
     """
 
     nc: Client
     partitions: int
     appender: Appender
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    keyring: Keyring | None = None
+    screen: Screen = unchanged
 
     @classmethod
-    async def connect(cls, url: str, options: StreamOptions, name: str = "turnlog") -> "Log":
+    async def connect(
+        cls,
+        url: str,
+        options: StreamOptions,
+        name: str = "turnlog",
+        keyring: Keyring | None = None,
+        screen: Screen = unchanged,
+    ) -> "Log":
         """Connects and creates or checks the stream. Raises LogUnavailable, StreamDrift."""
         closed = asyncio.Event()
 
@@ -92,7 +105,7 @@ class Log:
         except BaseException:
             await nc.close()
             raise
-        return cls(nc, partitions, Appender(nc), closed)
+        return cls(nc, partitions, Appender(nc, keyring=keyring, screen=screen), closed, keyring, screen)
 
     async def close(self) -> None:
         if not self.nc.is_closed:
@@ -120,12 +133,19 @@ class Log:
         """The last sequence of one partition, 0 when it has none."""
         return await self._last_of(partition_filter(partition))
 
-    async def thread_head(self, tenant: str, thread: str) -> int:
-        """The last sequence of one thread: what `expected` wants. 0 when it has none."""
-        return await self._last_of(thread_filter(tenant, thread))
+    async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
+        """The last sequence of one thread: what `expected` wants; or of its events of a type. 0 when it has none."""
+        return await self._last_of(thread_filter(tenant, thread, type_))
 
     def reader(self, partition: int, start_seq: int) -> OrderedReader:
-        return OrderedReader(self.nc, [partition_filter(partition)], start_seq)
+        return self.reader_of([partition_filter(partition)], start_seq)
+
+    def reader_of(self, filters: Sequence[str], start_seq: int) -> OrderedReader:
+        return OrderedReader(self.nc, filters, start_seq, keyring=self.keyring)
+
+    def read(self, filters: Sequence[str], start_seq: int = 1, through_seq: int | None = None) -> AsyncIterator[Stored]:
+        """Every matching message up to through_seq, the log's end when None. Raises GapInLog."""
+        return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
     async def stored(self, seq: int) -> Stored:
         """One message by its sequence. Raises NotFound, LogUnavailable."""
@@ -135,7 +155,20 @@ class Log:
             raise NotFound(f"the log has no event at sequence {seq}") from None
         except (NatsError, OSError, TimeoutError) as error:
             raise LogUnavailable(f"cannot ask NATS for sequence {seq}: {error!r}") from error
-        return Stored(seq, found.subject or "", found.data or b"", _ns(found.time), pending=0)
+        subject, body = found.subject or "", found.data or b""
+        return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
+
+    async def overwrite(self, seq: int) -> bool:
+        """Deletes one message so that its bytes on disk are overwritten (M9); False when it is not there any more.
+
+        Raises LogUnavailable.
+        """
+        try:
+            return bool(await self.nc.jetstream().delete_msg(STREAM, seq))
+        except (NatsError, OSError, TimeoutError) as error:
+            if isinstance(error, APIError) and error.err_code == NOT_DELETED and not await self._is_there(seq):
+                return False
+            raise LogUnavailable(f"NATS did not delete sequence {seq}: {error!r}") from error
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
         """When the partition's first event after a position was stored; None when there is none."""
@@ -157,7 +190,10 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Recorded]:
-        """One thread's events in order, of all types or of these. Raises InvalidEvent at one that cannot be decoded."""
+        """One thread's events in order, of all types or of these.
+
+        Raises InvalidEvent at one that cannot be decoded, KeyUnavailable at one that cannot be opened now.
+        """
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             yield recorded(stored)
 
@@ -172,12 +208,18 @@ class Log:
         """As read_thread, not decoded: for who goes on behind an event that cannot be. The server picks the types."""
         end = await self.head() if through_seq is None else through_seq
         filters = [thread_filter(tenant, thread, type_) for type_ in types] or [thread_filter(tenant, thread)]
-        async for stored in read_to(self.nc, filters, start_seq, end):
+        async for stored in self.read(filters, start_seq, end):
             yield stored
 
     async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
         """Event id → sequence of everything (tenant, thread) pairs hold from start_seq on. Raises GapInLog."""
         return await all_stored(self.nc, threads, start_seq)
+
+    async def _is_there(self, seq: int) -> bool:
+        try:
+            return (await self.stored(seq)).seq == seq
+        except NotFound:
+            return False
 
     async def _last_of(self, subject: str) -> int:
         try:

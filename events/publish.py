@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from turnlog.events.codec import CONTENT_TYPE, encode
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, LogFull, LogUnavailable, TurnlogError, WrongExpectedVersion
+from turnlog.events.sealing import Keyring
 from turnlog.events.subjects import publish_subject, thread_filter
 
 HEADER_ROOM = 1_024
@@ -59,15 +60,13 @@ class Refused(Exception):
         self.code = code
 
 
-def outgoing(event: Event, expected: int | None, max_payload: int) -> Outgoing:
-    """Raises InvalidEvent, InvalidToken or EventTooLarge before anything is sent."""
+def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyring | None = None) -> Outgoing:
+    """Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything is sent."""
     subject = publish_subject(event.tenant, event.thread, event.type)
-    body = encode(event)
-    if len(body) + HEADER_ROOM > max_payload:
-        raise EventTooLarge(
-            f"event {event.id} is {len(body):,} bytes; the server takes {max_payload - HEADER_ROOM:,}. Store large "
-            "parts elsewhere and put their URL in an image block, or raise the server's max_payload"
-        )
+    room = max_payload - HEADER_ROOM
+    body = encode(event, keyring, room)
+    if len(body) > room:
+        raise EventTooLarge.by(len(body), room, event.id)
     return Outgoing(event.id, event.tenant, event.thread, subject, body, expected)
 
 

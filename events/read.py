@@ -8,7 +8,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
 from turnlog.events.errors import GapInLog, InvalidEvent
+from turnlog.events.sealing import Keyring
 from turnlog.events.subjects import STREAM, parse_stored, thread_token
 
 PULL = 2_000
@@ -37,7 +38,10 @@ _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message as the stream has it. pending: how many more this reader's filter matches."""
+    """A message as the stream has it. pending: how many more this reader's filter matches.
+
+    keyring: opens what is sealed in it.
+    """
 
     seq: int
     subject: str
@@ -45,6 +49,7 @@ class Stored:
     stored_ns: int
     pending: int
     message_id: UUID | None = None
+    keyring: Keyring | None = field(default=None, repr=False, compare=False)
 
     @property
     def stored_at(self) -> datetime:
@@ -52,9 +57,12 @@ class Stored:
 
 
 def recorded(stored: Stored) -> Recorded:
-    """Decodes a message and checks that its envelope belongs on its subject. Raises InvalidEvent."""
+    """Decodes a message and checks that its envelope belongs on its subject.
+
+    Raises InvalidEvent, and KeyUnavailable: it may be read later.
+    """
     place = parse_stored(stored.subject)
-    event = decode(stored.body)
+    event = decode(stored.body, stored.keyring)
     if (event.tenant, thread_token(event.thread), event.type) != (
         place.tenant,
         place.thread_token,
@@ -77,10 +85,11 @@ class OrderedReader:
         start_seq: int,
         headers_only: bool = False,
         since: datetime | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set."""
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
-        self._headers_only, self._since = headers_only, since
+        self._headers_only, self._since, self._keyring = headers_only, since, keyring
         self._js: JetStreamContext = nc.jetstream()
         self._buffer: list[Stored] = []
         self._arrived = asyncio.Event()
@@ -145,6 +154,11 @@ class OrderedReader:
             self._arrived.clear()
         await self._request()
         return taken
+
+    @property
+    def ahead(self) -> int:
+        """How many messages are known to follow what `batch` gave last."""
+        return len(self._buffer) + (self._buffer[-1].pending if self._buffer else 0)
 
     async def until_caught_up(self) -> AsyncIterator[Stored]:
         """Every message up to the end of the log as it is met. Raises GapInLog."""
@@ -223,7 +237,7 @@ class OrderedReader:
             return
         self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
         found = _message_id(msg) if self._headers_only else None
-        self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found))
+        self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found, self._keyring))
 
     def _status(self, msg: Msg) -> None:
         """A pull's end: Nats-Pending-Messages says how many of it will not come."""
@@ -265,6 +279,7 @@ async def read_to(
     through_seq: int | None = None,
     headers_only: bool = False,
     since: datetime | None = None,
+    keyring: Keyring | None = None,
 ) -> AsyncIterator[Stored]:
     """Every matching message from start_seq up to through_seq (the log's end when None), then ends.
 
@@ -273,7 +288,8 @@ async def read_to(
     """
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:
-        reader = OrderedReader(nc, filters, position, headers_only, None if position > start_seq else since)
+        from_time = None if position > start_seq else since
+        reader = OrderedReader(nc, filters, position, headers_only, from_time, keyring)
         try:
             async with reader:
                 async for stored in reader.until_caught_up():

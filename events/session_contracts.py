@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from turnlog.events.frozen import Derivation, Frozen
+from turnlog.events.frozen import ERASED, Derivation, Frozen
 
 
 class SegmentRules(Frozen):
@@ -23,6 +23,7 @@ class SessionCreated(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"user_snapshot": None, "last_bot_message": ERASED}
     type: Literal["session_created"] = "session_created"
     rules: SegmentRules = SegmentRules()
     agent: str | None = None
@@ -39,6 +40,7 @@ class SessionUpdated(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"global_state": None, "user_snapshot": None}
     type: Literal["session_updated"] = "session_updated"
     current_agent_key: str | None = None
     global_state: dict[str, Any] | None = None
@@ -52,6 +54,7 @@ class SegmentCheckpointRequested(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["segment_checkpoint_requested"] = "segment_checkpoint_requested"
     rules: SegmentRules
     estimated_tokens: int = Field(ge=0)
@@ -66,6 +69,7 @@ class SegmentCheckpointed(Frozen):
     """
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
     type: Literal["segment_checkpointed"] = "segment_checkpointed"
     summary: str
     recent_turns: int = Field(ge=0)
@@ -79,6 +83,7 @@ class SegmentCheckpointFailed(Frozen):
     """All tries of a checkpoint failed: the session goes on in FULL_HISTORY (C7)."""
 
     VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["segment_checkpoint_failed"] = "segment_checkpoint_failed"
     attempts: int = Field(ge=1)
     error: str

@@ -91,6 +91,11 @@ def watch_type(tenant: str, type_: str) -> str:
     return f"turnlog.{check_tenant(tenant)}.*.{_type_token(type_)}"
 
 
+def watch_type_anywhere(type_: str) -> str:
+    """What is published of one type, on any thread of any tenant."""
+    return f"turnlog.*.*.{_type_token(type_)}"
+
+
 def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
     """All stored events of one thread, or those of a type; the partition is the server's to know."""
     last = "*" if type_ is None else _type_token(type_)
@@ -126,6 +131,13 @@ def parse_stored(subject: str) -> StoredSubject:
 
 def progress_subject(tenant: str, thread: str, request: str) -> str:
     return f"{PROGRESS_PREFIX}.{check_tenant(tenant)}.{thread_token(thread)}.{_type_token(request)}"
+
+
+def memory_thread(user: str, shadow: str | None = None) -> str:
+    """The thread of all memory events of a user, or of a shadow: what another extractor would have made (M2)."""
+    check_id("user", user)
+    name = user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
+    return f"memories/{name}" if shadow is None else f"shadow/{check_tenant(shadow)}/memories/{name}"
 
 
 def session_key(tenant: str, thread: str) -> str:

@@ -1,6 +1,7 @@
 """Old versions of event data, made new on read, one version at a time (L2).
 
-An upcaster takes and returns plain JSON data; they are chained until the contract's VERSION is reached.
+An upcaster takes and returns plain JSON data; they are chained until the contract's VERSION is reached. Personal
+fields are missing in it when their key was destroyed: tombstones come afterwards (codec.py).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
 
 import contextlib
-from collections.abc import Mapping, Sequence, Set
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import psycopg
@@ -10,7 +9,7 @@ from psycopg.errors import ProgramLimitExceeded
 from pydantic import ValidationError
 
 from turnlog.events.codec import CONTRACTS
-from turnlog.projectors import parking, positions
+from turnlog.projectors import duplicates, parking, positions
 from turnlog.projectors.incoming import Incoming
 from turnlog.projectors.parking import BEHIND, Parked, Place
 from turnlog.projectors.positions import Positions
@@ -43,17 +42,18 @@ async def apply_batch(
     at: Positions,
     through: int,
     dropped: Mapping[str, Set[int]] = NOTHING,
+    as_read: bool = False,
 ) -> Positions:
     """Applies what each projection has not seen yet and moves all to `through`; returns the new positions.
 
-    dropped: projection → sequences to pass over.
+    dropped: projection → sequences to pass over. as_read: events whose id stands earlier are dropped here.
 
     Raises PositionMoved and psycopg errors; then nothing has happened.
     """
     try:
-        await _apply(conn, projections, batch, at, through, dropped, careful=False)
+        await _apply(conn, projections, batch, at, through, dropped, as_read, careful=False)
     except POISON:
-        await _apply(conn, projections, batch, at, through, dropped, careful=True)
+        await _apply(conn, projections, batch, at, through, dropped, as_read, careful=True)
     return replace(at, at={name: max(position, through) for name, position in at.at.items()})
 
 
@@ -64,26 +64,42 @@ async def _apply(
     at: Positions,
     through: int,
     dropped: Mapping[str, Set[int]],
+    as_read: bool,
     careful: bool,
 ) -> None:
-    async with conn.transaction(), _together(conn, len(batch), careful):
-        await positions.lock(conn, at)
-        waiting = await parking.parked_places(conn, at.at, at.build, at.partition)
+    together = not careful and len(batch) <= TOGETHER_UP_TO
+    async with _pipelined(conn) if together else conn.transaction():
+        moved = await positions.move(conn, at, through)
+        parked_now = await parking.ask_places(conn, at.build, at.partition)
+        noted = await duplicates.note_ids(conn, batch, at.partition) if as_read else None
+        await positions.assert_were(moved, at)
+        waiting = await parking.places(parked_now, at.at)
+        if noted is not None:
+            batch = await duplicates.only_first(conn, noted, batch, at.partition)
         for projection in projections:
             done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
             mine = [i for i in batch if i.seq > done and i.seq not in out and concerns(projection, i)]
             act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)
-        await positions.move(conn, at, through)
 
 
-def _together(conn: Connection, events: int, careful: bool) -> AbstractAsyncContextManager[object]:
-    """A small batch's statements go to Postgres together: waiting for each would take longer than doing them.
+@contextlib.asynccontextmanager
+async def _pipelined(conn: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements go to Postgres together: waiting for each takes longer than doing them.
 
-    A pipeline cannot hold a COPY, which large batches use, nor the savepoints of careful applying.
+    BEGIN and COMMIT are among them. After an error Postgres passes over the rest, a ROLLBACK too, so that one follows
+    when the pipeline has ended. A pipeline cannot hold a COPY, which large batches use, nor careful applying.
     """
-    return contextlib.nullcontext() if careful or events > TOGETHER_UP_TO else conn.pipeline()
+    try:
+        async with conn.pipeline():
+            await conn.execute("BEGIN")
+            yield
+            await conn.execute("COMMIT")
+    except BaseException:
+        if not conn.closed:
+            await conn.rollback()
+        raise
 
 
 def concerns(projection: Projection, one: Incoming) -> bool:

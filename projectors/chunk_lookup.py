@@ -1,4 +1,4 @@
-"""Reading chunks for recall: a whole scope when it is small, the likely part of it when it is large."""
+"""Reading chunks for recall: where to look, and small scopes whole (large ones: chunk_candidates.py)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -9,14 +9,12 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from pgvector import HalfVector
 
 from turnlog.projectors.forks import parents
 from turnlog.projectors.writer import Connection
 
-WHOLE_SCOPE_UP_TO = 8_000
-CANDIDATES = 300
-NEIGHBOURS = 3
+WHOLE_SCOPE_UP_TO = 2_000
+FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +31,18 @@ class Scope:
 
     @property
     def where(self) -> str:
+        return self.of("memory_vectors")
+
+    def of(self, table: str) -> str:
+        """The condition on the rows of memory_vectors under a name."""
         if self.thread is None:
-            return "tenant = %(tenant)s AND user_id = %(user)s"
+            return f"{table}.tenant = %(tenant)s AND {table}.user_id = %(user)s"
         if not self.parents:
-            return "tenant = %(tenant)s AND thread_id = %(thread)s"
-        through = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], thread_id)]"
-        return f"tenant = %(tenant)s AND thread_id = ANY(%(lineage)s::text[]) AND seq <= {through}"
+            return f"{table}.tenant = %(tenant)s AND {table}.thread_id = %(thread)s"
+        through = f"(%(through)s::bigint[])[array_position(%(lineage)s::text[], {table}.thread_id)]"
+        return (
+            f"{table}.tenant = %(tenant)s AND {table}.thread_id = ANY(%(lineage)s::text[]) AND {table}.seq <= {through}"
+        )
 
     @property
     def params(self) -> dict[str, Any]:
@@ -76,28 +80,32 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Chunks sorted by (thread, seq, piece). positions: row numbers in the thread; size: chunks in the scope."""
+    """Chunks sorted by (thread, seq, piece)."""
 
     chunks: list[Found]
     vectors: NDArray[np.float32] | None
-    positions: list[int]
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Changes whenever the chunks or vectors of a scope do."""
+    """Changes whenever the chunks or vectors of a scope do, unless it is large: then only `large` is sure."""
 
     chunks: int
     embedded: int
     last_seq: int
     turns: int
 
+    @property
+    def large(self) -> bool:
+        return self.chunks > WHOLE_SCOPE_UP_TO
+
 
 async def scope_stamp(conn: Connection, scope: Scope, model: str | None) -> Stamp:
+    """Looks at one chunk more than a scope may have to be loaded whole, and at no more."""
     rows = await conn.execute(
         "SELECT count(*), count(*) FILTER (WHERE embedding_model = %(model)s), coalesce(max(seq), 0), "
-        f"coalesce(sum(cardinality(seqs)), 0) FROM memory_vectors WHERE {scope.where}",
+        "coalesce(sum(cardinality(seqs)), 0) FROM (SELECT embedding_model, seq, seqs FROM memory_vectors "
+        f"WHERE {scope.where} LIMIT {WHOLE_SCOPE_UP_TO + 1}) some_of_it".encode(),
         {**scope.params, "model": model},
     )
     found = await rows.fetchone()
@@ -106,86 +114,19 @@ async def scope_stamp(conn: Connection, scope: Scope, model: str | None) -> Stam
 
 
 async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Columns:
-    return await _load(conn, scope, model, None)
-
-
-async def likely_part(
-    conn: Connection, scope: Scope, terms: Sequence[str], vector: NDArray[np.float32] | None, model: str | None
-) -> Columns:
-    """The best candidates by words and by vector, each with its neighbours in the conversation."""
-    hits = await _by_terms(conn, scope, terms)
-    if vector is not None and model is not None:
-        hits |= await _by_vector(conn, scope, vector, model)
-    return await _load(conn, scope, model, sorted(hits))
-
-
-async def _by_terms(conn: Connection, scope: Scope, terms: Sequence[str]) -> set[tuple[str, int]]:
-    """Rarer terms weigh more; the count of a term in the scope comes from the same index."""
-    if not terms:
-        return set()
     rows = await conn.execute(
-        f"""
-        WITH hits AS MATERIALIZED (
-          SELECT thread_id, seq, ARRAY(SELECT DISTINCT t FROM unnest(terms) t WHERE t = ANY(%(terms)s)) AS matched,
-            cardinality(terms) AS length
-          FROM memory_vectors WHERE {scope.where} AND terms && %(terms)s::text[]),
-        weights AS MATERIALIZED (SELECT t AS term, ln(1 + (SELECT count(*) FROM hits) / count(*)::float) AS weight
-          FROM hits, unnest(matched) t GROUP BY t)
-        SELECT thread_id, seq FROM hits, LATERAL (
-          SELECT sum(weight) AS score FROM weights WHERE term = ANY(matched)) s
-        ORDER BY score / (1 + length / 50.0) DESC, seq LIMIT {CANDIDATES}""".encode(),
-        {**scope.params, "terms": list(terms)},
-    )
-    return {(thread, seq) for thread, seq in await rows.fetchall()}
-
-
-async def _by_vector(conn: Connection, scope: Scope, vector: NDArray[np.float32], model: str) -> set[tuple[str, int]]:
-    size = len(vector)
-    async with conn.transaction():
-        await conn.execute("SET LOCAL hnsw.iterative_scan = strict_order")
-        rows = await conn.execute(
-            f"SELECT thread_id, seq FROM memory_vectors WHERE {scope.where} AND embedding_model = %(model)s "
-            f"ORDER BY (embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d}) "
-            f"LIMIT {CANDIDATES // 2}".encode(),
-            {**scope.params, "model": model, "vector": HalfVector(vector).to_text()},
-        )
-        return {(thread, seq) for thread, seq in await rows.fetchall()}
-
-
-_NEAR_HITS = f"""
-bool_or((thread_id, seq) IN (SELECT * FROM unnest(%(threads)s::text[], %(seqs)s::bigint[])))
-OVER (PARTITION BY thread_id ORDER BY seq, piece, id ROWS BETWEEN {NEIGHBOURS} PRECEDING AND {NEIGHBOURS} FOLLOWING)"""
-
-
-async def _load(conn: Connection, scope: Scope, model: str | None, hits: Sequence[tuple[str, int]] | None) -> Columns:
-    """hits: (thread, seq) of the chunks to load with their neighbours; None loads the scope."""
-    rows = await conn.execute(
-        f"""
-        WITH numbered AS (
-          SELECT thread_id, id, count(*) OVER () AS size,
-            row_number() OVER (PARTITION BY thread_id ORDER BY seq, piece, id) AS position,
-            {"true" if hits is None else _NEAR_HITS} AS wanted
-          FROM memory_vectors WHERE {scope.where})
-        SELECT n.thread_id, n.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at,
-          n.position, n.size, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END
-        FROM numbered n JOIN memory_vectors v ON v.tenant = %(tenant)s AND v.thread_id = n.thread_id AND v.id = n.id
-        WHERE n.wanted""".encode(),
-        {
-            **scope.params,
-            "model": model,
-            "threads": [thread for thread, _ in hits or ()],
-            "seqs": [seq for _, seq in hits or ()],
-        },
+        f"SELECT {FOUND}, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END, v.seq, v.piece "
+        f"FROM memory_vectors v WHERE {scope.of('v')}".encode(),
+        {**scope.params, "model": model},
         binary=True,
     )
-    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[9]))
-    shared = dict(scope.parents)
-    return Columns(
-        [_within(Found(*row[:9]), shared.get(row[0])) for row in found],
-        _matrix([row[11] for row in found]),
-        [row[9] for row in found],
-        found[0][10] if found else 0,
-    )
+    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[10], row[11], row[1]))
+    return Columns([found_chunk(row, scope) for row in found], vector_rows([row[9] for row in found]))
+
+
+def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
+    """A row of the columns FOUND as the scope sees it."""
+    return _within(Found(*row[:9]), dict(scope.parents).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:
@@ -196,7 +137,7 @@ def _within(chunk: Found, through: int | None) -> Found:
     return replace(chunk, seqs=chunk.seqs[:told], event_ids=chunk.event_ids[:told], source_ids=chunk.source_ids[:told])
 
 
-def _matrix(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
+def vector_rows(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
     """(n, dimensions), NaN where a chunk has no vector yet; None when none has one.
 
     sent: pgvector's binary form of a halfvec: two int16 (dimensions, unused), then float16, all big-endian.

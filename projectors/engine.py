@@ -9,14 +9,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from turnlog.events.errors import GapInLog, TurnlogError
+from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import OrderedReader
+from turnlog.events.read import OrderedReader, Stored
 from turnlog.projectors import positions
-from turnlog.projectors.apply import apply_batch
+from turnlog.projectors.apply import TOGETHER_UP_TO, apply_batch
 from turnlog.projectors.database import connect, take_locks
-from turnlog.projectors.duplicates import without_duplicates
-from turnlog.projectors.incoming import incoming
+from turnlog.projectors.incoming import Incoming, incoming
 from turnlog.projectors.positions import LIVE, PositionMoved, Positions
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.sharing import Share
@@ -27,6 +26,8 @@ BATCH = 2_000
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 10.0
+# After a small batch the next events gather so long: a transaction costs much more than an event in it.
+REST_S = 0.003
 
 
 class OtherLog(TurnlogError):
@@ -128,8 +129,10 @@ class Runner:
         again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
             while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
-                at = await step(conn, reader, current, at)
+                before, at = at, await step(conn, reader, current, at)
                 self.last_error, self._backoff = problem, FIRST_BACKOFF_S
+                if at is not before and reader.ahead < TOGETHER_UP_TO:
+                    await self._pause(REST_S)
 
 
 async def step(
@@ -139,10 +142,28 @@ async def step(
     at: Positions,
     wait_s: float = 0.5,
 ) -> Positions:
-    """One batch: read → decode → drop duplicates → apply and move, in one transaction."""
+    """One batch: read → decode → then drop duplicates, apply and move, in one transaction.
+
+    Raises KeyUnavailable at an event whose key cannot be had now; what stands before it is applied.
+    """
     stored = await reader.batch(BATCH, wait_s)
     if not stored:
         await positions.assert_unmoved(conn, at)
         return at
-    batch = await without_duplicates(conn, [incoming(s) for s in stored], at.partition)
-    return await apply_batch(conn, projections, batch, at, through=stored[-1].seq)
+    batch, waits = _decoded(stored)
+    if batch:
+        at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
+    if waits is not None:
+        raise waits
+    return at
+
+
+def _decoded(stored: Sequence[Stored]) -> tuple[list[Incoming], KeyUnavailable | None]:
+    """The events up to the first whose key cannot be had, and why it cannot."""
+    batch: list[Incoming] = []
+    for one in stored:
+        try:
+            batch.append(incoming(one))
+        except KeyUnavailable as error:
+            return batch, error
+    return batch, None

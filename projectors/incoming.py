@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from turnlog.events.contracts import Event, Recorded
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import KeyUnavailable, TurnlogError
 from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import parse_stored
 
-_NUL_ESCAPE = b"\\u0000"
+_NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +23,33 @@ class Incoming:
 
 
 def incoming(stored: Stored) -> Incoming:
-    """Never raises: what cannot be decoded is parked by the engine, with the error as the reason."""
+    """What cannot be decoded is parked by the engine, with the error as the reason.
+
+    Raises only KeyUnavailable: such an event is good and waits for its key; whoever reads tries again.
+    """
     _, _, _, tenant, token, type_ = stored.subject.replace("\x00", "\ufffd").split(".")
     try:
         found = recorded(stored)
-        if _NUL_ESCAPE in stored.body:
-            found = replace(found, event=_without_nul(found.event))
+        if _NUL_ESCAPE in _words(stored, found.event):
+            found = replace(found, event=without_nul(found.event))
+    except KeyUnavailable:
+        raise
     except Exception as error:  # whatever a body does to the decoder, only its own thread may stop
         reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
         return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}")
     return Incoming(stored.seq, (tenant, token), type_, found)
 
 
+def _words(stored: Stored, event: Event) -> bytes:
+    """What the event says as JSON, also where the body has it sealed."""
+    return event.data.model_dump_json().encode() if _SEALED in stored.body else stored.body
+
+
 def partition_of(stored: Stored) -> int:
     return parse_stored(stored.subject).partition
 
 
-def _without_nul(event: Event) -> Event:
+def without_nul(event: Event) -> Event:
     """Postgres text cannot hold NUL: read models show U+FFFD in its place, the log keeps what was said."""
     data = _scrub(event.data.model_dump())
     return event.model_copy(update={"data": type(event.data).model_validate(data)})

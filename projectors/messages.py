@@ -12,10 +12,12 @@ from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from turnlog.events.contracts import Recorded, TurnRecorded
+from turnlog.events.memory_contracts import ThreadArchived, ThreadRestored
 from turnlog.projectors.changes import Change, DeleteThread, Insert, Row
 from turnlog.projectors.forks import LINEAGE, begun, thread_forks
 from turnlog.projectors.message import Message
-from turnlog.projectors.projection import REMOVALS, Projection
+from turnlog.projectors.projection import ARCHIVING, REMOVALS, Projection
+from turnlog.projectors.restored import anew, restored_events
 from turnlog.projectors.tables import metadata, timestamptz
 
 messages = sa.Table(
@@ -46,6 +48,11 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
     first = batch[0].event
     if first.type in REMOVALS:
         return [DeleteThread((messages, thread_forks), first.tenant, first.thread)]
+    if isinstance(first.data, ThreadArchived):
+        return [DeleteThread((messages,), first.tenant, first.thread)]
+    if isinstance(first.data, ThreadRestored):
+        back = restored_events(batch[0], frozenset({"turn_recorded"}))
+        return [*anew(first, (messages,)), *(project(back) if back else [])]
     turns = [recorded for recorded in batch if recorded.event.type == "turn_recorded"]
     changes: list[Change] = [Insert(messages, COLUMNS, [row(recorded) for recorded in turns])]
     return changes if len(turns) == len(batch) else [*changes, begun(batch)]
@@ -76,7 +83,12 @@ def row(recorded: Recorded) -> Row:
 
 
 MESSAGES = Projection(
-    "messages", 1, (messages, thread_forks), REMOVALS | {"turn_recorded", "thread_forked"}, project, insert_only=True
+    "messages",
+    1,
+    (messages, thread_forks),
+    REMOVALS | ARCHIVING | {"turn_recorded", "thread_forked"},
+    project,
+    insert_only=True,
 )
 
 _COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"

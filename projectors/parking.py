@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg.rows import dict_row
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow, dict_row
 
 from turnlog.projectors.incoming import Incoming
 from turnlog.projectors.positions import Positions
@@ -23,13 +24,24 @@ class Parked:
 
 async def parked_places(conn: Connection, names: Iterable[str], build: str, partition: int) -> dict[str, set[Place]]:
     """Projection name → the (tenant, thread token) pairs whose events must wait."""
-    found: dict[str, set[Place]] = {name: set() for name in names}
-    rows = await conn.execute(
+    return await places(await ask_places(conn, build, partition), names)
+
+
+async def ask_places(conn: Connection, build: str, partition: int) -> AsyncCursor[TupleRow]:
+    """Sends the question of `parked_places`; a pipeline's other statements need not wait for the answer.
+
+    A statement of its own behind the lock: one that also locks would see what was parked before it waited.
+    """
+    return await conn.execute(
         "SELECT DISTINCT projection, tenant, thread_token FROM dead_letters "
         "WHERE build = %s AND partition = %s AND status = 'parked'",
         (build, partition),
     )
-    for name, tenant, token in await rows.fetchall():
+
+
+async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str, set[Place]]:
+    found: dict[str, set[Place]] = {name: set() for name in names}
+    for name, tenant, token in await asked.fetchall():
         if name in found:
             found[name].add((tenant, token))
     return found

@@ -3,12 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow
+
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.writer import Connection
 
 LIVE = "live"
 _MINE = "build = %s AND partition = %s AND projection = ANY(%s)"
+_TAKE = f"""
+WITH found AS (
+  SELECT projection, build, partition, position FROM projection_positions WHERE {_MINE}
+  ORDER BY projection FOR UPDATE)
+UPDATE projection_positions p SET position = greatest(p.position, %s), updated_at = now() FROM found
+WHERE p.projection = found.projection AND p.build = found.build AND p.partition = found.partition
+RETURNING p.projection, found.position"""
 
 
 class PositionMoved(Exception):
@@ -70,23 +80,17 @@ async def load(conn: Connection, projections: Sequence[Projection], build: str, 
     return Positions(build, partition, {name: position for name, position, _ in found})
 
 
-async def lock(conn: Connection, positions: Positions) -> None:
-    """Takes the row locks first of all, in name order, so that no two transactions wait for each other.
+async def move(conn: Connection, positions: Positions, through: int) -> AsyncCursor[TupleRow]:
+    """Locks the rows, in name order, so that no two transactions wait for each other, and moves them.
 
-    Raises PositionMoved when a position is not what the caller read (compare and swap).
+    First of all in a transaction, which ends well only if `assert_were` finds the answer to be right.
     """
-    rows = await conn.execute(
-        f"SELECT projection, position FROM projection_positions WHERE {_MINE} ORDER BY projection FOR UPDATE",
-        positions.key,
-    )
-    _compare(dict(await rows.fetchall()), positions)
+    return await conn.execute(_TAKE, (*positions.key, through))
 
 
-async def move(conn: Connection, positions: Positions, through: int) -> None:
-    await conn.execute(
-        f"UPDATE projection_positions SET position = greatest(position, %s), updated_at = now() WHERE {_MINE}",
-        (through, *positions.key),
-    )
+async def assert_were(moved: AsyncCursor[TupleRow], positions: Positions) -> None:
+    """Raises PositionMoved when a position was not what the caller had read (compare and swap)."""
+    _compare(dict(await moved.fetchall()), positions)
 
 
 async def assert_unmoved(conn: Connection, positions: Positions) -> None:

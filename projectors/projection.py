@@ -9,14 +9,16 @@ from turnlog.events.contracts import Recorded
 from turnlog.projectors.changes import Change
 
 REMOVALS = frozenset({"thread_deleted", "erased"})
+ARCHIVING = frozenset({"thread_archived", "thread_restored"})
+_ALONE = REMOVALS | ARCHIVING
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
     """A read model.
 
-    project takes a batch in log order, in which a removal of a thread stands alone, and returns changes in the
-    order they must happen. It is pure: no clock, no network, no model, no randomness.
+    project takes a batch in log order, in which a removal, an archiving or a restoring of a thread stands alone, and
+    returns changes in the order they must happen. It is pure: no clock, no network, no model, no randomness.
     insert_only: rows are only ever inserted or removed, so a rebuild makes its keys last.
     per_thread: every row belongs to one thread, so that a thread can be rebuilt alone.
     last_sql: statements that end a rebuild, such as indexes that depend on the rows.
@@ -33,7 +35,7 @@ class Projection:
     last_sql: tuple[str, ...] = ()
 
     def changes(self, batch: Sequence[Recorded]) -> list[Change]:
-        """project() over the runs between removals."""
+        """project() over the runs between events that stand alone."""
         done: list[Change] = []
         for run in _runs(batch):
             done.extend(self.project(run))
@@ -44,7 +46,7 @@ def _runs(batch: Sequence[Recorded]) -> list[Sequence[Recorded]]:
     runs: list[Sequence[Recorded]] = []
     start = 0
     for at, recorded in enumerate(batch):
-        if recorded.event.type in REMOVALS:
+        if recorded.event.type in _ALONE:
             runs += [batch[start:at], batch[at : at + 1]]
             start = at + 1
     return [run for run in (*runs, batch[start:]) if run]

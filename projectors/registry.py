@@ -1,7 +1,11 @@
 """All read models by name, in the order they are listed to people."""
 
 from turnlog.events.errors import NotFound
+from turnlog.projectors.archives import ARCHIVES
 from turnlog.projectors.checkpoints import CHECKPOINTS
+from turnlog.projectors.entities import ENTITIES
+from turnlog.projectors.jobs import JOBS
+from turnlog.projectors.memories import MEMORIES
 from turnlog.projectors.messages import MESSAGES
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.sessions import SESSIONS
@@ -22,6 +26,10 @@ PROJECTIONS: tuple[Projection, ...] = (
     USAGE,
     SESSIONS,
     STORE_ITEMS,
+    MEMORIES,
+    ENTITIES,
+    JOBS,
+    ARCHIVES,
 )
 BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import Stored, read_to
+from turnlog.events.read import Stored
 from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_token
 from turnlog.projectors import parking, positions
 from turnlog.projectors.apply import apply_events, concerns
@@ -70,7 +70,7 @@ async def rebuild_tenant(log: Log, database_url: str, projection: Projection, te
 
 async def _threads(log: Log, tenant: str) -> list[str]:
     found: dict[str, None] = {}
-    async for stored in read_to(log.nc, [tenant_filter(tenant)], 1, await log.head()):
+    async for stored in log.read([tenant_filter(tenant)], 1, await log.head()):
         if (known := incoming(stored).recorded) is not None:
             found.setdefault(known.event.thread)
     return list(found)
@@ -147,7 +147,7 @@ async def _unpark(conn: Connection, projection: Projection, place: Place) -> Non
 
 def _read(log: Log, place: Place, through: int) -> AsyncIterator[Stored]:
     tenant, token = place
-    return read_to(log.nc, [f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, through)
+    return log.read([f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, through)
 
 
 async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIterator[list[Stored]]:

@@ -69,6 +69,9 @@ model_cache = sa.Table(
     sa.Column("request_hash", sa.LargeBinary, primary_key=True, comment="SHA-256 of model and prompt"),
     sa.Column("response", sa.JSON, nullable=False),
     sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    sa.Column("tenant", sa.Text),
+    sa.Column("user_id", sa.Text, comment="whose words the answer came from, so that it can be erased"),
+    sa.Column("thread_id", sa.Text),
     comment="Answers of reactors' model calls until their event is stored: the same input is one call.",
 )
 
@@ -80,4 +83,26 @@ reactor_spending = sa.Table(
     sa.Column("calls", sa.Integer, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
     comment="What reactors spent in the last hour, for their budgets.",
+)
+
+user_keys = sa.Table(
+    "user_keys",
+    metadata,
+    sa.Column("key_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("wrapped", sa.LargeBinary, comment="the key, encrypted by the key-encryption key; NULL: destroyed"),
+    sa.Column("kek_id", sa.Text, nullable=False, comment="which key-encryption key wrapped it"),
+    sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    sa.Column("retired_at", timestamptz(), comment="a newer key seals since then; this one still opens"),
+    sa.Column("destroyed_at", timestamptz()),
+    comment="Keys of users' personal data in the log (M9); no read model, and not in the log.",
+)
+sa.Index("user_keys_user", user_keys.c.tenant, user_keys.c.user_id)
+sa.Index(
+    "user_keys_current",
+    user_keys.c.tenant,
+    user_keys.c.user_id,
+    unique=True,
+    postgresql_where=sa.text("retired_at IS NULL AND destroyed_at IS NULL"),
 )

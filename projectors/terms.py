@@ -11,6 +11,8 @@ from functools import lru_cache
 
 import snowballstemmer  # type: ignore[import-untyped]
 
+from turnlog.events.remembered import caches_words
+
 MAX_TERM_CHARS = 64
 MAX_TERMS = 2048
 MAX_CHARS = 100_000
@@ -87,6 +89,7 @@ def _expand(word: str) -> tuple[str, ...]:
 
 
 _expand_often = lru_cache(maxsize=100_000)(_expand)
+caches_words(_expand_often.cache_clear)
 
 
 def _english(lower: str) -> str:

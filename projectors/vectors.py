@@ -4,8 +4,7 @@ Vectors come from the embedding cache when a chunks_embedded event says so: a re
 An episode is a question and its answer; it names two chunks and repeats neither text nor vector.
 """
 
-from collections.abc import Iterable, Sequence
-from uuid import UUID
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
@@ -13,9 +12,13 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from turnlog.events.contracts import ChunksEmbedded, Recorded, TopicsTagged, TurnRecorded
+from turnlog.events.memory_contracts import ThreadArchived, ThreadRestored
+from turnlog.projectors.arrays import array_literal
 from turnlog.projectors.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.chunking import Chunk, chunks, fold
-from turnlog.projectors.projection import REMOVALS, Projection
+from turnlog.projectors.neighbours import neighbour_indexes
+from turnlog.projectors.projection import ARCHIVING, REMOVALS, Projection
+from turnlog.projectors.restored import anew, restored_events
 from turnlog.projectors.tables import metadata, timestamptz
 
 memory_vectors = sa.Table(
@@ -40,7 +43,9 @@ memory_vectors = sa.Table(
     sa.Column("embedding_model", sa.Text),
     sa.Column("created_at", timestamptz(), nullable=False),
 )
-sa.Index("memory_vectors_user", memory_vectors.c.tenant, memory_vectors.c.user_id)
+# The id is a hash, so a range of ids is a fair sample of a user's chunks; as of a thread's, by the primary key.
+sa.Index("memory_vectors_user", *(memory_vectors.c[name] for name in ("tenant", "user_id", "id")))
+sa.Index("memory_vectors_place", *(memory_vectors.c[name] for name in ("tenant", "thread_id", "seq", "piece", "id")))
 sa.Index("memory_vectors_terms", memory_vectors.c.terms, postgresql_using="gin")
 sa.Index("memory_vectors_topics", memory_vectors.c.topics, postgresql_using="gin")
 sa.Index("memory_vectors_unembedded", memory_vectors.c.seq, postgresql_where=memory_vectors.c.embedding.is_(None))
@@ -57,6 +62,8 @@ memory_episodes = sa.Table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 
+TABLES = (memory_vectors, memory_episodes)
+HANDLED = frozenset({"turn_recorded", "topics_tagged", "chunks_embedded"})
 COLUMNS = tuple(c.name for c in memory_vectors.columns if c.name not in ("topics", "embedding", "embedding_model"))
 _SAID_AGAIN = tuple((name, f"t.{name} || excluded.{name}") for name in ("seqs", "event_ids", "source_ids"))
 
@@ -84,26 +91,17 @@ UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model F
 WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s) AND v.seq < %(seq)s
 AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
 
-# One approximate-neighbour index per model, over the dimensions its vectors have (HNSW takes 4,000); safe to run again.
-NEIGHBOUR_INDEXES = """
-DO $$ DECLARE
-  pair text;
-  pairs text[] := ARRAY(SELECT DISTINCT vector_dims(embedding) || ' ' || embedding_model FROM memory_vectors
-    WHERE embedding IS NOT NULL AND vector_dims(embedding) <= 4000);
-BEGIN
-  FOREACH pair IN ARRAY pairs LOOP
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON memory_vectors USING hnsw '
-      '((embedding::halfvec(%s)) halfvec_cosine_ops) WHERE embedding_model = %L',
-      'memory_vectors_hnsw_' || left(md5(pair), 8), split_part(pair, ' ', 1), substr(pair, strpos(pair, ' ') + 1));
-  END LOOP;
-END $$"""
+NEIGHBOUR_INDEXES = neighbour_indexes(memory_vectors)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     """Turns first, then what was derived, which touches only rows of earlier turns: the batch's cut is no matter."""
     first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((memory_vectors, memory_episodes), first.tenant, first.thread)]
+    if first.type in REMOVALS or isinstance(first.data, ThreadArchived):
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
+    if isinstance(first.data, ThreadRestored):
+        back = restored_events(batch[0], HANDLED)
+        return [*anew(first, TABLES), *(project(back) if back else [])]
     turns = [(recorded, chunks(recorded)) for recorded in batch if isinstance(recorded.event.data, TurnRecorded)]
     derived = [recorded for recorded in batch if not isinstance(recorded.event.data, TurnRecorded)]
     changes = [_upsert(turns), _episodes(turns), *(_update(recorded) for recorded in derived)]
@@ -125,15 +123,15 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
         chunk.id,
         recorded.event.user,
         chunk.seqs[0],
-        _array(chunk.seqs),
-        _array(chunk.event_ids),
-        _array(chunk.source_ids),
+        array_literal(chunk.seqs),
+        array_literal(chunk.event_ids),
+        array_literal(chunk.source_ids),
         chunk.piece,
         turn.role,
         chunk.speaker,
         chunk.text,
         chunk.index_text,
-        _array(chunk.terms),
+        array_literal(chunk.terms),
         chunk.created_at,
     )
 
@@ -166,21 +164,11 @@ def _update(recorded: Recorded) -> Change | None:
     return None
 
 
-def _array(values: Iterable[str | int | UUID | None]) -> str:
-    """A Postgres array literal; the writer casts it."""
-    return "{" + ",".join("NULL" if v is None else _quoted(str(v)) for v in values) + "}"
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
 VECTORS = Projection(
     "vectors",
     2,  # 1 took the first turn that says a question for the question, also when it was asked again
-    (memory_vectors, memory_episodes),
-    REMOVALS | {"turn_recorded", "topics_tagged", "chunks_embedded"},
+    TABLES,
+    REMOVALS | ARCHIVING | HANDLED,
     project,
     last_sql=(NEIGHBOUR_INDEXES,),
 )

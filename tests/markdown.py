@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_ID = re.compile(r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})\b")
 _BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +42,7 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str) -> str:
-    """The output without what differs between runs: paths, numbers, bars, and how far these move the columns."""
-    text = re.sub(r"(?<!\S)/[^\s,]+", "/", output)
+    """The output without what differs between runs: paths, ids, numbers, bars, and how far these move the columns."""
+    text = re.sub(r"(?<!\S)/[^\s,]+", "/", _ID.sub("#", output))
     text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))
     return re.sub(r" +", " ", text).strip()

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from key_rings import KEK
 from places import left_behind
+from pydantic import SecretStr
 
 from turnlog.agent.embedded import Servers, start, status, stop
 from turnlog.agent.embedded.processes import running, wait_until
@@ -29,7 +31,8 @@ class OwnServers:
 
     def settings(self, **more: Any) -> Settings:
         """Names both servers, so that nothing of turnlog starts them again by itself."""
-        given = {"home": self.home, "nats_url": self.where.nats_url, "database_url": self.where.database_url}
+        where = {"nats_url": self.where.nats_url, "database_url": self.where.database_url}
+        given = {"home": self.home, "kek": SecretStr(KEK), **where}
         return Settings(**{**given, **more})
 
     async def kill(self, *names: str) -> None:
@@ -50,7 +53,7 @@ class OwnServers:
         """A command as a process of its own, with these servers as its only settings."""
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
         environment |= {"NATS_URL": self.where.nats_url, "DATABASE_URL": self.where.database_url}
-        environment |= {"TURNLOG_HOME": str(self.home), "COLUMNS": "400"}
+        environment |= {"TURNLOG_HOME": str(self.home), "TURNLOG_KEK": KEK, "COLUMNS": "400"}
         command = [sys.executable, "-m", "turnlog.consumers.cli", *arguments]
         return await asyncio.to_thread(
             subprocess.run, command, cwd=self.home, env=environment, capture_output=True, text=True, timeout=90

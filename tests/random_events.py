@@ -1,9 +1,11 @@
-"""Random events of sessions, LangGraph and forks, for tests that compare a read model with its rebuild."""
+"""Random events of sessions, LangGraph, forks and memories, for tests that compare a read model with its rebuild."""
 
 from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
 
 from hypothesis import strategies as st
-from samples import event
+from samples import GPA, MAY_8, SAID, event
 
 from turnlog.events.contracts import Event, ForkedSummary, ThreadForked
 from turnlog.events.langgraph_contracts import (
@@ -15,6 +17,26 @@ from turnlog.events.langgraph_contracts import (
     PendingWrite,
     StoreItemDeleted,
     StoreItemPut,
+)
+from turnlog.events.memory_contracts import (
+    CompactionUndone,
+    EntitiesFound,
+    Entity,
+    EntityRelation,
+    Interval,
+    JobRan,
+    MemoriesAccessed,
+    MemoriesCompacted,
+    MemoriesEmbedded,
+    MemoriesExtracted,
+    MemoriesReviewed,
+    MemoriesRevised,
+    MemoryConfirmed,
+    MemoryConflictAnswered,
+    MemoryConflictRaised,
+    MemoryForgotten,
+    MemoryRated,
+    MemoryRecorded,
 )
 from turnlog.events.session_contracts import (
     SegmentCheckpointed,
@@ -155,3 +177,98 @@ FORKS: st.SearchStrategy[Make] = st.builds(
     st.none() | st.just(ForkedSummary(summary="Ann plans.", message_count=3, covered_seq=3, model="m")),
 )
 SHORT_TERM: st.SearchStrategy[Make] = st.one_of(SESSIONS, LANGGRAPH, FORKS)
+
+MEMORY_IDS = st.integers(1, 4).map(lambda n: UUID(int=n))
+MANY_IDS = st.lists(MEMORY_IDS, max_size=3, unique=True).map(tuple)
+SHARES = st.sampled_from([0.0, 0.25, 1.0])
+TIMES = st.integers(0, 9).map(lambda n: MAY_8 + timedelta(hours=n))
+SOURCES = st.builds(
+    lambda n, at: SAID.model_copy(update={"event_id": UUID(int=n), "seq": n, "said_at": at}), st.integers(1, 3), TIMES
+)
+MEMORIES_SAID = st.builds(
+    lambda id_, content, key, sources, at: GPA.model_copy(
+        update={"id": id_, "content": content, "dedupe_key": key, "sources": sources, "expires_at": at}
+    ),
+    MEMORY_IDS,
+    st.sampled_from(["I run", "我跑步", "GPA is 3.80"]),
+    st.none() | st.just("gpa"),
+    st.lists(SOURCES, max_size=2).map(tuple),
+    st.none() | TIMES,
+)
+INTERVALS = st.lists(
+    st.builds(
+        Interval,
+        memory_id=MEMORY_IDS,
+        valid_to=st.none() | TIMES,
+        replaced_by=st.none() | MEMORY_IDS,
+        reason=st.sampled_from(["superseded", "merged"]),
+    ),
+    max_size=2,
+).map(tuple)
+MEMORIES: st.SearchStrategy[Make] = st.one_of(
+    st.builds(MemoryRecorded, memory=MEMORIES_SAID, intervals=INTERVALS),
+    st.builds(
+        MemoryConflictRaised,
+        conflict_id=MEMORY_IDS,
+        memory=MEMORIES_SAID,
+        against=MANY_IDS,
+        question=st.sampled_from(["Which one?", "哪个？"]),
+    ),
+    st.builds(
+        MemoryConfirmed,
+        memory_id=MEMORY_IDS,
+        source=SOURCES,
+        importance=SHARES,
+        confidence=SHARES,
+        intervals=INTERVALS,
+    ),
+    st.builds(MemoriesRevised, intervals=INTERVALS),
+    st.builds(MemoryRated, memory_id=MEMORY_IDS, importance=SHARES),
+    st.builds(MemoryForgotten, memory_id=MEMORY_IDS),
+    st.builds(
+        MemoryConflictAnswered,
+        conflict_id=MEMORY_IDS,
+        answer=st.sampled_from(["new", "old", "both"]),
+        intervals=INTERVALS,
+    ),
+    st.builds(MemoriesAccessed, memory_ids=MANY_IDS),
+    st.builds(MemoriesEmbedded, model=st.just("m"), dimensions=st.just(3), memory_ids=MANY_IDS),
+    st.builds(MemoriesReviewed, due_at=TIMES, archived=MANY_IDS, deleted=MANY_IDS, expired=MANY_IDS),
+    st.builds(
+        MemoriesCompacted,
+        method=st.sampled_from(["dedupe", "merge"]),
+        members=MANY_IDS,
+        memory=st.none() | MEMORIES_SAID,
+        intervals=INTERVALS,
+    ),
+    st.builds(CompactionUndone, compaction_id=MEMORY_IDS, made=st.none() | MEMORY_IDS, intervals=INTERVALS),
+    st.builds(
+        MemoriesExtracted,
+        conversation=st.sampled_from(["c", "d"]),
+        stage=st.sampled_from(["rules", "llm"]),
+        from_seq=SEQS,
+        through_seq=SEQS,
+        extractor=st.sampled_from(["1", "2"]),
+        found=SEQS,
+    ),
+    st.builds(
+        lambda name, description, attribute, target, source: EntitiesFound(
+            entities=(
+                Entity(
+                    type="SCHOOL",
+                    name=name,
+                    description=description,
+                    attributes={attribute: target},
+                    relations=(EntityRelation(type="likes", target=target),),
+                    sources=(source,),
+                ),
+            )
+        ),
+        st.sampled_from(["Yale", "yale", "耶鲁"]),
+        st.none() | st.sampled_from(["old", "new"]),
+        st.sampled_from(["a", "b"]),
+        st.sampled_from(["x", "y"]),
+        SOURCES,
+    ),
+    st.builds(JobRan, job=st.just("decay"), due_at=TIMES, duration_ms=SHARES, errors=SEQS),
+).map(made)

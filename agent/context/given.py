@@ -31,8 +31,10 @@ class ContextInput:
     (0: none), so that tier 1 stands for them even when the rest fits. window: tokens, 0 infers it.
     as_of_seq: leave out later turns. topics: most important first. tools: OpenAI tool schemas.
     recalled_chunks, memories: ids of what else the prompt was given, for the receipt. reserved: tokens of messages
-    that the caller adds. relevant: sequences of turns worth keeping, best first: when not everything fits, they
-    come first in tier 2 (C8). budget: tokens, as a receipt says; None computes them.
+    that the caller adds. notes: messages that are no part of the conversation; they go right before the latest user
+    message, so that what is before them stays the same from turn to turn (C4). relevant: sequences of turns worth
+    keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a receipt says;
+    None computes them.
     """
 
     messages: Sequence[Message]
@@ -48,5 +50,6 @@ class ContextInput:
     recalled_chunks: tuple[str, ...] = ()
     memories: tuple[str, ...] = ()
     reserved: int = 0
+    notes: Sequence[Wire] = ()
     relevant: Sequence[int] = ()
     budget: int | None = None

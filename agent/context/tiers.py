@@ -1,5 +1,6 @@
 """The tiered context (C1, C2; A 4): messages and memory in, the request's messages and a receipt out."""
 
+from collections.abc import Sequence
 from operator import attrgetter
 
 from turnlog.agent.context.given import ContextInput
@@ -41,7 +42,8 @@ def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> B
         return Budget(given.window or window_for(given.model), 0, 0, 0, 0, given.budget)
     frame = counter.wire({"role": "system", "content": ""}) if system else 0
     prompt = frame + counter.cached_text(given.system_prompt) + REPLY_PRIMING
-    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + given.reserved)
+    added = given.reserved + sum(counter.wire(note) for note in given.notes)
+    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + added)
 
 
 def _visible(given: ContextInput) -> list[Message]:
@@ -51,10 +53,16 @@ def _visible(given: ContextInput) -> list[Message]:
     return [message for message in ordered if message.seq <= given.as_of_seq]
 
 
+def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
+    """Right before the latest user message, which no tool call is parted from its result by; at the end without one."""
+    asked = max((place for place, wire in enumerate(messages) if wire["role"] == "user"), default=len(messages))
+    return [*messages[:asked], *notes, *messages[asked:]]
+
+
 def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, turns: Turns, as_of_seq: int) -> Context:
     given = build.given
     tiers = tuple(tier for tier, _ in layout.tiers)
-    messages = [*system, *(wire for _, wires in layout.tiers for wire in wires)]
+    messages = _with_notes([*system, *(wire for _, wires in layout.tiers for wire in wires)], given.notes)
     summary_seq = given.summary.seq if given.summary else None
     topics = layout.head.topics if layout.head else ()
     receipt = ContextReceipt(

@@ -19,12 +19,16 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """chat answers, tasks summarise and tag, embedder makes vectors. Close when done."""
+    """chat answers, tasks summarise and tag, embedder makes vectors. Close when done.
+
+    extraction: reads turns for memories; None without a language model.
+    """
 
     chat: ChatModel
     tasks: TextTasks
     embedder: Embedder
     clients: "tuple[OpenAIChat, ...]" = ()
+    extraction: ChatModel | None = None
 
     async def close(self) -> None:
         await self.embedder.close()
@@ -38,8 +42,8 @@ def make_models(settings: Settings) -> Models:
     if settings.offline:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
     # A client each: summaries that fail must not open the breaker that answers go through.
-    chat, background = _chat(settings, count), _chat(settings, count)
-    return Models(chat, LLMTextTasks(background), embedder, (chat, background))
+    chat, background, extraction = (_chat(settings, count) for _ in range(3))
+    return Models(chat, LLMTextTasks(background), embedder, (chat, background, extraction), extraction)
 
 
 def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":

@@ -34,7 +34,7 @@ def language_rule(language: str | None) -> str:
     return f"Write in {language}." if language else "Write in the language of the conversation."
 
 
-def data(**parts: str | Sequence[str]) -> str:
+def data(**parts: str | Sequence[object]) -> str:
     """The user message: the parts as JSON, so that no text can close the data block by itself."""
     text = json.dumps(parts, ensure_ascii=False).replace("<", "\\u003c")
     return f"<data>\n{text}\n</data>"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from turnlog.events.contracts import ToolCall, UsageMetered
 
 Vectors = NDArray[np.float32]
-Purpose = Literal["answer", "summary", "topics", "embedding", "compression"]
+Purpose = Literal["answer", "summary", "topics", "embedding", "compression", "extraction", "compaction"]
 CountTokens = Callable[[str], int]
 
 

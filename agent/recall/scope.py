@@ -1,13 +1,18 @@
 """The chunks of one scope in the arrays that ranking works on. Built once, asked many times."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.agent.recall.questions import asks, tells_detail
+from turnlog.agent.recall.space import Space
+from turnlog.events.remembered import caches_words
 from turnlog.projectors.chunking import day
 from turnlog.projectors.terms import terms as to_terms
 
@@ -15,21 +20,59 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 REACH = 3  # how many turns away context comes from
+PAUSE = timedelta(hours=1)  # after it a new session begins
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What ranking must know of the whole scope, exactly or from a fair sample.
+
+    size: chunks. length: their mean number of terms. frequency: term → chunks that say it, 1 for terms not in it.
+    """
+
+    size: int
+    length: float
+    frequency: Mapping[str, int]
+    space: Space | None
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Floats,
+        postings: Mapping[str, tuple[Ints, Floats]],
+        dates: Mapping[str, Ints],
+        unit: Floats | None,
+        embedded: NDArray[np.bool_],
+    ) -> "Whole":
+        frequency = {term: len(numbers) for term, (numbers, _) in postings.items()}
+        for term, numbers in dates.items():
+            frequency[term] = len(np.union1d(numbers, postings[term][0])) if term in postings else len(numbers)
+        space = None if unit is None else Space.of(unit[embedded])
+        return cls(len(lengths), float(lengths.mean()) if len(lengths) else 1.0, frequency, space)
+
+    def of_size(self, size: int) -> "Whole":
+        """The same for a scope of `size` chunks that this one is a fair sample of."""
+        grown = size / max(self.size, 1)
+        return Whole(size, self.length, {term: round(n * grown) for term, n in self.frequency.items()}, self.space)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
-    postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
+    asks, details, opens: 1 for chunks that ask, that tell a number or a name, that come after a pause. session:
+    its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
     speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads.
-    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. size: chunks in all the scope.
+    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. whole: of the scope this is part of.
     """
 
     count: int
-    size: int
+    whole: Whole
     lengths: Floats
     asks: Floats
+    details: Floats
+    opens: Floats
+    session: Ints
     postings: Mapping[str, tuple[Ints, Floats]]
     dates: Mapping[str, Ints]
     speakers: Mapping[str, Ints]
@@ -48,27 +91,39 @@ class ScopeIndex:
         threads: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
         vectors: NDArray[np.floating] | None = None,
-        size: int | None = None,
+        whole: Whole | None = None,
+        words: Collection[str] | None = None,
     ) -> "ScopeIndex":
         """From parallel columns, sorted by (thread, seq, piece).
 
         terms: of the text, repeats kept (`Chunk.terms`). threads: None for one thread. positions: the row
-        number of each chunk in its thread; needed only when chunks in between were not loaded. vectors:
-        (n, dimensions), NaN where there is none. size: chunks in the scope when these are a selection of it.
+        number of each chunk in its thread, the first one's 1; needed only when chunks in between were not loaded.
+        vectors: (n, dimensions), NaN where there is none. whole: of the scope, when these are a selection of it.
+        words: the only terms that will be asked for; all when None.
         """
         count = len(texts)
-        days = _group(day(time) for time in times)
+        names = {date: day(time) for date, time in {time.astimezone(UTC).date(): time for time in times}.items()}
+        days = _group(names[time.astimezone(UTC).date()] for time in times)
         unit, embedded = _unit_rows(vectors, count)
         term_lists = [list(chunk) for chunk in terms]
+        lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
+        thread_of, place = _places(count, threads, positions)
+        opens, session = _sessions(times, thread_of, place)
+        if words is not None:
+            term_lists = [[term for term in chunk if term in words] for chunk in term_lists]
+        postings, dates = _postings(term_lists), _by_term(days, words)
         return cls(
             count=count,
-            size=max(size or 0, count),
-            lengths=np.array([len(chunk) for chunk in term_lists], dtype=np.float32),
-            asks=np.array(["?" in text or "？" in text for text in texts], dtype=np.float32),
-            postings=_postings(term_lists),
-            dates=_by_term(days),
-            speakers=_by_term(_group(speakers)),
-            distance=_distances(count, threads, positions),
+            whole=whole or Whole.of(lengths, postings, dates, unit, embedded),
+            lengths=lengths,
+            asks=np.array([asks(text) for text in texts], dtype=np.float32),
+            details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
+            opens=opens,
+            session=session,
+            postings=postings,
+            dates=dates,
+            speakers=_by_term(_group(speakers), words),
+            distance=_distances(thread_of, place),
             vectors=unit,
             embedded=embedded,
         )
@@ -78,6 +133,8 @@ def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floa
     where: defaultdict[str, list[int]] = defaultdict(list)
     often: defaultdict[str, list[int]] = defaultdict(list)
     for number, chunk in enumerate(term_lists):
+        if not chunk:
+            continue
         for term, times in Counter(chunk).items():
             where[term].append(number)
             often[term].append(times)
@@ -94,23 +151,58 @@ def _group(labels: Iterable[str]) -> dict[str, list[int]]:
     return groups
 
 
-def _by_term(groups: Mapping[str, Sequence[int]]) -> dict[str, Ints]:
-    """Label → chunks becomes term of the label → chunks; labels are few, so each is split once."""
+def _holding(words: Collection[str] | None) -> re.Pattern[str]:
+    """Finds something in the labels that may hold one of the words as a term. Spares stemming the others, which
+    changes but a word's end, and folding accents."""
+    if words is None:
+        return re.compile("")
+    return re.compile("|".join(["[^\x00-\x7f]", *(re.escape(w[:-1] if len(w) > 2 else w) for w in words)]), re.I)
+
+
+@lru_cache(maxsize=50_000)
+def _label_terms(label: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(to_terms(label)))
+
+
+caches_words(_label_terms.cache_clear)
+
+
+def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None = None) -> dict[str, Ints]:
+    """Label → chunks becomes term of the label → chunks; labels are few and come again, so each is split once."""
     found: defaultdict[str, list[int]] = defaultdict(list)
+    holding = _holding(words)
     for label, numbers in groups.items():
-        for term in dict.fromkeys(to_terms(label)):
+        for term in _label_terms(label) if holding.search(label) else ():
             found[term].extend(numbers)
     return {term: np.array(sorted(numbers), dtype=np.int32) for term, numbers in found.items()}
 
 
-def _distances(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, ...]:
-    place = np.arange(count) if positions is None else np.asarray(positions)
+def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, Ints]:
+    """The number of each chunk's thread, and its own number in it."""
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads or ()))}
-    thread_of = np.array([numbers[t] for t in threads]) if threads else np.zeros(count, dtype=np.int64)
+    thread_of = np.array([numbers[t] for t in threads] if threads else [0] * count, dtype=np.int32)
+    if positions is not None:
+        return thread_of, np.asarray(positions, dtype=np.int32)
+    rows = np.arange(count, dtype=np.int32)
+    starts = np.searchsorted(thread_of, thread_of)
+    return thread_of, (rows - starts + 1).astype(np.int32)
+
+
+def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
     return tuple(
         ((place[d:] - place[:-d]) * (thread_of[d:] == thread_of[:-d])).astype(np.int32)
-        for d in range(1, min(REACH, count - 1) + 1)
+        for d in range(1, min(REACH, len(place) - 1) + 1)
     )
+
+
+def _sessions(times: Sequence[datetime], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
+    """1 for turns that come after a pause and go on, and the session's number. Where neighbours were not loaded
+    nobody knows."""
+    seconds = np.array([time.timestamp() for time in times])
+    follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
+    paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()
+    opens = follows & paused & np.append(follows & ~paused, False)[1:]
+    return opens.astype(np.float32), np.cumsum(paused | ~follows).astype(np.int32)
 
 
 def _unit_rows(vectors: NDArray[np.floating] | None, count: int) -> tuple[Floats | None, NDArray[np.bool_]]:

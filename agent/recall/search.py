@@ -1,32 +1,35 @@
-"""Recall over the database: scope → chunks → ranked turns, with a small cache of scopes that did not change."""
+"""Recall over the database: scope → chunks → ranked turns. Small scopes are kept whole while they do not change."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.recall.large import Sampled, likely_part, sampled
 from turnlog.agent.recall.ranking import Query, Scored, VectorMismatch, rank
 from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.events.remembered import holds_words
+from turnlog.projectors.chunk_candidates import Key, found_at
 from turnlog.projectors.chunk_lookup import (
     WHOLE_SCOPE_UP_TO,
     Columns,
     Found,
     Scope,
     Stamp,
-    likely_part,
     scope_stamp,
     whole_scope,
     with_parents,
 )
-from turnlog.projectors.terms import terms
 from turnlog.projectors.writer import Connection
 
 CACHED_SCOPES = 16
+Kept = TypeVar("Kept")
 
 
 class QueryEmbedder(Protocol):
@@ -67,9 +70,12 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    stamp: Stamp
-    columns: Columns
+    """firsts: sequences of the first turns that say the chunks. columns: of a whole scope; keys: of a large one."""
+
     index: ScopeIndex
+    firsts: NDArray[np.int64]
+    columns: Columns | None = None
+    keys: tuple[Key, ...] = ()
 
 
 class Recall:
@@ -77,92 +83,126 @@ class Recall:
 
     def __init__(self, embedder: QueryEmbedder | None) -> None:
         self._embedder = embedder
-        self._cache: OrderedDict[Scope, _Loaded] = OrderedDict()
+        self._whole: OrderedDict[Scope, tuple[Stamp, _Loaded]] = OrderedDict()
+        self._samples: OrderedDict[Scope, Sampled] = OrderedDict()
         self.degraded: str | None = None
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        self._whole.clear()
+        self._samples.clear()
 
     async def search(
         self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None
     ) -> list[Recalled]:
         """The k most relevant turns, best first. before_seq: later turns are left out, as still in the window."""
-        loaded, vector = await self._load(conn, await with_parents(conn, scope), query)
-        columns = loaded.columns
-        if not columns.chunks:
+        scope = await with_parents(conn, scope)
+        state = await self._state(conn, scope)
+        vector = await self._vector(query, state)
+        if not state.chunks:
             return []
-        allowed = None
-        if before_seq is not None:
-            allowed = np.array([chunk.seqs[0] < before_seq for chunk in columns.chunks])
         try:
-            return _best(Query(query, vector), loaded, k, allowed)
+            loaded = await self._load(conn, scope, query, vector, state, k)
+            return await _best(conn, scope, Query(query, vector), loaded, k, before_seq)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            return _best(Query(query, None), loaded, k, allowed)
+            loaded = await self._load(conn, scope, query, None, state, k)
+            return await _best(conn, scope, Query(query, None), loaded, k, before_seq)
 
-    async def _load(self, conn: Connection, scope: Scope, query: str) -> tuple[_Loaded, NDArray[np.float32] | None]:
-        model = self._embedder.model if self._embedder else None
-        stamp = await scope_stamp(conn, scope, model)
-        vector = await self._vector(query, stamp)
-        if stamp.chunks > WHOLE_SCOPE_UP_TO:
-            columns = await likely_part(conn, scope, terms(query), vector, model)
-            return _Loaded(stamp, columns, _index(columns)), vector
-        loaded = self._cache.get(scope)
-        if loaded is None or loaded.stamp != stamp:
-            columns = await whole_scope(conn, scope, model)
-            loaded = _Loaded(stamp, columns, _index(columns))
-        self._remember(scope, loaded)
-        return loaded, vector
+    @property
+    def _model(self) -> str | None:
+        return self._embedder.model if self._embedder else None
 
-    def _remember(self, scope: Scope, loaded: _Loaded) -> None:
-        self._cache[scope] = loaded
-        self._cache.move_to_end(scope)
-        if len(self._cache) > CACHED_SCOPES:
-            self._cache.popitem(last=False)
+    async def _state(self, conn: Connection, scope: Scope) -> Sampled | Stamp:
+        """What a large scope is like, or the stamp of a small one. One that was large is not counted again."""
+        if scope not in self._samples:
+            stamp = await scope_stamp(conn, scope, self._model)
+            if not stamp.large:
+                return stamp
+        about = await sampled(conn, scope, self._model, self._samples.get(scope))
+        if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
+            _remember(self._samples, scope, about)
+            return about
+        self._samples.pop(scope, None)  # somebody else may have done so meanwhile
+        return await scope_stamp(conn, scope, self._model)
 
-    async def _vector(self, query: str, stamp: Stamp) -> NDArray[np.float32] | None:
+    async def _load(
+        self,
+        conn: Connection,
+        scope: Scope,
+        query: str,
+        vector: NDArray[np.float32] | None,
+        state: Sampled | Stamp,
+        k: int,
+    ) -> _Loaded:
+        if isinstance(state, Sampled):
+            keys, index = await likely_part(conn, scope, query, vector, self._model, state, k)
+            return _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
+        kept = self._whole.get(scope)
+        loaded = kept[1] if kept and kept[0] == state else _indexed(await whole_scope(conn, scope, self._model))
+        _remember(self._whole, scope, (state, loaded))
+        return loaded
+
+    async def _vector(self, query: str, state: Sampled | Stamp) -> NDArray[np.float32] | None:
         self.degraded = None
-        if self._embedder is None or not stamp.chunks:
+        if self._embedder is None or not state.chunks:
             return None
-        if not stamp.embedded:
+        if not state.embedded:
             self.degraded = f"keyword search only: nothing here has a vector of {self._embedder.model} yet"
             return None
         try:
-            vector = await self._embedder.embed_query(query)
+            return await self._embedder.embed_query(query)
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
             return None
-        return vector
 
 
-def _index(columns: Columns) -> ScopeIndex:
+def _remember(cache: "OrderedDict[Scope, Kept]", scope: Scope, what: Kept) -> None:
+    cache[scope] = what
+    cache.move_to_end(scope)
+    if len(cache) > CACHED_SCOPES:
+        cache.popitem(last=False)
+
+
+def _indexed(columns: Columns) -> _Loaded:
     chunks = columns.chunks
-    return ScopeIndex.build(
+    index = ScopeIndex.build(
         texts=[c.text for c in chunks],
         terms=[c.terms for c in chunks],
         speakers=[c.speaker for c in chunks],
         times=[c.created_at for c in chunks],
         threads=[c.thread for c in chunks],
-        positions=columns.positions,
         vectors=columns.vectors,
-        size=columns.size,
     )
+    return _Loaded(index, np.array([c.seqs[0] for c in chunks], dtype=np.int64), columns)
 
 
-def _best(query: Query, loaded: _Loaded, k: int, allowed: NDArray[np.bool_] | None) -> list[Recalled]:
+async def _best(
+    conn: Connection, scope: Scope, query: Query, loaded: _Loaded, k: int, before_seq: int | None
+) -> list[Recalled]:
     """The k best turns. A turn's pieces count once, so it may take more chunks, at last all of them."""
-    chunks = loaded.columns.chunks
-    wanted = 4 * k
+    allowed = None if before_seq is None else loaded.firsts < before_seq
+    wanted = 2 * k
     while True:
-        found = _turns(rank(query, loaded.index, wanted, allowed=allowed), chunks, k)
-        if len(found) == k or wanted >= len(chunks):
+        ranked = rank(query, loaded.index, wanted, allowed=allowed)
+        found = _turns(ranked, await _chunks(conn, scope, loaded, ranked), k)
+        if len(found) == k or wanted >= loaded.index.count:
             return found
-        wanted = len(chunks)
+        wanted = loaded.index.count
 
 
-def _turns(ranked: list[Scored], chunks: list[Found], k: int) -> list[Recalled]:
+async def _chunks(conn: Connection, scope: Scope, loaded: _Loaded, ranked: Sequence[Scored]) -> list[Found]:
+    """Of a large scope only what was found is read whole."""
+    if loaded.columns is not None:
+        return [loaded.columns.chunks[scored.chunk] for scored in ranked]
+    return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
+
+
+def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int) -> list[Recalled]:
     """One entry a turn: pieces of one turn count once, and a chunk said in several turns names each."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
-    for scored in ranked:
-        chunk = chunks[scored.chunk]
+    for scored, chunk in zip(ranked, chunks, strict=True):
         for seq, event_id, source_id in zip(chunk.seqs, chunk.event_ids, chunk.source_ids, strict=True):
             if len(found) == k:
                 return found

@@ -14,6 +14,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from turnlog.agent.sessions.tail import Copy
+from turnlog.events.remembered import holds_words
 from turnlog.events.subjects import watch_subject
 from turnlog.projectors.projection import REMOVALS
 
@@ -57,6 +58,11 @@ class Hold:
         self._nc, self._tenant, self._keep = nc, tenant, keep
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._own: OrderedDict[str, None] = OrderedDict()
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        for held in self._held.values():
+            held.copy = None
 
     def find(self, thread: str) -> Held | None:
         held = self._held.get(thread)

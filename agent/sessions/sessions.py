@@ -240,7 +240,7 @@ class Sessions:
         now = datetime.now(UTC)
         chosen = [uuid7() for _ in data] if ids is None else ids
         return [
-            Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one)
+            self._log.screen(Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one))
             for at, one in enumerate(data)
         ]
 

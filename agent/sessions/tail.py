@@ -148,7 +148,7 @@ def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
 async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
     """The events after a sequence that concern sessions, in order. A server that is behind is not asked again."""
     try:
-        found = await _direct(log.nc, thread_filter(tenant, thread), after, through)
+        found = await _direct(log, thread_filter(tenant, thread), after, through)
     except (NatsError, OSError, TimeoutError, GapInLog):
         async with _soon(f"cannot read thread {thread!r}"):
             found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
@@ -167,16 +167,16 @@ def _decoded(stored: Stored, thread: str) -> Recorded | None:
     return one.recorded
 
 
-async def _direct(nc: Client, subject: str, after: int, through: int) -> list[Stored]:
+async def _direct(log: Log, subject: str, after: int, through: int) -> list[Stored]:
     """Raises GapInLog when the server that answers does not have everything up to `through`."""
     found: list[Stored] = []
     while after < through:
-        part = await _direct_part(nc, subject, after)
+        part = await _direct_part(log.nc, subject, after)
         if not part:
             raise GapInLog(f"{through} was due on {subject}, and nothing came after {after}")
         found += part
         after = part[-1].seq
-    return [stored for stored in found if stored.seq <= through]
+    return [replace(stored, keyring=log.keyring) for stored in found if stored.seq <= through]
 
 
 async def _direct_part(nc: Client, subject: str, after: int) -> list[Stored]:

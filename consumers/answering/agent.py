@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import UTC, datetime
+from uuid import UUID
 
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.models.errors import ModelError, ModelUnavailable
@@ -13,10 +14,12 @@ from turnlog.agent.recall.search import Recall
 from turnlog.agent.threads import receipt_settings, thread_context
 from turnlog.agent.transcripts import Transcripts
 from turnlog.consumers.answering.loop import Answer, Round, answer
+from turnlog.consumers.answering.memories import AnswerMemories
 from turnlog.consumers.answering.once import alone, failure_part, outcome
 from turnlog.consumers.answering.progress import Progress, progress_of
 from turnlog.consumers.answering.request import answer_id
-from turnlog.consumers.answering.tool import SCHEMA, ToolResult, run_tool
+from turnlog.consumers.answering.tool import SCHEMA, MemoriesOf, ToolResult, run_tool
+from turnlog.consumers.archiving import restored_if_archived
 from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
@@ -43,6 +46,7 @@ class AgentConsumer:
         self._runtime, self._models = runtime, models
         self._recall = Recall(models.embedder)
         self._transcripts = Transcripts()
+        self._memories = AnswerMemories(runtime, models.embedder)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -70,15 +74,17 @@ class AgentConsumer:
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
         await progress.tell("start")
+        await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
         data = request.data
         assert isinstance(data, AnswerRequested)
         context = await self._context(conn, request, data, seq)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
+        memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
 
         async def run(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
-            return await run_tool(call, conn, self._recall, scope, top_k, first_shown)
+            return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
         if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
@@ -87,6 +93,7 @@ class AgentConsumer:
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
             await self._append(self._events(request, data, context, made))
         await progress.tell("end")
+        await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
 
     async def _append(self, events: list[Event]) -> None:
         """An answer is paid for: it waits for a log that takes no events now, it is not made again."""
@@ -99,19 +106,25 @@ class AgentConsumer:
                 await asyncio.sleep(RETRY_S)
 
     async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
-        return await thread_context(
-            conn,
-            self._runtime.settings,
-            request.tenant,
-            request.thread,
-            transcripts=self._transcripts,
-            model=data.model or self._models.chat.model,
-            system_prompt=data.system_prompt,
-            tools=[SCHEMA],
-            log=self._runtime.log,
-            as_of_seq=seq,
-            relevant=await self._relevant(conn, request, data),
-        )
+        model = data.model or self._models.chat.model
+        block = self._memories.block_of(request, model)
+        try:
+            return await thread_context(
+                conn,
+                self._runtime.settings,
+                request.tenant,
+                request.thread,
+                transcripts=self._transcripts,
+                model=model,
+                system_prompt=data.system_prompt,
+                tools=[SCHEMA],
+                log=self._runtime.log,
+                as_of_seq=seq,
+                relevant=await self._relevant(conn, request, data),
+                memories=block,
+            )
+        finally:
+            block.cancel()  # of no use when the thread could not be read
 
     async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> list[int]:
         """Older turns that the question is about, best first (C8); none unless MEMORY_HYBRID_EPISODES asks for them."""

@@ -4,6 +4,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
 from turnlog.consumers.answering.progress import Progress
@@ -33,6 +34,10 @@ class Answer:
     @property
     def chunks(self) -> tuple[str, ...]:
         return tuple(c for r in self.rounds for _, result in r.results for c in result.chunks)
+
+    @property
+    def memories(self) -> tuple[UUID, ...]:
+        return tuple(m for r in self.rounds for _, result in r.results for m in result.memories)
 
 
 async def answer(

@@ -2,11 +2,15 @@
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from turnlog.agent.recall.search import Recall
+from turnlog.consumers.answering.memories import AnswerMemories
 from turnlog.events.contracts import ToolCall
 from turnlog.projectors.chunk_lookup import Scope
+from turnlog.projectors.memory_lookup import StoredMemory
 from turnlog.projectors.writer import Connection
 
 SCHEMA: dict[str, Any] = {
@@ -14,8 +18,8 @@ SCHEMA: dict[str, Any] = {
     "function": {
         "name": "recall_memory",
         "description": (
-            "Search earlier parts of this conversation that are no longer in view, by meaning and by words. "
-            "Returns what was said, by whom and when."
+            "Search earlier parts of this conversation that are no longer in view, and what this user said in other "
+            "conversations, by meaning and by words. Returns what was said, by whom and when."
         ),
         "parameters": {
             "type": "object",
@@ -34,14 +38,35 @@ MAX_TEXT = 600
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """text: what the model gets; chunks: for the receipt."""
+    """text: what the model gets; chunks: for the receipt; memories: that it names, for they count as read."""
 
     text: str
     chunks: tuple[str, ...] = ()
+    memories: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesOf:
+    """The memories of whoever asks at `now`."""
+
+    recall: AnswerMemories
+    tenant: str
+    user: str | None
+    now: datetime
+
+    async def found(self, query: str, k: int) -> list[StoredMemory]:
+        found = await self.recall.found(self.tenant, self.user, query, k, self.now)
+        return [one.memory for one in found.memories]
 
 
 async def run_tool(
-    call: ToolCall, conn: Connection, recall: Recall, scope: Scope, top_k: int, before_seq: int
+    call: ToolCall,
+    conn: Connection,
+    recall: Recall,
+    scope: Scope,
+    top_k: int,
+    before_seq: int,
+    memories: MemoriesOf | None = None,
 ) -> ToolResult:
     """A model's mistakes are answered as a result it can read, never raised."""
     if call.name != "recall_memory":
@@ -57,4 +82,10 @@ async def run_tool(
         {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
         for one in found
     ]
-    return ToolResult(json.dumps({"items": items}, ensure_ascii=False), tuple(one.chunk_id for one in found))
+    known = await memories.found(query, k) if memories else []
+    said: dict[str, Any] = {"items": items}
+    if known:
+        said["memories"] = [{"since": f"{one.valid_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
+    return ToolResult(
+        json.dumps(said, ensure_ascii=False), tuple(one.chunk_id for one in found), tuple(one.id for one in known)
+    )

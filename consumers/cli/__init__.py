@@ -2,7 +2,24 @@
 
 import typer
 
-from turnlog.consumers.cli import chatting, history, operating, reading, running, sessions, transfer
+from turnlog.consumers.cli import (
+    archiving,
+    chatting,
+    compactions,
+    entities,
+    erasing,
+    extracting,
+    history,
+    jobs,
+    keys,
+    memories,
+    operating,
+    reading,
+    rederiving,
+    running,
+    sessions,
+    transfer,
+)
 
 app = typer.Typer(
     name="turnlog",
@@ -11,7 +28,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (running, chatting, transfer, reading, history, operating, sessions):
+for module in (
+    running,
+    chatting,
+    transfer,
+    reading,
+    history,
+    operating,
+    sessions,
+    memories,
+    extracting,
+    entities,
+    erasing,
+    keys,
+    jobs,
+    rederiving,
+    compactions,
+    archiving,
+):
     module.register(app)
 
 

@@ -25,6 +25,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from turnlog.agent.privacy.log_lines import sanitise_log_lines
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.events.errors import TurnlogError
 
@@ -42,6 +43,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
         logging.basicConfig(
             level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
         )
+        sanitise_log_lines()
         code = asyncio.run(_ended_by_sigterm(work(settings))) or 0
     except TurnlogError as error:
         fail(error.code, str(error), as_json)

@@ -53,12 +53,14 @@ def fork(
 
     async def work(settings: Settings) -> int:
         from turnlog.agent import forking
+        from turnlog.consumers.archiving import restored_if_archived
         from turnlog.consumers.runtime import opened, projecting
 
         target = new_id or f"{thread}-fork-{uuid.uuid4().hex[:8]}"
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages",))
+            await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
+                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
                 made = await forking.fork(
                     conn, runtime.log, tenant or settings.tenant, thread, at, target, label or None
                 )

@@ -27,12 +27,15 @@ def threads(
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened, projecting
+        from turnlog.projectors.archive_lookup import archived_threads
         from turnlog.projectors.thread_activity import list_threads
 
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("thread_activity",))
+            await runtime.settle(names=("thread_activity", "archives"))
             async with runtime.pool.connection() as conn:
-                rows = await list_threads(conn, tenant or settings.tenant, user, limit)
+                archived = set(await archived_threads(conn, tenant or settings.tenant))
+                found = await list_threads(conn, tenant or settings.tenant, user, limit)
+        rows = [{**row, "archived": row["thread_id"] in archived} for row in found]
         if json:
             emit(rows)
         elif not rows:
@@ -40,7 +43,8 @@ def threads(
         for row in () if json else rows:
             out.print(
                 f"{row['last_active_at']:%Y-%m-%d %H:%M}  {row['message_count']:>7,}  {row['thread_id']}"
-                + (f"  ({row['label']})" if row["label"] and row["label"] != row["thread_id"] else ""),
+                + (f"  ({row['label']})" if row["label"] and row["label"] != row["thread_id"] else "")
+                + ("  archived" if row["archived"] else ""),
                 markup=False,
             )
         return 0
@@ -57,13 +61,15 @@ def messages(
     """A thread's transcript, oldest first."""
 
     async def work(settings: Settings) -> int:
+        from turnlog.consumers.archiving import restored_if_archived
         from turnlog.consumers.rendering import message_line
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.projectors.messages import thread_messages
 
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages",))
+            await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
+                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
                 rows = await thread_messages(conn, tenant or settings.tenant, thread)
         if not rows:
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
@@ -92,13 +98,15 @@ def context(
         from turnlog.agent.receipts import rebuilt
         from turnlog.agent.threads import thread_context
         from turnlog.consumers import rendering
+        from turnlog.consumers.archiving import restored_if_archived
         from turnlog.consumers.recalling import hybrid_turns
         from turnlog.consumers.runtime import opened, projecting
 
         place = (tenant or settings.tenant, thread)
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages", "checkpoints", "summaries", "topics", "vectors"))
+            await runtime.settle(names=("messages", "checkpoints", "summaries", "topics", "vectors", "archives"))
             async with runtime.pool.connection() as conn:
+                await restored_if_archived(runtime, conn, *place)
                 relevant = await hybrid_turns(conn, settings, place, query, as_of) if hybrid else []
                 if as_of is None:
                     found = await thread_context(conn, settings, *place, query=query, window=window, relevant=relevant)
@@ -118,24 +126,32 @@ def context(
 def recall(
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user.")] = None,
-    k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many turns; MEMORY_RECALL_TOP_K.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
     explain: Annotated[bool, typer.Option(help="Show the parts of each score.")] = False,
     batch: Annotated[
         Path | None, typer.Option(help='JSON lines {"query","thread","k"}; answers as JSON lines.')
     ] = None,
     keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
+    as_of: Annotated[
+        str | None, typer.Option(help="Only memories, those that held then: a time, a date or 'last March'.")
+    ] = None,
+    past: Annotated[bool, typer.Option("--history", help="Memories that ended too.")] = False,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of all that is shown, at most.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Find what was said, by meaning and by words."""
+    """Find what was said, and with a user what is remembered of them, by meaning, words, names and dates."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.consumers.recalling import RecallCommand, recall_batch, recall_once
+        from turnlog.consumers.recalling import RecallCommand, recall_batch
+        from turnlog.consumers.recalling_memories import MemoryChoice
+        from turnlog.consumers.recalling_once import recall_once
 
         command = RecallCommand(tenant or settings.tenant, thread, user, k or settings.recall_top_k, keyword_only)
         if batch is not None:
             return await recall_batch(settings, command, batch)
-        return await recall_once(settings, command, query, explain, json)
+        choice = MemoryChoice(as_of, past, max_tokens)
+        return await recall_once(settings, command, query, choice, explain, json)
 
     run(work, json)

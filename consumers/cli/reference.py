@@ -28,10 +28,13 @@ def text() -> str:
 
 def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     group = getattr(command, "commands", {})
-    if group:
-        for name in group:
-            yield from _command(group[name], (*path, name))
-        return
+    if not group or command.invoke_without_command:
+        yield from _section(command, path)
+    for name in group:
+        yield from _command(group[name], (*path, name))
+
+
+def _section(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("json", "help")]
     yield f"\n## {' '.join(path)}\n\n`{' '.join([*path, *_usage(parameters)])}`\n\n{' '.join(command.help.split())}\n"
     rows = [_row(p) for p in parameters]

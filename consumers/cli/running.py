@@ -78,7 +78,7 @@ def down(json: Json = False) -> None:
 
 
 def worker(
-    role: Annotated[str, typer.Argument(help="projectors, reactors, agent or analytics.")],
+    role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics or jobs.")],
     partitions: Partitions = None,
     json: Json = False,
 ) -> None:

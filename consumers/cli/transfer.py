@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, Tenant, emit, emit_line, err, out, progress, run
 from turnlog.events.errors import NotFound, TurnlogError
+
+if TYPE_CHECKING:
+    from turnlog.agent.privacy.sanitise import SanitiseLevel
 
 
 class BadOption(TurnlogError):
@@ -58,24 +61,40 @@ def import_file(
 
 
 def export_thread(
-    thread: Annotated[str, typer.Argument()],
-    format: Annotated[str, typer.Option(help="jsonl (imports again to the same turns) or openai.")] = "jsonl",
+    thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all there is of one.")] = None,
+    format: Annotated[
+        str, typer.Option(help="Of a thread: jsonl (--raw imports again to the same), openai.")
+    ] = "jsonl",
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Everything of this user, as one document.")] = None,
+    level: Annotated[str, typer.Option(help="What is masked: LIGHT, MODERATE or FULL.")] = "MODERATE",
+    raw: Annotated[bool, typer.Option("--raw", help="Mask nothing.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Write a thread's transcript as JSON lines, or as OpenAI messages."""
+    """Write a thread's transcript as JSON lines or OpenAI messages, or all there is of a user; sanitised."""
 
     async def work(settings: Settings) -> int:
         _check_format(format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
+        from turnlog.agent.privacy.export import clean_messages
+        from turnlog.consumers.archiving import restored_if_archived
+        from turnlog.consumers.exporting import level_named
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.projectors.messages import thread_messages
 
+        masked = None if raw else level_named(level)
+        if user is not None and thread is None:
+            return await _export_user(settings, tenant or settings.tenant, user, masked, output, json)
+        if thread is None or user is not None:
+            raise BadOption("say what to export: a thread, or --user USER")
+
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages",))
+            await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
-                rows = await thread_messages(conn, tenant or settings.tenant, thread)
+                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
+                found = await thread_messages(conn, tenant or settings.tenant, thread)
+        rows = clean_messages(found, masked, settings.phone_regions.split(","))
         if not rows:
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
         lines = list(export_jsonl(rows, tenant=tenant or settings.tenant, thread=thread))
@@ -92,6 +111,20 @@ def export_thread(
         return 0
 
     run(work, json)
+
+
+async def _export_user(
+    settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None, as_json: bool
+) -> int:
+    from turnlog.consumers.exporting import write_user
+
+    with progress("exporting conversations") as shown:
+        size = await write_user(settings, tenant, user, level, output, shown)
+    if output is not None:
+        emit({"user": user, "characters": size, "output": str(output)}) if as_json else out.print(
+            f"wrote {size:,} characters to {output}", markup=False
+        )
+    return 0
 
 
 def tail(

@@ -9,6 +9,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 
+from turnlog.agent.memories.service import Memories
 from turnlog.agent.models.factory import Models
 from turnlog.consumers.graph.generate import generate_node
 from turnlog.consumers.graph.persist import persist_node
@@ -40,7 +41,8 @@ def conversation_graph(
     graph.add_node("recall", recall_node(deps.runtime.pool, deps.models.embedder, settings))
     graph.add_node("retrieve", retrieve_node(settings.recall_top_k))
     graph.add_node("generate", generate_node(deps.models.chat, settings))
-    graph.add_node("persist", persist_node(deps.runtime.log, settings.tenant))
+    memories = Memories(deps.runtime.log, deps.runtime.pool)
+    graph.add_node("persist", persist_node(deps.runtime.log, memories, settings))
     graph.add_edge(START, "route")
     graph.add_edge("route", "recall")
     graph.add_conditional_edges("recall", after_recall)

@@ -1,6 +1,7 @@
 """recall: what the answer should know beside the conversation's own messages (seed D 2.1.4, 2.2.5, 2.3.3).
 
-The rolling summary and the topics, older turns that the question is about, and the user's long-term memories.
+The rolling summary and the topics, older turns that the question is about, and the user's long-term memories: those
+that turnlog keeps first, then those that somebody put into the store.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ from typing import Any
 from langgraph.runtime import Runtime as Run
 from langgraph.store.base import BaseStore
 
+from turnlog.agent.memories.policy import Policy
+from turnlog.agent.memories.retrieval import MemoryRecall
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.plain import content_text
 from turnlog.agent.recall.hybrid import hybrid_history
@@ -17,6 +20,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.agent.settings import Settings
 from turnlog.consumers.graph.away import unless_away
 from turnlog.consumers.graph.items import item_text
+from turnlog.consumers.graph.long_term import NOTHING, long_term
 from turnlog.consumers.graph.state import MEMORIES, ConversationState, RunNode, Update, question
 from turnlog.consumers.runtime import Pool
 from turnlog.projectors.chunk_lookup import Scope
@@ -29,28 +33,33 @@ _UNKNOWN = Overview(0, 0, 0, None, None, [])
 
 
 def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> RunNode:
-    search = Recall(embedder)
+    search, memory_search = Recall(embedder), MemoryRecall(embedder, Policy.of(settings))
     recent_turns = (settings.full_recent_count + 1) // 2
 
     async def recall(state: ConversationState, *, runtime: Run[None]) -> Update:
-        """Asks all three at once; what is away is left out, and `debug` says why."""
+        """Asks all at once; what is away is left out, and `debug` says why."""
         scope = Scope(settings.tenant, state["conversation_id"])
-        (now, no_summary), ((older, by_words), no_turns), ((memories, unranked), no_memories) = await asyncio.gather(
+        (now, no_summary), (turns, no_turns), (known, nothing_known), (stored, no_store) = await asyncio.gather(
             unless_away(_overview(pool, scope), _UNKNOWN),
             unless_away(_older_turns(pool, search, scope, question(state["messages"]), recent_turns), ([], "")),
+            unless_away(long_term(pool, memory_search, settings, state), NOTHING),
             unless_away(_memories(runtime.store, state), ([], "")),
         )
+        (older, by_words), (memories, unranked) = turns, stored
         problems = {
             "summary": no_summary,
             "turns": no_turns or by_words,
-            "memories": no_memories or unranked,
+            "long-term memories": nothing_known or known.degraded,
+            "memories": no_store or unranked,
         }
+        lines = list(dict.fromkeys([*known.lines, *memories]))[: max(MEMORIES_AT_MOST, len(known.lines))]
         return {
             "conversation_summary": now.summary if settings.enable_summary else None,
             "topics": now.topics,
             "pruned_through": now.pruned_through,
             "episodic_memory": episodes(older),
-            "memory_context": "\n".join(memories) or None,
+            "memory_context": "\n".join(lines) or None,
+            "memory_ids": known.ids,
             "debug": state.get("debug", {}) | {f"recall {part}": why for part, why in problems.items() if why},
         }
 

@@ -17,8 +17,9 @@ MEMORIES = "memories"  # first label of the store's namespaces with users' memor
 class ConversationState(TypedDict, total=False):
     """conversation_id: the checkpointer's thread_id. agent_type: who answers, `general` where no route matched.
 
-    memory_context: long-term memories of the user, one a line. topics: of the whole conversation, most mentioned
-    first. episodic_memory: older turns, {"role", "content", "timestamp", "seq"}, in time order.
+    memory_context: long-term memories of the user, one a line; memory_ids: of those of P7 in it. topics: of the whole
+    conversation, most mentioned first. episodic_memory: older turns, {"role", "content", "timestamp", "seq"}, in
+    time order.
     retrieval_results: {"namespace", "key", "text", "score"}, best first. pruned_through: turns up to this sequence
     left the conversation and only the summary tells of them. debug: node → why a part is missing, or what it chose.
     """
@@ -29,6 +30,7 @@ class ConversationState(TypedDict, total=False):
     session_id: str
 
     memory_context: str | None
+    memory_ids: list[str]
     conversation_summary: str | None
     topics: list[str]
     episodic_memory: list[dict[str, Any]] | None

@@ -1,11 +1,21 @@
-"""One checkpoint in one statement: whether the tables have caught up, whether the thread is parked, and its row."""
+"""One checkpoint in one round trip: whether the tables have caught up, whether the thread is parked, its row, and the
+lists and turns that it names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from turnlog.consumers.langgraph.catching_up import PROJECTIONS
-from turnlog.consumers.langgraph.reading import CHECKPOINTS, Raw, raw_of
+from turnlog.consumers.langgraph.reading import (
+    CHECKPOINTS,
+    SPARE_TURNS,
+    Fetched,
+    Raw,
+    fetched_of,
+    lists_and_turns,
+    raw_of,
+)
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.writer import Connection
 
@@ -30,6 +40,18 @@ SELECT s.*, found.* FROM (SELECT
     CASE WHEN %(asks)s THEN ({_NAMESPACES}) END
 ) s LEFT JOIN LATERAL ({CHECKPOINTS} AND c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s {{which}}) found ON true
 """
+# What LOOK finds names these; the server knows that before it is told.
+_NAMED = """
+    SELECT convert_from(b.blob, 'UTF8')::jsonb AS list FROM (
+        SELECT * FROM checkpoints c
+        WHERE c.tenant = %(tenant)s AND c.thread_id = %(thread)s AND c.checkpoint_ns = %(ns)s {which}
+    ) c CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') v CROSS JOIN LATERAL (
+        SELECT * FROM checkpoint_blobs b WHERE b.tenant = c.tenant AND b.thread_id = c.thread_id
+        AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key AND b.version = v.value LIMIT 1
+    ) b WHERE b.type = 'turnlog.list'
+"""
+_LISTS = f"SELECT n.list ->> 'list' FROM ({_NAMED}) n"
+_COUNT = f"(SELECT coalesce(sum((n.list ->> 'count')::int) + {SPARE_TURNS}, 0) FROM ({_NAMED}) n)"
 NEWEST = "ORDER BY c.checkpoint_id DESC LIMIT 1"
 ONE = "AND c.checkpoint_id = %(id)s"
 
@@ -45,12 +67,18 @@ class Look:
     parked: str | None
     namespaces: frozenset[str] | None
     raw: Raw | None
+    fetched: Fetched
 
 
 async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[str, Any]) -> Look:
     """which: NEWEST or ONE. named: tenant, thread, ns, and id for ONE; asks: for the namespaces."""
     asked = {**named, "asks": asks, "projections": list(PROJECTIONS), "token": thread_token(named["thread"])}
-    row = await (await conn.execute(_LOOK.format(which=which).encode(), asked, binary=True)).fetchone()
+    look_sql, list_sql, turn_sql = _statements(which)
+    async with conn.pipeline():
+        looked = await conn.execute(look_sql, asked, binary=True)
+        lists = await conn.execute(list_sql, asked, binary=True)
+        turns = await conn.execute(turn_sql, asked, binary=True)
+    row = await looked.fetchone()
     assert row is not None
     reached, parked, namespaces, *found = row
     return Look(
@@ -58,4 +86,11 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
         parked,
         frozenset(namespaces or ()) if asks else None,
         raw_of(*found) if found[0] is not None else None,
+        fetched_of(await lists.fetchall(), await turns.fetchall()),
     )
+
+
+@cache
+def _statements(which: str) -> tuple[bytes, bytes, bytes]:
+    lists, count = _LISTS.format(which=which), _COUNT.format(which=which)
+    return _LOOK.format(which=which).encode(), *lists_and_turns(lists, count)

@@ -10,6 +10,7 @@ from turnlog.consumers.langgraph.interning import Interner
 from turnlog.consumers.langgraph.items import Item
 from turnlog.consumers.langgraph.tuples import ROOT, Saved, Written
 from turnlog.events.contracts import Event
+from turnlog.events.remembered import holds_words
 
 WriteKey = tuple[str, int]
 GRACE_S = 0.25  # from one checkpoint's storing to the next one's putting, in another thread
@@ -167,6 +168,13 @@ class Threads:
     def __init__(self, tenant: str, limit: int) -> None:
         self._tenant, self._limit = tenant, limit
         self._held: OrderedDict[str, Held] = OrderedDict()
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        """But for threads that are written just now: those compare themselves with the log when they are read."""
+        for held in self._held.values():
+            if not held.is_busy:
+                held.begin(None)
 
     def get(self, thread: str) -> Held:
         held = self._held.setdefault(thread, Held(self._tenant, thread))

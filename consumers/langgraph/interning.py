@@ -44,10 +44,11 @@ class Interner:
         """Items read from the tables: their turns are not recorded again."""
         self._adopted.append(items)
 
-    def made(self, item: Item, value: Any) -> None:
-        """The value was given out for the item; without an id it is only known by itself."""
-        if "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
-            self._remember(value, item)
+    def made(self, items: Iterable[Item | None], values: Iterable[Any]) -> None:
+        """These values were given out for the items; a message without an id is only known by itself."""
+        for item, value in zip(items, values, strict=True):
+            if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
+                self._remember(value, item)
 
     def _message(self, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
         self._index()

@@ -8,7 +8,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from turnlog.consumers.langgraph.messages import KINDS, Fields, built, containers, copied, fields
+from turnlog.consumers.langgraph.messages import SHAPES, Fields, built, containers, copied, fields
 
 Marker = dict[str, Any]
 
@@ -50,19 +50,19 @@ class Item(Protocol):
 class MessageItem:
     """A message that its turn and its marker make again exactly. Its fields are put together when it is compared."""
 
-    __slots__ = ("_cls", "_empty", "_names", "_nested", "_own", "_turn", "marker")
+    __slots__ = ("_empty", "_nested", "_own", "_shape", "_turn", "marker")
 
     def __init__(self, marker: Marker, of_turn: Fields | None, own: Fields | None = None) -> None:
         """One of both: what the turn says, or the message's fields."""
         self.marker, self._turn, self._own = marker, of_turn, own
-        self._cls = KINDS[marker["kind"]]
+        self._shape = SHAPES[marker["kind"]]
         if own is not None:
             self._hold(own)
 
     def _hold(self, own: Fields) -> None:
         """What a copy takes: the containers that hold something are copied, the empty ones made anew."""
         nested = containers(own)
-        self._own, self._names = own, set(own)
+        self._own = own
         self._nested = tuple(name for name in nested if own[name])
         self._empty = tuple((name, type(own[name])) for name in nested if not own[name])
 
@@ -70,7 +70,7 @@ class MessageItem:
         if self._own is None:
             self._hold(self._fields())
         return (
-            type(value) is self._cls
+            type(value) is self._shape.cls
             and value.__dict__ == self._own
             and not value.__pydantic_extra__
             and not value.__pydantic_private__
@@ -78,14 +78,13 @@ class MessageItem:
 
     def make(self, codec: Codec) -> Any:
         if self._own is None:
-            own = self._fields()
-            return built(self._cls, own, set(own))
+            return built(self._shape, self._fields())
         own = self._own.copy()
         for name, container in self._empty:
             own[name] = container()
         for name in self._nested:
             own[name] = copied(own[name])
-        return built(self._cls, own, self._names.copy())
+        return built(self._shape, own)
 
     def _fields(self) -> Fields:
         marker = self.marker
@@ -143,14 +142,12 @@ def value_item(value: Any, codec: Codec) -> Item:
 
 def stored_item(marker: Marker, turns: Mapping[str, Fields]) -> Item | None:
     """The item a marker names; None when its turn is gone. turns: event id → what it says, as messages.said()."""
+    if "kind" in marker:
+        turn = turns.get(marker["turn"])
+        return MessageItem(marker, turn) if turn is not None else None
     if "value" in marker:
         return PlainItem(marker, marker["value"])
-    if "data" in marker:
-        return SerializedItem(marker, marker["type"], b64decode(marker["data"]), None)
-    turn = turns.get(marker["turn"])
-    if turn is None:
-        return None
-    return MessageItem(marker, turn)
+    return SerializedItem(marker, marker["type"], b64decode(marker["data"]), None)
 
 
 def is_plain(value: Any) -> bool:

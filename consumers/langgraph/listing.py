@@ -1,6 +1,7 @@
 """Checkpoints that fit a config and a filter, newest first, a page at a time."""
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -72,17 +73,18 @@ class Listing:
 
     async def _page(self, page: list[Key]) -> dict[Key, Saved]:
         found: dict[Key, Saved] = {}
-        async with connection(self._pool) as conn:
-            for thread in dict.fromkeys(key[0] for key in page):
-                own = [key for key in page if key[0] == thread]
-                where = (
-                    "AND c.thread_id = %(thread)s AND (c.checkpoint_ns, c.checkpoint_id) IN "
-                    "(SELECT * FROM unnest(%(namespaces)s::text[], %(ids)s::text[]))"
-                )
-                named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [one for *_, one in own]}
+        connect = partial(connection, self._pool)
+        for thread in dict.fromkeys(key[0] for key in page):
+            own = [key for key in page if key[0] == thread]
+            where = (
+                "AND c.thread_id = %(thread)s AND (c.checkpoint_ns, c.checkpoint_id) IN "
+                "(SELECT * FROM unnest(%(namespaces)s::text[], %(ids)s::text[]))"
+            )
+            named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [one for *_, one in own]}
+            async with connect() as conn:
                 raws = await raw_checkpoints(conn, self._tenant, where, named)
-                complete_ones = await complete(conn, self._tenant, range(self._log.partitions), raws)
-                found |= {(one.thread, one.ns, one.checkpoint_id): one for one in complete_ones.saved}
+            complete_ones = await complete(connect, self._tenant, range(self._log.partitions), raws)
+            found |= {(one.thread, one.ns, one.checkpoint_id): one for one in complete_ones.saved}
         return found
 
 

@@ -1,9 +1,11 @@
 """One checkpoint, from memory where that is still what the log says, else from the tables once they have caught up."""
 
+import asyncio
+from functools import partial
 from typing import Any
 
 from turnlog.consumers.langgraph.catching_up import PROJECTIONS, refuse_parked
-from turnlog.consumers.langgraph.first_look import NEWEST, ONE, first_look
+from turnlog.consumers.langgraph.first_look import NEWEST, ONE, Look, first_look
 from turnlog.consumers.langgraph.growth import Known
 from turnlog.consumers.langgraph.held import Held
 from turnlog.consumers.langgraph.items import Item
@@ -22,14 +24,15 @@ class Lookup:
 
     def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
         self._log, self._pool, self._tenant = log, pool, tenant
+        self._ahead = set[asyncio.Task[Look]]()
 
     async def newest(self, held: Held, ns: str) -> Saved | None:
         """The namespace's newest checkpoint with its writes; nothing is sent meanwhile, so both agree."""
         async with held.lock:
-            state = await self._compared(held)
+            looking, state = await self._compared(held, NEWEST, {"ns": ns})
             if held.knows(ns):
                 return held.newest(ns)
-            found = await self._read(held, state, NEWEST, {"ns": ns})
+            found = await self._read(held, state, NEWEST, {"ns": ns}, looking)
             saved = found.saved[0] if found.saved else None
             held.read(ns, saved)
             if saved is not None:
@@ -38,39 +41,63 @@ class Lookup:
 
     async def at(self, held: Held, ns: str, checkpoint_id: str) -> Saved | None:
         async with held.lock:
-            state = await self._compared(held)
+            looking, state = await self._compared(held, ONE, {"ns": ns, "id": checkpoint_id})
             if held.knows(ns):
                 newest = held.newest(ns)
                 if newest is None or newest.checkpoint_id == checkpoint_id:
                     return newest
-            found = await self._read(held, state, ONE, {"ns": ns, "id": checkpoint_id})
+            found = await self._read(held, state, ONE, {"ns": ns, "id": checkpoint_id}, looking)
             if not found.saved:
                 return None
             held.is_met = held.is_met or ns == ROOT
             _adopt(held, found.saved[0], found, held.older)
             return found.saved[0]
 
-    async def _compared(self, held: Held) -> LogState:
-        """What is held goes when the log has other events than those that it is made of."""
+    async def _compared(
+        self, held: Held, which: str, named: dict[str, Any]
+    ) -> "tuple[asyncio.Task[Look] | None, LogState]":
+        """What is held goes when the log has other events than those that it is made of.
+
+        Of a thread of which nothing is held Postgres is asked at the same time. Where the log then says that there is
+        nothing to read, that answer is left alone: without Postgres a new thread begins all the same.
+        """
+        looking = self._look_ahead(held, which, named) if held.counts is None else None
         state = await log_state(self._log, self._tenant, held.thread)
         if held.counts != state.counts:
             held.begin(state.counts)
-        return state
+        return looking, state
 
-    async def _read(self, held: Held, state: LogState, which: str, named: dict[str, Any]) -> Found:
-        partition = state.partition or 0
-        asked = {"tenant": self._tenant, "thread": held.thread, **named}
+    def _look_ahead(self, held: Held, which: str, named: dict[str, Any]) -> "asyncio.Task[Look]":
+        looking = asyncio.create_task(self._look(held, which, named, True))
+        self._ahead.add(looking)
+        looking.add_done_callback(self._looked)
+        return looking
+
+    def _looked(self, looking: "asyncio.Task[Look]") -> None:
+        self._ahead.discard(looking)
+        if not looking.cancelled():
+            looking.exception()  # told to those who wait for it; nobody else misses it
+
+    async def _look(self, held: Held, which: str, named: dict[str, Any], asks: bool) -> Look:
         async with connection(self._pool) as conn:
-            look = await first_look(conn, which, held.namespaces is None, asked)
-            if look.reached.get(partition, 0) < state.last_seq:  # not all of the log; perhaps all of the thread
-                head = await self._log.thread_head(self._tenant, held.thread)
-                if look.reached.get(partition, 0) < head:
+            return await first_look(conn, which, asks, {"tenant": self._tenant, "thread": held.thread, **named})
+
+    async def _read(
+        self, held: Held, state: LogState, which: str, named: dict[str, Any], looking: "asyncio.Task[Look] | None"
+    ) -> Found:
+        partition, asks = state.partition or 0, held.namespaces is None
+        look = await (looking or self._look(held, which, named, asks))
+        if look.reached.get(partition, 0) < state.last_seq:  # not all of the log; perhaps all of the thread
+            head = await self._log.thread_head(self._tenant, held.thread)
+            if look.reached.get(partition, 0) < head:
+                async with connection(self._pool) as conn:
                     await wait_for(conn, PROJECTIONS, partition, head)
-                    look = await first_look(conn, which, held.namespaces is None, asked)
-            refuse_parked(held.thread, look.parked)
-            if look.namespaces is not None:
-                held.namespaces = look.namespaces
-            return await complete(conn, self._tenant, [partition], [look.raw] if look.raw is not None else [])
+                look = await self._look(held, which, named, asks)
+        refuse_parked(held.thread, look.parked)
+        if look.namespaces is not None:
+            held.namespaces = look.namespaces
+        raws = [look.raw] if look.raw is not None else []
+        return await complete(partial(connection, self._pool), self._tenant, [partition], raws, look.fetched)
 
 
 def _adopt(held: Held, saved: Saved, found: Found, lists: dict[tuple[str, str], Known[Item]]) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import (
     AIMessage,
@@ -14,6 +14,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from pydantic import BaseModel
 
 from turnlog.events.contracts import (
     Block,
@@ -29,7 +30,12 @@ from turnlog.events.contracts import (
 
 Fields = dict[str, Any]
 _IMMUTABLE = frozenset({str, type(None), int, float, bool})
-_set = object.__setattr__  # a model's own looks at every value
+# The four slots of a model: its own way to set them looks at every value.
+_give_fields = BaseModel.__dict__["__dict__"].__set__
+_give_names = BaseModel.__dict__["__pydantic_fields_set__"].__set__
+_give_extra = BaseModel.__dict__["__pydantic_extra__"].__set__
+_give_private = BaseModel.__dict__["__pydantic_private__"].__set__
+_new = object.__new__
 KINDS: dict[str, type[BaseMessage]] = {
     "human": HumanMessage,
     "ai": AIMessage,
@@ -45,17 +51,28 @@ _ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
     (FunctionMessage, "tool"),
 )
 _CHAT_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system", "tool": "tool"}
-_DEFAULTS: dict[str, Fields] = {
-    kind: {
+
+
+class Shape(NamedTuple):
+    """What the messages of a kind have in common. dicts, lists: the fields that begin as an empty one."""
+
+    cls: type[BaseMessage]
+    defaults: Fields
+    dicts: tuple[str, ...]
+    lists: tuple[str, ...]
+    names: set[str]
+
+
+def _shape(cls: type[BaseMessage]) -> Shape:
+    defaults = {
         name: None if field.is_required() else field.get_default(call_default_factory=True)
         for name, field in cls.model_fields.items()
     }
-    for kind, cls in KINDS.items()
-}
-_CONTAINERS = {
-    kind: tuple((name, type(value)) for name, value in own.items() if type(value) in (dict, list))
-    for kind, own in _DEFAULTS.items()
-}
+    dicts, lists = (tuple(name for name, value in defaults.items() if type(value) is kind) for kind in (dict, list))
+    return Shape(cls, defaults, dicts, lists, set(defaults))
+
+
+SHAPES = {kind: _shape(cls) for kind, cls in KINDS.items()}
 
 
 def turn_of(message: BaseMessage) -> TurnRecorded | None:
@@ -90,17 +107,26 @@ def said(turn: TurnRecorded) -> Fields:
     }
 
 
+def text_alone(text: str) -> Fields:
+    """As said(), of a turn that is nothing but text."""
+    return {"content": text, "name": None, "tool_calls": None, "tool_call_id": None}
+
+
 def fields(kind: str, of_turn: Fields, message_id: str | None, more: str | None) -> Fields:
     """A message's fields. of_turn: as said(); more: JSON of the fields that no turn holds, or holds otherwise."""
-    found = _DEFAULTS[kind].copy()
-    for name, container in _CONTAINERS[kind]:
-        found[name] = container()
+    shape = SHAPES[kind]
+    found = shape.defaults.copy()
+    for name in shape.dicts:
+        found[name] = {}
+    for name in shape.lists:
+        found[name] = []
     content = of_turn["content"]
     found["content"] = content if type(content) is str else [_shown(block) for block in content]
     found["name"] = of_turn["name"]
     found["id"] = message_id
-    if kind == "ai" and of_turn["tool_calls"]:
-        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+    if kind == "ai":
+        if of_turn["tool_calls"]:
+            found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
     elif kind == "tool":
         found["tool_call_id"] = of_turn["tool_call_id"]
     if more is not None:
@@ -128,16 +154,14 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
     return {"kind": kind} | ({"id": message_id} if message_id is not None else {}) | ({"more": more} if more else {})
 
 
-def built(cls: type[BaseMessage], own: Fields, names: set[str]) -> BaseMessage:
-    """A message of exactly these fields, without validation, which stored fields have passed before.
-
-    names: of the fields; both are the message's own from then on.
-    """
-    message = cls.__new__(cls)
-    _set(message, "__dict__", own)
-    _set(message, "__pydantic_fields_set__", names)
-    _set(message, "__pydantic_extra__", {})
-    _set(message, "__pydantic_private__", None)
+def built(shape: Shape, own: Fields) -> BaseMessage:
+    """A message of exactly these fields, all that its kind has, without validation, which stored fields have passed
+    before. The fields are the message's own from then on."""
+    message = _new(shape.cls)
+    _give_fields(message, own)
+    _give_names(message, shape.names.copy())
+    _give_extra(message, {})
+    _give_private(message, None)
     return message
 
 
@@ -205,10 +229,10 @@ def _block(part: Any) -> list[Block]:
 
 
 def _shown(block: Fields) -> Fields:
-    """A block of a turn as LangChain writes it."""
+    """A block of a turn as LangChain writes it, for a message of its own."""
     if block["type"] == "image":
         return {"type": "image_url", "image_url": {"url": block["url"]}}
-    return block
+    return block.copy()
 
 
 def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:

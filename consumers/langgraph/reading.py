@@ -1,6 +1,7 @@
 """Checkpoints out of the tables: rows, then the lists they name, then the turns those name."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from pydantic_core import from_json
 
 from turnlog.consumers.langgraph.growth import Row, Source, read, source_of
 from turnlog.consumers.langgraph.items import Item, Marker, stored_item
-from turnlog.consumers.langgraph.messages import Fields
+from turnlog.consumers.langgraph.messages import Fields, text_alone
 from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, Saved, Written
 from turnlog.consumers.langgraph.values import Typed, lists_in, markers_in, resolved
 from turnlog.projectors.writer import Connection
@@ -34,9 +35,8 @@ SELECT c.thread_id, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.
         ({_WRITES} AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = '{TASKS}') END
 FROM checkpoints c WHERE c.tenant = %(tenant)s
 """
-_LISTS = """
-WITH RECURSIVE needed(list_id) AS (
-    SELECT unnest(%(lists)s::text[])
+# Behind SQL that selects list ids.
+_AND_THEIR_BASES = """
     UNION
     SELECT b.base_list FROM needed CROSS JOIN LATERAL (
         SELECT l.base_list FROM checkpoint_lists l WHERE l.tenant = %(tenant)s AND l.thread_id = %(thread)s
@@ -50,19 +50,23 @@ SELECT needed.list_id, l.* FROM needed CROSS JOIN LATERAL (
     ) o
 ) l WHERE l.firsts IS NOT NULL
 """
-# Plain text is sent as text, which costs the reader no parsing.
+# Most turns are plain text alone: sent as text it costs the reader no parsing, and few columns.
+_IS_TEXT = "jsonb_typeof(content) = 'string' AND num_nulls(name, tool_calls, tool_call_id) = 3"
 _TURN = (
-    "event_id::text, CASE WHEN jsonb_typeof(content) = 'string' THEN content #>> '{}' END, "
-    "CASE WHEN jsonb_typeof(content) <> 'string' THEN content END, name, tool_calls, tool_call_id"
+    f"event_id::text, CASE WHEN {_IS_TEXT} THEN content #>> '{{}}' END, CASE WHEN NOT ({_IS_TEXT}) THEN "
+    "jsonb_build_object('content', content, 'name', name, 'tool_calls', tool_calls, 'tool_call_id', tool_call_id) END"
 )
 # Most states are the newest turns of their thread: one scan. What it does not meet is found by the index of ids.
-_NEWEST_TURNS = f"SELECT {_TURN} FROM messages WHERE tenant = %s AND thread_id = %s ORDER BY seq DESC LIMIT %s"
+_NEWEST_TURNS = (
+    f"SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s ORDER BY seq DESC LIMIT "
+)
 _TURNS_BY_ID = f"""
 SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq IN (
     SELECT seq FROM event_ids WHERE partition = ANY(%(partitions)s) AND event_id = ANY(%(ids)s::uuid[])
 )
 """
 SPARE_TURNS = 32
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class Raw(NamedTuple):
@@ -83,6 +87,13 @@ class Raw(NamedTuple):
         return [*self.values.values(), *(one[-1] for one in self.writes), *(one[-1] for one in self.sends)]
 
 
+class Fetched(NamedTuple):
+    """Rows by list id, turns by event id: the newest ones, and those that were asked for."""
+
+    rows: dict[str, list[Row]]
+    turns: dict[str, Fields]
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
@@ -98,20 +109,30 @@ async def raw_checkpoints(conn: Connection, tenant: str, where: str, named: Mapp
     return [raw_of(*row) for row in await rows.fetchall()]
 
 
-async def complete(conn: Connection, tenant: str, partitions: Sequence[int], raws: Sequence[Raw]) -> Found:
-    """Checkpoints of one thread with their lists and turns. partitions: where its events may be."""
+async def complete(
+    connect: Connect, tenant: str, partitions: Sequence[int], raws: Sequence[Raw], fetched: Fetched | None = None
+) -> Found:
+    """Checkpoints of one thread with their lists and turns. partitions: where its events may be.
+
+    fetched: what came with the checkpoints; only what is missing there is asked for.
+    """
     if not raws:
         return Found()
-    typed = [value for raw in raws for value in raw.typed()]
+    thread, typed = raws[0].thread, [value for raw in raws for value in raw.typed()]
     counts: dict[str, int] = {}
     for list_id, count in lists_in(typed):
         counts[list_id] = max(count, counts.get(list_id, 0))
     beside = markers_in(typed)
-    rows, turns = await _lists_and_turns(conn, tenant, raws[0].thread, list(counts), sum(counts.values()) + len(beside))
+    rows, turns = fetched or Fetched({}, {})
+    if counts.keys() - rows.keys():
+        async with connect() as conn:
+            wanted = sum(counts.values()) + len(beside)
+            rows, turns = await _lists_and_turns(conn, tenant, thread, list(counts), wanted)
     markers = {list_id: read(rows, list_id, count) for list_id, count in counts.items()}
-    wanted = {marker["turn"] for own in (*markers.values(), beside) for marker in own if "kind" in marker}
-    if missing := wanted - turns.keys():
-        turns |= await _turns_by_id(conn, tenant, raws[0].thread, partitions, missing)
+    named = {marker["turn"] for own in (*markers.values(), beside) for marker in own if "kind" in marker}
+    if missing := named - turns.keys():
+        async with connect() as conn:
+            turns |= await _turns_by_id(conn, tenant, thread, partitions, missing)
     items = {list_id: _items(own, turns) for list_id, own in markers.items()}
     sources = {list_id: source_of(rows, list_id) for list_id in counts}
     return Found([_saved(raw, items, turns) for raw in raws], items, sources)
@@ -122,16 +143,23 @@ def _items(markers: Iterable[Marker], turns: Mapping[str, Fields]) -> list[Item]
     return [item for item in (stored_item(marker, turns) for marker in markers) if item is not None]
 
 
-async def _lists_and_turns(
-    conn: Connection, tenant: str, thread: str, lists: list[str], named: int
-) -> tuple[dict[str, list[Row]], dict[str, Fields]]:
-    """Rows by list id; turns by event id: the newest ones, as many as are named and some more. One round trip."""
-    if not named:
-        return {}, {}
+def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
+    """Two statements. lists: SQL that selects list ids; count: SQL of how many of the newest turns."""
+    return f"WITH RECURSIVE needed(list_id) AS ({lists}{_AND_THEIR_BASES}".encode(), (_NEWEST_TURNS + count).encode()
+
+
+async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: list[str], count: int) -> Fetched:
+    """Of the newest turns some more than are named. One round trip."""
+    named = {"tenant": tenant, "thread": thread, "lists": lists, "count": count + SPARE_TURNS}
+    list_sql, turn_sql = lists_and_turns("SELECT unnest(%(lists)s::text[])", "%(count)s")
     async with conn.pipeline():
-        growth = await conn.execute(_LISTS, {"tenant": tenant, "thread": thread, "lists": lists}, binary=True)
-        newest = await conn.execute(_NEWEST_TURNS, (tenant, thread, named + SPARE_TURNS), binary=True)
-    return _list_rows(await growth.fetchall()), _turns(await newest.fetchall())
+        growth = await conn.execute(list_sql, named, binary=True)
+        newest = await conn.execute(turn_sql, named, binary=True)
+    return fetched_of(await growth.fetchall(), await newest.fetchall())
+
+
+def fetched_of(lists: list[tuple[Any, ...]], turns: list[tuple[Any, ...]]) -> Fetched:
+    return Fetched(_list_rows(lists), _turns(turns))
 
 
 async def _turns_by_id(
@@ -142,7 +170,10 @@ async def _turns_by_id(
 
 
 def _list_rows(rows: list[tuple[Any, ...]]) -> dict[str, list[Row]]:
-    return {list_id: _growth(list_id, firsts, base, from_json(items)) for list_id, firsts, base, items in rows}
+    return {
+        list_id: _growth(list_id, firsts, base, from_json(items, cache_strings="keys"))
+        for list_id, firsts, base, items in rows
+    }
 
 
 def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
@@ -154,15 +185,7 @@ def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[
 
 
 def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Fields]:
-    return {
-        turn_id: {
-            "content": content if text is None else text,
-            "name": name,
-            "tool_calls": tool_calls,
-            "tool_call_id": tool_call_id,
-        }
-        for turn_id, text, content, name, tool_calls, tool_call_id in rows
-    }
+    return {turn_id: text_alone(text) if whole is None else whole for turn_id, text, whole in rows}
 
 
 def raw_of(

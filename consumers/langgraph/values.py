@@ -42,7 +42,9 @@ class Refs(NamedTuple):
         return Typed(REFS, json.dumps(named, separators=(",", ":")).encode())
 
     def load(self, codec: Codec, interner: Interner | None) -> Any:
-        made = [... if item is None else _given(item, codec, interner) for item in self.items]
+        made = [... if item is None else item.make(codec) for item in self.items]
+        if interner is not None:
+            interner.made(self.items, made)
         found = put_back(codec.loads(self.encoding, self.data), made)
         return None if found is ... else found
 
@@ -58,17 +60,14 @@ class Listed(NamedTuple):
         return Typed(LIST, json.dumps({"list": self.list_id, "count": self.length}).encode())
 
     def load(self, codec: Codec, interner: Interner | None) -> Any:
-        return [_given(item, codec, interner) for item in self.items[: self.length]]
+        items = self.items[: self.length]
+        found = [item.make(codec) for item in items]
+        if interner is not None:
+            interner.made(items, found)
+        return found
 
 
 Value = Typed | Refs | Listed
-
-
-def _given(item: Item, codec: Codec, interner: Interner | None) -> Any:
-    value = item.make(codec)
-    if interner is not None:
-        interner.made(item, value)
-    return value
 
 
 def interned(value: Any, interner: Interner, codec: Codec, turns: Turns) -> Value:

@@ -1,19 +1,16 @@
 """Model work on a thread: summaries and topics, each call cached by its input so that the same input is one call."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from psycopg.types.json import Json
-
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.cut import cut_end
-from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
 from turnlog.consumers.reactors.budget import Ledger
+from turnlog.consumers.reactors.once import Owner, key_of, once
 from turnlog.projectors.writer import Connection
 
 PIECE_TOKENS = 6_000
@@ -43,8 +40,8 @@ class Derived:
 class Deriver:
     """Runs text tasks for one thread within the budget; an answer stands in the cache as soon as it is there.
 
-    limit: of a summary, in tokens. place: what tells the thread from every other one. calls: every answered call
-    so far, also those of work that failed later.
+    limit: of a summary, in tokens. owner: of the words that the models read. calls: every answered call so far, also
+    those of work that failed later.
     """
 
     tasks: TextTasks
@@ -53,7 +50,7 @@ class Deriver:
     limit: int
     ledger: Ledger
     conn: Connection
-    place: str
+    owner: Owner
     calls: list[Call] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
@@ -103,19 +100,8 @@ class Deriver:
         return Topics(found["topics"], found["prompt_hash"], Usage(**found["usage"]))
 
     async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
-        key = hashlib.sha256("\x00".join((self.place, self.model, *parts)).encode(errors="replace")).digest()
-        found = await _cached(self.conn, key)
-        if found is None:
-            await self.ledger.admit(self.conn, sum(map(self.counter.text, parts)))
-            try:
-                made = await work()
-            except EmptyAnswer as error:  # nothing came of it, but it counts
-                if isinstance(error.usage, Usage):
-                    await self.ledger.book(self.conn, error.usage)
-                raise
-            found = asdict(made)
-            await _remember(self.conn, key, found)
-            await self.ledger.book(self.conn, made.usage)
+        key = key_of(self.owner, self.model, parts)
+        found = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
         self.calls.append(Call(key, Usage(**found["usage"])))
         return found
 
@@ -140,16 +126,3 @@ def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
     while (length := count(text)) > PIECE_TOKENS:
         text = text[: len(text) * PIECE_TOKENS // (length + 1)]
     return text, length
-
-
-async def _cached(conn: Connection, key: bytes) -> dict[str, Any] | None:
-    rows = await conn.execute("SELECT response FROM model_cache WHERE request_hash = %s", (key,))
-    found = await rows.fetchone()
-    return dict(found[0]) if found else None
-
-
-async def _remember(conn: Connection, key: bytes, response: dict[str, Any]) -> None:
-    await conn.execute(
-        "INSERT INTO model_cache (request_hash, response) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-        (key, Json(response)),
-    )

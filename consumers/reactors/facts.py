@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnlog.agent.plain import said
+from turnlog.consumers.reactors.once import Owner
 from turnlog.events.contracts import Event
 from turnlog.projectors.checkpoints import pruned_through
 from turnlog.projectors.message import Message
@@ -27,8 +28,11 @@ class Thread:
 
     @property
     def place(self) -> str:
-        """Unlike any other thread's; a tenant holds no slash."""
-        return f"{self.tenant}/{self.thread}"
+        return self.owner.place
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.tenant, self.thread, self.user)
 
     @property
     def summarised_through(self) -> int:

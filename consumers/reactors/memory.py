@@ -13,6 +13,7 @@ from turnlog.agent.context import counter_for
 from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
+from turnlog.consumers.archiving import restored_if_archived
 from turnlog.consumers.embedding import embedding_events, embedding_ledger, pending_chunks
 from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.reactors.budget import ledger
@@ -57,6 +58,7 @@ class MemoryReactor:
             return  # the projectors park it, visibly; or it was erased
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, newest.partition, newest.seq)
+            await restored_if_archived(self._runtime, conn, event.tenant, event.thread)
             await _lock(conn, event)
             try:
                 await self._look(conn, event, newest.partition)
@@ -84,7 +86,7 @@ class MemoryReactor:
 
     def _deriver(self, conn: Connection, thread: Thread) -> Deriver:
         limit = self._runtime.settings.max_summary_tokens
-        return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.place)
+        return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.owner)
 
     async def _derive(self, conn: Connection, round_: Round) -> None:
         """Topics, vectors, summary, and only then the pruning (A 3.1)."""
@@ -117,7 +119,7 @@ class MemoryReactor:
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
             while batch := await pending_chunks(conn, embedder.model, EMBED_BATCH, done, *place):
                 round_.events += await embedding_events(conn, embedder, batch, self._embedding_ledger)
-                done |= {one.chunk_id for one in batch}
+                done |= {one.id for one in batch}
 
     async def _store(self, conn: Connection, thread: Thread, events: list[Event]) -> None:
         """If the thread was deleted while the models worked, only what they cost is stored."""

@@ -114,7 +114,7 @@ class SegmentReactor:
     def _deriver(self, conn: Connection, work: Work) -> Deriver:
         limit = summary_limit(work.rules, self._runtime.settings.max_summary_tokens)
         tasks, ledger_ = self._models.tasks, self._ledger
-        return Deriver(tasks, self._model.model, self._counter, limit, ledger_, conn, work.thread.place)
+        return Deriver(tasks, self._model.model, self._counter, limit, ledger_, conn, work.thread.owner)
 
     async def _store(self, request: Recorded, result: list[Event], costs: list[Event]) -> bool:
         """False when the request was over by then: only what the models cost is stored."""

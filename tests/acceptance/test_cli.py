@@ -82,7 +82,8 @@ def test_threads_and_messages(cli: Cli) -> None:
         ("messages", "tools", "--limit", "3"),
     )
     assert {"conv-1", "c-1", "tools", "notes"} <= {row["thread_id"] for row in threads.document}
-    assert threads.document[0].keys() == {"thread_id", "label", "user_id", "message_count", "last_active_at"}
+    named = {"thread_id", "label", "user_id", "message_count", "last_active_at", "archived"}
+    assert threads.document[0].keys() == named
     [conversation] = mine.document
     assert (conversation["label"], conversation["message_count"]) == ("conv-1", 3)
     assert [row["source_id"] for row in messages.document] == ["D1:1", "D1:2", "D1:3"]
@@ -188,7 +189,7 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     assert doctor.code == 0
     assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
     everything = cli("rebuild", "--all", "--json")
-    assert len(everything.document) == len(lag.document) == 9
+    assert len(everything.document) == len(lag.document) == 13
 
 
 def test_verify_finds_a_row_that_somebody_changed_and_a_rebuild_repairs_it(cli: Cli) -> None:

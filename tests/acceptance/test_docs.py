@@ -26,8 +26,8 @@ from turnlog.projectors.engine import Runner
 from turnlog.projectors.messages import thread_messages
 from turnlog.projectors.writer import Connection
 
-WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md")
-READS = ("threads", "context", "recall", "lag", "tail", "verify")
+WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md", "docs/long-term-memory.md")
+READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify")
 PATIENCE_S = 60.0
 
 

@@ -16,9 +16,12 @@ from tests.benchmarks import (
     contexts,
     evidence,
     langgraph_turns,
+    memories,
+    memory_recall,
     projecting,
     rebuild_memory,
     rebuilding,
+    recall_scale,
     recalls,
     session_reads,
     visible,
@@ -36,9 +39,12 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "visible": visible.measure,
     "memory": rebuild_memory.measure,
     "recall": recalls.measure,
+    "scale": recall_scale.measure,
     "evidence": evidence.measure,
     "sessions": session_reads.measure,
     "langgraph": langgraph_turns.measure,
+    "memories": memories.measure,
+    "memory-recall": memory_recall.measure,
 }
 out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 

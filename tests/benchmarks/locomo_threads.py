@@ -1,16 +1,17 @@
 """LoCoMo conversations as threads of turnlog: in the read models, with what turnlog remembers of them at their end."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from tests.benchmarks.locomo_recall import evidence, turns
 from tests.benchmarks.remembering import Remembered, remembered
 from tests.benchmarks.stand import fill, project
+from tests.evaluation.locomo import read_evidence, turn_events
+from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.projectors.message import Message
 from turnlog.projectors.messages import MESSAGES, thread_messages
@@ -41,9 +42,18 @@ class Conversation:
 async def conversations(path: Path, log: Log, url: str, conn: Connection, every: int) -> list[Conversation]:
     """Appended, projected and remembered; the text of the turns alone. every: of the questions one in so many."""
     samples = json.loads(path.read_text("utf-8"))
-    await fill(log, (recorded.event for sample in samples for recorded in turns(sample, captions=False)))
+    await fill(log, (event for sample in samples for event in _dialogue(sample)))
     await project(log, url, conn, (MESSAGES, VECTORS))
     return [await _conversation(conn, sample, every) for sample in samples]
+
+
+def _dialogue(sample: dict[str, Any]) -> Iterator[Event]:
+    """The turns alone; the second speaker plays the assistant, so that there are questions with answers."""
+    for event in turn_events(sample, captions=False):
+        if isinstance(event.data, TurnRecorded):
+            second = event.data.name == sample["conversation"]["speaker_b"]
+            data = event.data.model_copy(update={"role": "assistant" if second else "user"})
+            yield event.model_copy(update={"data": data})
 
 
 async def _conversation(conn: Connection, sample: dict[str, Any], every: int) -> Conversation:
@@ -53,7 +63,7 @@ async def _conversation(conn: Connection, sample: dict[str, Any], every: int) ->
     for message in messages:
         await memory.hear(message)
     seqs = {message.source_id: message.seq for message in messages if message.source_id}
-    found = [(qa["question"], evidence(qa["evidence"], set(seqs))[0]) for qa in sample["qa"][::every]]
+    found = [(qa["question"], read_evidence(qa["evidence"], set(seqs)).turns) for qa in sample["qa"][::every]]
     asked = [Asked(text, frozenset(seqs[source] for source in sources)) for text, sources in found if sources]
     return Conversation(thread, messages, memory, asked)
 

@@ -11,6 +11,7 @@ from turnlog.consumers.answering.tool import SCHEMA
 from turnlog.consumers.reactors.budget import Ledger
 from turnlog.consumers.reactors.derive import Deriver
 from turnlog.consumers.reactors.facts import texts
+from turnlog.consumers.reactors.once import Owner
 from turnlog.consumers.reactors.plan import Facts, plan
 from turnlog.projectors.message import Message
 from turnlog.projectors.thread_lookup import TOPICS
@@ -78,4 +79,14 @@ class Remembered:
 def remembered(conn: Connection, thread: str) -> Remembered:
     """Of a thread without turns yet. Summaries are extracts, topics keywords: no language model takes part."""
     tasks = OfflineTextTasks(COUNTER.text)
-    return Remembered(Deriver(tasks, MODEL, COUNTER, SETTINGS.max_summary_tokens, Ledger("bench", None), conn, thread))
+    return Remembered(
+        Deriver(
+            tasks,
+            MODEL,
+            COUNTER,
+            SETTINGS.max_summary_tokens,
+            Ledger("bench", None),
+            conn,
+            Owner("bench", thread, None),
+        )
+    )

@@ -3,12 +3,15 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import StateSnapshot
 from openai_server import OpenAIServer
+from places import now
+from remembered import recorded
 from samples import derivation, event
 from stage import Stage, on_stage
 
@@ -266,3 +269,19 @@ async def test_conversations_do_not_see_each_other(settings: Settings, model: Op
         await one.stage.runtime.settle()
         await one.ask("What is my dog called?", "second")
     assert sent(model) == [("user", "What is my dog called?")]
+
+
+async def test_long_term_memories_are_in_the_request_and_noted_as_read(settings: Settings, model: OpenAIServer) -> None:
+    said_at = now() - timedelta(days=1)
+    async with instance(settings) as one:
+        await one.stage.runtime.log.append_many(
+            [recorded("我最喜欢的颜色是蓝色", said_at), recorded("I live in Berlin", said_at)]
+        )
+        await one.stage.runtime.settle()
+        await one.ask("我喜欢什么颜色？")
+        await one.stage.runtime.settle()
+        counts = await one.stage.rows("SELECT content, access_count FROM memories ORDER BY access_count DESC LIMIT 1")
+    notes, question = sent(model)
+    assert notes == ("user", f"[LONG-TERM MEMORIES]\n- {said_at:%Y-%m-%d} 我最喜欢的颜色是蓝色")
+    assert question == ("user", "我喜欢什么颜色？")
+    assert counts == [("我最喜欢的颜色是蓝色", 1)]

@@ -81,6 +81,18 @@ async def test_without_postgres_a_known_thread_goes_on_and_an_unknown_one_is_ref
         assert await said(known) == whole
 
 
+async def test_without_postgres_a_new_thread_begins_all_the_same(own: OwnServers) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage:
+        await own.kill("postgres")
+        graph = echo(saver_of(stage))
+        await say(graph, "one")
+        await say(graph, "two")
+        assert await said(graph) == ["one", "echo: one", "two", "echo: two"]
+        await own.back()
+        await stage.runtime.settle()
+        assert await said(echo(saver_of(stage))) == ["one", "echo: one", "two", "echo: two"]
+
+
 @asynccontextmanager
 async def conversation(stage: Stage) -> AsyncIterator[Graph]:
     models = make_models(stage.runtime.settings)

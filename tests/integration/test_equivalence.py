@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from nats.js.errors import NotFoundError
 from places import rows
-from random_events import SHORT_TERM
+from random_events import MEMORIES, SHORT_TERM
 from samples import DERIVED, derivation, event, turn
 from spec import stored
 
@@ -92,6 +92,8 @@ STEPS = st.one_of(
     st.tuples(st.just("event"), THREADS, DERIVED_EVENTS | REMOVALS),
     st.tuples(st.just("event"), THREADS, SHORT_TERM),
     st.tuples(st.just("event"), THREADS, SHORT_TERM),
+    st.tuples(st.just("event"), THREADS, MEMORIES),
+    st.tuples(st.just("event"), THREADS, MEMORIES),
     st.tuples(st.just("again"), st.integers(0, 50)),
     st.tuples(st.just("bad"), THREADS),
     st.tuples(st.just("kill"), st.sampled_from(KILLS)),
@@ -188,6 +190,10 @@ async def fill_the_cache(db: Connection) -> None:
         "'[8 May 2023] %%s: %%s', role, word), 'UTF8')), '[1,2,3]' FROM unnest(%s::text[]) word, "
         "unnest('{user,assistant}'::text[]) role ON CONFLICT DO NOTHING",
         (list(WORDS[:3]),),
+    )
+    await db.execute(
+        "INSERT INTO embedding_cache (model, text_hash, embedding) "
+        "VALUES ('m', sha256(convert_to('I run', 'UTF8')), '[3,2,1]') ON CONFLICT DO NOTHING"
     )
 
 

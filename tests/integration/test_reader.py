@@ -49,6 +49,16 @@ async def test_a_batch_is_no_larger_than_asked_for(log: Log) -> None:
         assert max(sizes) <= 20
 
 
+async def test_a_reader_knows_what_is_ahead(log: Log) -> None:
+    await fill(log, 30)
+    async with log.reader(0, 1) as reader:
+        taken = len(await reader.batch(limit=10, wait_s=5))
+        while taken < 30:
+            assert reader.ahead in (0, 30 - taken)  # 0 while nothing more has come
+            taken += len(await reader.batch(limit=10, wait_s=5))
+        assert reader.ahead == 0
+
+
 async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log) -> None:
     body = "x" * 7_000_000
     await log.append_many([turn(body) for _ in range(10)])

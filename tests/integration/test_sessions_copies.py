@@ -111,7 +111,7 @@ async def test_over_another_connection_what_is_written_is_seen_soon(bench: Bench
         async def is_seen(text: str = f"from elsewhere {n}") -> bool:
             return bool(contents(await sessions.get("t"))[-1] == text)
 
-        await eventually(is_seen, timeout_s=2.0)
+        await eventually(is_seen)
     await other.close()
 
 

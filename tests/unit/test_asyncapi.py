@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from faststream.specification.asyncapi.v3_0_0.schema import ApplicationSchema
 from jsonschema import Draft202012Validator
+from key_rings import KeysAtHand
 from samples import EVERY_CONTRACT, event
 
 from turnlog.consumers.answering.progress import Kind
@@ -86,6 +87,11 @@ def test_durables_of_turnlog_are_named() -> None:
 @pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
 def test_encoded_event_fits_its_schema(data: Any) -> None:
     validator(data.type).validate(json.loads(encode(event(data, user="ann"))))
+
+
+@pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
+def test_sealed_event_fits_its_schema_too(data: Any) -> None:
+    validator(data.type).validate(json.loads(encode(event(data, user="ann"), KeysAtHand())))
 
 
 @pytest.mark.parametrize("name", sorted(CONTRACTS))

@@ -20,6 +20,7 @@ EVERY_VERSION = [(name, version) for name, top in VERSIONS.items() for version i
 WITHOUT_READ_MODEL = {
     "answer_requested": "handled by the agent consumer, no read model",
     "answer_receipt": "kept in the log; read back by id",
+    "user_erased": "the receipt of an erasure, kept in the log",
 }
 
 

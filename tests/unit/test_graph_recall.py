@@ -56,7 +56,7 @@ async def test_without_a_database_memories_still_come_and_debug_says_what_is_mis
     assert update["memory_context"] == "Ann drinks green tea"
     assert update["conversation_summary"] is None
     assert (update["topics"], update["episodic_memory"], update["pruned_through"]) == ([], [], 0)
-    assert set(update["debug"]) == {"route", "recall summary", "recall turns"}
+    assert set(update["debug"]) == {"route", "recall summary", "recall turns", "recall long-term memories"}
     assert "pool" in update["debug"]["recall turns"]
 
 

@@ -18,7 +18,6 @@ def scope(
     vectors: NDArray[np.floating] | None = None,
     threads: list[str] | None = None,
     positions: list[int] | None = None,
-    size: int | None = None,
 ) -> ScopeIndex:
     """`speaker: text` per chunk, one a day."""
     pairs = [line.split(": ", 1) for line in said]
@@ -30,7 +29,6 @@ def scope(
         threads=threads,
         positions=positions,
         vectors=vectors,
-        size=size,
     )
 
 

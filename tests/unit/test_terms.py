@@ -1,7 +1,5 @@
 """Search terms: what must find what."""
 
-import time
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,7 +92,6 @@ def test_long_texts_and_long_words_are_capped() -> None:
 
 
 def test_a_word_of_joiners_takes_linear_time() -> None:
-    start = time.perf_counter()
-    terms("a-._" * 25_000 + "!")
-    terms("1," * 25_000)
-    assert time.perf_counter() - start < 2
+    """With backtracking it would not end within the test's time limit."""
+    assert terms("a-._" * 25_000 + "!")
+    assert terms("1," * 25_000)

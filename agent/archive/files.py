@@ -1,0 +1,113 @@
+"""Archived conversations as Parquet files: one a conversation, in a folder of its tenant and last month (L4)."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import thread_token
+
+COMPRESSION = "zstd"
+
+
+class ArchiveMissing(TurnlogError):
+    """The file of an archived conversation is not there."""
+
+    code = "archive-missing"
+
+
+class ArchiveDamaged(TurnlogError):
+    """The file of an archived conversation is not the one that was written."""
+
+    code = "archive-damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRow:
+    """An event of the log. envelope: its bytes as they stand there, what is sealed in them still sealed."""
+
+    seq: int
+    stored_at: datetime
+    event_id: str
+    type: str
+    user: str | None
+    time: datetime
+    envelope: bytes
+
+
+NAMES = tuple(field.name for field in fields(ArchivedRow))
+
+
+def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
+    """Below the archive's folder; the month is that of the last turn, in UTC."""
+    last = next((row for row in reversed(rows) if row.type == "turn_recorded"), rows[-1])
+    return f"{tenant}/{last.time.astimezone(UTC):%Y-%m}/{thread_token(thread)}-{rows[-1].seq}.parquet"
+
+
+def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
+    """Writes the file whole or not at all, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
+    import pyarrow as pa  # type: ignore[import-untyped]  # slow to load, and only the archive needs it
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".part")
+    columns = zip(*(astuple(row) for row in rows), strict=True)
+    schema = _schema()
+    table = pa.table([pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)], schema=schema)
+    pq.write_table(table, temporary, compression=COMPRESSION)
+    _sync(temporary)
+    temporary.replace(file)
+    _sync(file.parent)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if read_archive(folder, path, digest) != list(rows):
+        raise ArchiveDamaged(f"{file} does not read back as it was written; look at the disk it is on")
+    return digest
+
+
+def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
+    """The file's events in order. Raises ArchiveMissing, ArchiveDamaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / path
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ArchiveMissing(f"cannot read {file}: {error.strerror}; set TURNLOG_ARCHIVE to where it is") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ArchiveDamaged(f"{file} was changed since it was written; put a copy of the file that was written there")
+    found = pq.read_table(pa.BufferReader(data)).to_pydict()
+    return [ArchivedRow(*values) for values in zip(*(found[name] for name in NAMES), strict=True)]
+
+
+def files_of(folder: Path, tenant: str, threads: Iterable[str]) -> list[str]:
+    """Every file there is of these conversations, also one that a crash left without its event."""
+    tokens = {thread_token(thread) for thread in threads}
+    every = (folder / tenant).rglob("*") if tokens else ()
+    return sorted(str(file.relative_to(folder)) for file in every if file.name.rpartition("-")[0] in tokens)
+
+
+def remove(folder: Path, paths: Iterable[str]) -> None:
+    for path in paths:
+        (folder / path).unlink(missing_ok=True)
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    moment = pa.timestamp("us", tz="UTC")
+    types = (pa.int64(), moment, pa.string(), pa.string(), pa.string(), moment, pa.binary())
+    return pa.schema(list(zip(NAMES, types, strict=True)))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

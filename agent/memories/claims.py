@@ -1,0 +1,112 @@
+"""When two memories say the same: by their values, or by their words where only an embedding finds them alike. Pure.
+
+A vector hears what a sentence is about and hardly what it says: "I like tea" and "I like coffee", "I eat meat" and
+"I don't eat meat", "born in 1990" and "born in 1991" are near each other. Closing one for the other would end what
+is true, so likeness counts only where nothing that makes the difference differs.
+"""
+
+import re
+from collections import Counter
+from decimal import Decimal
+
+from turnlog.projectors.memory_text import normal
+
+_PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_CHINESE_NUMBER = re.compile(r"[零〇一二两三四五六七八九十百千万亿]+")
+_ENGLISH_NUMBER = re.compile(
+    r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand"
+    r"|first|second|third|once|twice)\b"
+)
+_NEGATION = re.compile(
+    r"\b(?:not|cannot|no|never|none|nobody|nothing|neither|nor|without|stopped|quit|former|formerly|unlike|hardly)\b"
+    r"|n't\b|n’t\b|\b(?:dont|doesnt|didnt|isnt|arent|wasnt|cant|wont)\b"
+    r"|不|没|別|别|未|无|無|非|勿|莫|戒|讨厌|拒绝|停止|曾经"
+)
+# These hold a negation's character and negate nothing.
+_NO_NEGATION = re.compile(
+    r"特别|别人|分别|区别|级别|性别|告别|个别|非常|非洲|除非|差不多|不仅|不但|不过|不久|无论|未来|不同"
+)
+_QUOTED = re.compile(r"[\"“”「『《'‘](?P<name>[^\"“”「」『』《》'‘’]{1,80})[\"“”」』》'’](?![a-z])")
+_NAME = re.compile(r"(?<![.!?。！？] )(?<!^)\b[A-Z][\w&'-]*")
+_TOKEN = re.compile(r"[a-z0-9]+(?:['’][a-z]+)?|[^\W\d_a-z]", re.IGNORECASE)
+# Whoever stands before and behind these may not change places.
+_BETWEEN = re.compile(
+    r"\b(?:over|than|to|from|before|after|instead of|rather than)\b|胜过|多过|而不是|比(?!起)|更|到|给|教|送|把|被"
+)
+_FRAME = 0.5  # share of the words that two sentences have around the one place in which they differ
+
+
+def value_of(value: str | None, content: str) -> str:
+    """What two memories are compared by: the normalised value, or else the words. Numbers by what they amount to."""
+    text = normal(value if value is not None else content)
+    plain = _THOUSANDS.sub("", text)
+    if not _PLAIN_NUMBER.fullmatch(plain):
+        return text
+    return f"{Decimal(plain).normalize() + 0:f}"
+
+
+def rank_of(value: str) -> tuple[bool, Decimal, str]:
+    """The order of KEEP_HIGHEST: by the first number in the value; what has none stands below, by its letters."""
+    found = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
+    return (found is not None, Decimal(found.group()) if found else Decimal(0), value)
+
+
+def same_claim(first: str, second: str) -> bool:
+    """Whether two sentences that were found alike may say the same.
+
+    No when numbers, negation or names differ, or when they are one sentence with another word in one place ("I live
+    in Paris", "I live in Rome"): which of both such words make a difference, a similarity does not know. Nor when two
+    things have changed places ("tea over coffee", "coffee over tea").
+    """
+    one, other = normal(first), normal(second)
+    if one == other:
+        return True
+    return (
+        _numbers(one) == _numbers(other)
+        and _negations(one) == _negations(other)
+        and _names(first) == _names(second)
+        and not _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other))
+        and not _changed_places(one, other)
+    )
+
+
+def _numbers(text: str) -> Counter[str]:
+    plain = _THOUSANDS.sub("", text)
+    digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
+    return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
+
+
+def _negations(text: str) -> int:
+    return len(_NEGATION.findall(_NO_NEGATION.sub(" ", text)))
+
+
+def _names(text: str) -> set[str]:
+    """Quoted names, and words with a capital that begin no sentence."""
+    quoted = {normal(match["name"]) for match in _QUOTED.finditer(text)}
+    return quoted | {normal(name) for name in _NAME.findall(text) if name != "I" and not name.startswith("I'")}
+
+
+def _changed_places(one: str, other: str) -> bool:
+    """Something that stands before a word of _BETWEEN in one stands behind it in the other, and the reverse."""
+    pairs = ((a, b) for a in _sides(one) for b in _sides(other) if a[0] == b[0])
+    return any(a[1] & b[2] and a[2] & b[1] for a, b in pairs)
+
+
+def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
+    """Each word of _BETWEEN with what stands only before it and only behind it."""
+    found: list[tuple[str, set[str], set[str]]] = []
+    for between in _BETWEEN.finditer(text):
+        before = set(_TOKEN.findall(text[: between.start()]))
+        behind = set(_TOKEN.findall(text[between.end() :]))
+        found.append((between.group(), before - behind, behind - before))
+    return found
+
+
+def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
+    """The same beginning and end, and something else between: on both sides, and short beside what is shared."""
+    most = min(len(one), len(other))
+    before = next((n for n in range(most) if one[n] != other[n]), most)
+    after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)
+    shared = before + after
+    return most > shared and shared >= _FRAME * max(len(one), len(other))

@@ -1,0 +1,159 @@
+"""How much a memory is worth, and when it is put away: pure functions of numbers and times (M3, M4; seed E 8.4, 8.5).
+
+Nothing is written down day by day: a row keeps the importance it had at one time, and whoever reads it computes
+what is left of it now. The daily job computes the same and records only what it puts away.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from turnlog.agent.settings import Settings
+
+Tier = Literal["WORKING", "SHORT", "LONG", "ARCHIVE"]
+Fate = Literal["keep", "archive", "delete", "expire"]
+SECONDS_A_DAY = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """decay_rate: importance a day. freshness_rate: of the exponential, a day. tiers: the least total of each.
+
+    floor: what decay leaves. access_share: the part of an access's boost that importance gains.
+    """
+
+    enabled: bool = True
+    importance_weight: float = 0.4
+    freshness_weight: float = 0.3
+    confidence_weight: float = 0.3
+    freshness_rate: float = 0.1
+    access_bonus: float = 0.01
+    max_access_bonus: float = 0.1
+    tiers: tuple[tuple[float, Tier], ...] = ((0.8, "WORKING"), (0.5, "SHORT"), (0.2, "LONG"))
+    decay_rate: float = 0.01
+    floor: float = 0.1
+    access_boost: float = 0.02
+    max_access_boost: float = 0.3
+    access_share: float = 0.1
+    archive_threshold: float = 0.2
+    archive_after_days: int = 180
+    delete_after_days: int = 365
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Policy":
+        return cls(
+            enabled=settings.decay_enabled,
+            decay_rate=settings.decay_rate,
+            archive_threshold=settings.archive_threshold,
+            archive_after_days=settings.archive_after_days,
+            delete_after_days=settings.delete_after_days,
+        )
+
+
+SEED = Policy()
+
+
+class Standing(Protocol):
+    """What the policy looks at: a row of the read model has it."""
+
+    @property
+    def importance(self) -> float: ...
+    @property
+    def importance_at(self) -> datetime: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def access_count(self) -> int: ...
+    @property
+    def last_accessed_at(self) -> datetime | None: ...
+    @property
+    def confirmed_at(self) -> datetime: ...
+    @property
+    def expires_at(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The parts as they are before weighting, each 0 to 1; total is their weighted sum and the bonus, at most 1."""
+
+    total: float
+    importance: float
+    freshness: float
+    confidence: float
+    access_bonus: float
+    tier: Tier
+
+
+def importance_at(importance: float, since: datetime, now: datetime, policy: Policy = SEED) -> float:
+    """What is left at `now` of the importance that a memory had at `since`.
+
+    Linear, down to the floor; what began below the floor stays as it is. Decaying twice is decaying once for the
+    sum of the times. A `now` before `since` changes nothing.
+    """
+    start = _share(importance)
+    if not policy.enabled:
+        return start
+    return max(min(policy.floor, start), start - policy.decay_rate * _days(since, now))
+
+
+def reinforced(importance: float, access_count: int, policy: Policy = SEED) -> float:
+    """The importance after one more access than `access_count` (E 8.5 recordAccess): a little more, at most 1."""
+    return _share(importance + _boost(access_count + 1, policy) - _boost(access_count, policy))
+
+
+def importance_now(memory: Standing, now: datetime, policy: Policy = SEED) -> float:
+    """A row keeps the importance as it was said; here its accesses reinforce it and time decays it."""
+    return importance_at(memory.importance + _boost(memory.access_count, policy), memory.importance_at, now, policy)
+
+
+def freshness(at: datetime, now: datetime, policy: Policy = SEED) -> float:
+    """exp(-0.1 · days) since it was last said: 1 at once, 0.37 after ten days."""
+    return math.exp(-policy.freshness_rate * _days(at, now))
+
+
+def score(memory: Standing, now: datetime, policy: Policy = SEED) -> Score:
+    left, fresh, sure = (
+        importance_now(memory, now, policy),
+        freshness(memory.confirmed_at, now, policy),
+        memory.confidence,
+    )
+    bonus = min(policy.max_access_bonus, policy.access_bonus * memory.access_count)
+    weighed = policy.importance_weight * left + policy.freshness_weight * fresh + policy.confidence_weight * sure
+    total = _share(weighed + bonus)
+    return Score(total, left, fresh, sure, bonus, tier_of(total, policy))
+
+
+def tier_of(total: float, policy: Policy = SEED) -> Tier:
+    return next((tier for least, tier in policy.tiers if total >= least), "ARCHIVE")
+
+
+def fate(memory: Standing, now: datetime, policy: Policy = SEED) -> Fate:
+    """What the daily job does with a memory. Its age counts from when it was last said, learned, rated or read.
+
+    So what is imported from years ago is not gone the next night. A time to live ends whatever the policy; with the
+    policy off nothing else happens.
+    """
+    if memory.expires_at is not None and memory.expires_at <= now:
+        return "expire"
+    if not policy.enabled:
+        return "keep"
+    touched = max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
+    age = _days(touched, now)
+    if age > policy.delete_after_days:
+        return "delete"
+    faint = importance_now(memory, now, policy) < policy.archive_threshold
+    return "archive" if faint or age > policy.archive_after_days else "keep"
+
+
+def _boost(accesses: int, policy: Policy) -> float:
+    """What so many accesses add to the importance."""
+    return min(accesses * policy.access_boost, policy.max_access_boost) * policy.access_share
+
+
+def _days(since: datetime, now: datetime) -> float:
+    return max(0.0, (now - since).total_seconds() / SECONDS_A_DAY)
+
+
+def _share(value: float) -> float:
+    return min(1.0, max(0.0, value))

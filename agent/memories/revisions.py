@@ -1,0 +1,137 @@
+"""What a user decides about memories: answers to questions, edits, going back to an earlier version (M5). Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, Protocol
+from uuid import UUID
+
+from turnlog.agent.memories.chains import closed, memory_of
+from turnlog.events.errors import TurnlogError
+from turnlog.events.memory_contracts import (
+    Interval,
+    MemoriesRevised,
+    MemoryConflictAnswered,
+    MemoryRecorded,
+    MemorySource,
+)
+from turnlog.projectors.memory_lookup import StoredMemory
+
+Answer = Literal["new", "old", "both"]
+_IN_USE = ("valid", "archived")
+_ONE_HOLDS = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
+
+
+class MemoryNotInUse(TurnlogError):
+    """A memory that is closed, forgotten or waits for an answer cannot be changed; its successor can."""
+
+    code = "memory-not-in-use"
+
+
+class NothingToRevert(TurnlogError):
+    """Only an earlier version can be gone back to, when it was neither forgotten nor ended by its time to live."""
+
+    code = "nothing-to-revert"
+
+
+class QuestionSettled(TurnlogError):
+    """The memory that waited for the answer does not wait any more: answered before, expired or forgotten."""
+
+    code = "question-settled"
+
+
+class Question(Protocol):
+    """A row of memory_conflicts."""
+
+    @property
+    def conflict_id(self) -> UUID: ...
+    @property
+    def memory_id(self) -> UUID: ...
+    @property
+    def against(self) -> Sequence[UUID]: ...
+
+
+def answered(question: Question, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
+    """held: rows of the question's memories and of their dedupe key. Raises QuestionSettled.
+
+    "new": what holds ends when the new one was said. "old": the new one never held. "both": both hold.
+    """
+    new = next((row for row in held if row.id == question.memory_id), None)
+    if new is None or new.status != "pending" or (new.expires_at is not None and new.expires_at <= now):
+        raise QuestionSettled(f"question {question.conflict_id} needs no answer: its memory no longer waits for one")
+    rivals = [row for row in held if row.status in _IN_USE and (row.id in question.against or _same_key(row, new))]
+    intervals = [Interval(memory_id=new.id)]
+    if answer == "new":
+        intervals += [closed(row.id, max(row.valid_from, new.valid_from), new.id, "superseded") for row in rivals]
+    elif answer == "old":
+        intervals = [closed(new.id, new.valid_from, rivals[0].id if rivals else None, "rejected")]
+    return MemoryConflictAnswered(conflict_id=question.conflict_id, answer=answer, intervals=tuple(intervals))
+
+
+def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
+    return other.dedupe_key is not None and row.dedupe_key == other.dedupe_key
+
+
+def edited(
+    row: StoredMemory,
+    memory_id: UUID,
+    content: str,
+    now: datetime,
+    source: MemorySource | None = None,
+    value: str | None = None,
+) -> MemoryRecorded:
+    """Another memory in the place of this one, said by the user now. Raises MemoryNotInUse.
+
+    source: where the user said so; the words it replaces are no evidence of the new ones.
+    """
+    _must_be_in_use(row)
+    ends = None if row.expires_at is None else now + (row.expires_at - row.confirmed_at)
+    memory = memory_of(row).model_copy(
+        update={
+            **{"id": memory_id, "content": content, "value": value, "origin": "user", "rule": None, "confidence": 1.0},
+            **{"valid_from": now, "expires_at": ends, "sources": () if source is None else (source,)},
+        }
+    )
+    return MemoryRecorded(memory=memory, intervals=(closed(row.id, now, memory_id, "edited"),))
+
+
+def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevised:
+    """This earlier version holds again, without end; what replaced it did not hold since then. Raises NothingToRevert.
+
+    history: the memory's chain, as memory_lookup.history gives it.
+    """
+    rows = {row.id: row for row in history}
+    target = rows.get(memory_id)
+    if target is None or target.status != "closed" or target.closed_reason == "expired":
+        raise NothingToRevert(
+            f"memory {memory_id} is no earlier version that could hold again; `turnlog memories show` lists them"
+        )
+    later = [row for row in _others(target, rows) if _overlaps(row, target)]
+    return MemoriesRevised(
+        intervals=(
+            Interval(memory_id=memory_id),
+            *(closed(row.id, max(row.valid_from, target.valid_from), memory_id, "reverted") for row in later),
+        )
+    )
+
+
+def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
+    """What replaced it, what replaced that in turn, and whatever else stands under a key of which one holds."""
+    found: dict[UUID, StoredMemory] = {}
+    row: StoredMemory | None = target
+    while row is not None and row.replaced_by is not None and row.replaced_by not in found:
+        if (row := rows.get(row.replaced_by)) is not None:
+            found[row.id] = row
+    if target.strategy in _ONE_HOLDS:
+        found |= {row.id: row for row in rows.values() if _same_key(row, target)}
+    return [row for row in found.values() if row.id != target.id]
+
+
+def _overlaps(row: StoredMemory, target: StoredMemory) -> bool:
+    """Whether it holds at some time from the target's beginning on."""
+    held = row.status in (*_IN_USE, "closed")
+    return held and (row.valid_to is None or row.valid_to > max(row.valid_from, target.valid_from))
+
+
+def _must_be_in_use(row: StoredMemory) -> None:
+    if row.status not in _IN_USE:
+        raise MemoryNotInUse(f"memory {row.id} is {row.status} and cannot be edited; edit the one that holds instead")

@@ -1,0 +1,48 @@
+"""Turns made unreadable where they enter: before they are published, when the settings say so (M8). Pure.
+
+What was taken out is nowhere then, not for its user either. Nothing but turns is touched: the words of a summary or a
+memory come from them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.events.append import Screen
+from turnlog.events.contracts import Event, TurnRecorded
+
+_SAID = frozenset({"text", "thinking", "input", "content"})
+
+
+def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
+    """What is done to each event before it is published."""
+
+    def screen(event: Event) -> Event:
+        if not isinstance(event.data, TurnRecorded):
+            return event
+        return event.model_copy(update={"data": clean_turn(event.data, level, regions)})
+
+    return screen
+
+
+def clean_turn(turn: TurnRecorded, level: SanitiseLevel, regions: Sequence[str]) -> TurnRecorded:
+    """Texts, thoughts, the input and results of tools; ids, names, signatures and images stay."""
+    said = turn.model_dump(mode="json", exclude_none=True)
+    calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in said["tool_calls"]]
+    content = clean_content(said["content"], level, regions)
+    if content == said["content"] and calls == said["tool_calls"]:
+        return turn
+    return TurnRecorded.model_validate({**said, "content": content, "tool_calls": calls})
+
+
+def clean_content(content: Any, level: SanitiseLevel, regions: Sequence[str]) -> Any:
+    """A string, or a list of blocks."""
+    if isinstance(content, str):
+        return sanitise(content, level, regions)
+    return [{name: _field(name, value, level, regions) for name, value in block.items()} for block in content]
+
+
+def _field(name: str, value: Any, level: SanitiseLevel, regions: Sequence[str]) -> Any:
+    if name == "content":
+        return clean_content(value, level, regions)
+    return sanitise_json(value, level, regions) if name in _SAID else value

@@ -1,0 +1,331 @@
+"""Erasing a person: from every read model, cache, bucket and archive, and from the log itself (M9, E 13.4).
+
+Every step looks at what is there and does what is left to do, so that an erasure that was killed is run again from
+the beginning. The keys go first: from then on nothing of what was said can be read from the log.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool
+
+from turnlog.agent.archive.files import files_of
+from turnlog.agent.privacy import key_admin, rows
+from turnlog.agent.privacy.keys import KeyStore
+from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
+from turnlog.agent.privacy.scanning import (
+    Scan,
+    scan_bucket,
+    scan_files,
+    scan_stream,
+    scan_tables,
+    searched_copy,
+)
+from turnlog.agent.privacy.traces import OnProgress, Person, Place, Traces, places, traces
+from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, without_derived
+from turnlog.agent.privacy.words import MOST_CANDIDATES, chosen, words_of
+from turnlog.agent.sessions.bucket import Bucket
+from turnlog.events.contracts import Erased, Event
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import recorded
+from turnlog.events.subjects import parse_stored
+from turnlog.projectors.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.replay import rebuild_thread
+
+STRINGS_AT_MOST = 400
+AT_ONCE = 16
+Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
+Step = Callable[[str], AbstractContextManager[OnProgress]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """settle: waits until the read models have all that is in the log. step: shows how far a named step is.
+
+    files: (kind, file) to be searched and not to be changed. archive: the folder of archived conversations.
+    """
+
+    log: Log
+    pool: Pool
+    database_url: str
+    settle: Callable[[], Awaitable[None]]
+    step: Step
+    files: Callable[[], Iterable[tuple[str, Path]]]
+    archive: Path
+    search_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What there is of a person. rows: table → how many. events: in the log, of theirs or in threads of theirs.
+
+    needles: by which the person's words are known again; they stand nowhere else.
+    """
+
+    person: Person
+    traces: Traces
+    rows: dict[str, int]
+    events: int
+    archives: tuple[str, ...]
+    needles: Needles
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.traces.threads and not self.rows
+
+
+@dataclass(slots=True)
+class _Done:
+    counts: dict[str, int] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    requests: set[UUID] = field(default_factory=set)
+
+    def add(self, what: str, count: int) -> None:
+        self.counts[what] = self.counts.get(what, 0) + count
+
+
+async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
+    """Reads the log and the read models, and changes nothing. more_strings: to be searched for as well."""
+    await at.settle()
+    async with at.pool.connection() as conn:
+        known = await rows.known_threads(conn, person)
+        with at.step("reading the log") as progress:
+            found = await traces(at.log, person, known, progress)
+        strings, events = await _said(at.log, person, found)
+        own = sorted(found.own)
+        archived = await rows.archive_paths(conn, person, own)
+        counts = await rows.row_counts(conn, person, own)
+        with at.step("choosing what to search for"):
+            needles = Needles([*more_strings, *await _distinctive(conn, person, found, strings)])
+    archives = {*archived, *files_of(at.archive, person.tenant, own)}
+    return Plan(person, found, counts, events, tuple(sorted(archives)), needles)
+
+
+async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
+    """Does all of it, scans, and writes the receipt. is_full: the tables are written anew, which locks each.
+
+    Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime: run it again then.
+    """
+    started, done = time.perf_counter(), _Done()
+    keys = await _destroy_keys(at, plan.person)
+    await _clear_caches(at, plan, done)
+    await _append_erased(at, plan, done)
+    await _overwrite(at, plan, done)
+    await _rebuild(at, plan, done)
+    await _purge_sessions(at, plan)
+    await _catch_late(at, plan, done)
+    await _vacuum(at, is_full)
+    scan = await _scanned(at, plan, done)
+    done.counts |= {f"rows of {table}": count for table, count in plan.rows.items()}
+    strings = len(plan.needles.strings)
+    data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings)
+    event = receipt_event(plan.person, data)
+    seq = (await at.log.append(event)).seq
+    return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started)
+
+
+async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], int]:
+    """(candidates of strings, number of events)."""
+    strings: dict[str, None] = {}
+    events = 0
+    async for place in places(log, person.tenant, found.threads):
+        own = place.thread in found.own or place.thread is None
+        if not own and place.user != person.user:
+            continue
+        events += 1
+        if (event := _decoded(place)) is not None and len(strings) < MOST_CANDIDATES:
+            strings.update(dict.fromkeys(words_of(event.data)))
+    return list(strings), events
+
+
+async def _distinctive(
+    conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
+) -> list[str]:
+    """Those of the strings that nobody else has said, as far as the read models know; ids stay, and are none."""
+    ids = " ".join([person.user, *found.threads]).casefold()
+    needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
+    others: set[int] = set()
+    for table in rows.SAID_TABLES:
+        query = rows.others_query(table, person, sorted(found.own))
+        others |= (await searched_copy(conn, query, needles)).found.keys()
+    return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
+
+
+async def _destroy_keys(at: Surroundings, person: Person) -> int:
+    with at.step("destroying keys"):
+        async with at.pool.connection() as conn:
+            count = await key_admin.destroy(conn, person.tenant, person.user)
+    if isinstance(at.log.keyring, KeyStore):
+        at.log.keyring.forget(person.tenant, person.user)
+    return count
+
+
+async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Before the rows go: they say which vectors and files are the person's."""
+    with at.step("clearing caches"):
+        async with at.pool.connection() as conn:
+            cleared = await rows.clear_caches(conn, plan.person, sorted(plan.traces.own), sorted(plan.traces.shared))
+        done.add("cached vectors", cleared.vectors)
+        done.add("cached answers", cleared.answers)
+        done.add("dead letters", cleared.letters)
+        for path in plan.archives:
+            file = (at.archive / path).resolve()
+            if file.is_relative_to(at.archive.resolve()) and file.exists():
+                file.unlink()
+                done.add("archive files", 1)
+
+
+async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """A thread that ends with its erasing, as after a crash, gets no second one."""
+    person = plan.person
+    with at.step("emptying the read models") as progress:
+        own = sorted(plan.traces.own)
+        for number, thread in enumerate(own):
+            head = await at.log.thread_head(person.tenant, thread)
+            if head and parse_stored((await at.log.stored(head)).subject).type == Erased().type:
+                done.marks[thread] = head
+            elif head:
+                done.marks[thread] = (await at.log.append(_erased(person, thread))).seq
+            progress(number + 1, len(own))
+        await at.settle()
+
+
+def _erased(person: Person, thread: str) -> Event:
+    data = Erased(reason="the user was erased")
+    return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=thread, data=data)
+
+
+async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """What no destroyed key covers leaves the log."""
+    async with at.pool.connection() as conn:
+        destroyed = await rows.destroyed_keys(conn, plan.person)
+    head = await at.log.head()
+    with at.step("overwriting what is readable in the log") as progress:
+        seqs: list[int] = []
+        async for place in places(at.log, plan.person.tenant, plan.traces.threads):
+            thread = place.thread or ""
+            if plan.traces.own and (place.thread is None or thread in plan.traces.own):
+                ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
+                _note_request(place, ending, done)
+            else:
+                ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
+                await _retell_fork(at.log, place, ending, seqs)
+            if must_go(place, ending):
+                seqs.append(place.stored.seq)
+        done.add("events overwritten", await _overwritten(at.log, seqs, progress))
+
+
+def _note_request(place: Place, ending: Ending, done: _Done) -> None:
+    if place.type == "answer_requested" and place.envelope is not None and place.stored.seq <= ending.through:
+        done.requests.add(UUID(str(place.envelope["id"])))
+
+
+async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: list[int]) -> None:
+    """Somebody's fork of a person's thread stays a fork, and loses the summary that came along."""
+    if place.type != "thread_forked" or place.user == ending.user or (event := _decoded(place)) is None:
+        return
+    if (plain := without_derived(event)) is not None:
+        await log.append(plain)
+        seqs.append(place.stored.seq)
+
+
+async def _overwritten(log: Log, seqs: Sequence[int], progress: OnProgress) -> int:
+    count = 0
+    for at in range(0, len(seqs), AT_ONCE):
+        count += sum(await asyncio.gather(*(log.overwrite(seq) for seq in seqs[at : at + AT_ONCE])))
+        progress(min(at + AT_ONCE, len(seqs)), len(seqs))
+    return count
+
+
+async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Threads shared with others get tombstones in place of the person's turns; stopped ones go on."""
+    async with at.pool.connection() as conn:
+        stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
+    for name, thread in stopped:
+        await rebuild_thread(at.log, at.database_url, BY_NAME[name], plan.person.tenant, thread)
+    if plan.traces.shared:
+        await at.settle()
+        with at.step("rebuilding shared threads") as progress:
+            await _rebuilt(at, plan.person, sorted(plan.traces.shared), progress)
+        done.add("shared threads rebuilt", len(plan.traces.shared))
+
+
+async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], progress: OnProgress) -> None:
+    for number, thread in enumerate(threads):
+        for projection in PROJECTIONS:
+            if projection.per_thread:
+                try:
+                    await rebuild_thread(at.log, at.database_url, projection, person.tenant, thread)
+                except NotFound:  # nothing of it is left in the log
+                    continue
+        progress(number + 1, len(threads))
+
+
+async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
+    bucket = Bucket(at.log, plan.person.tenant)
+    for thread in plan.traces.threads:
+        await bucket.purge(thread)
+
+
+async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """A model that was at work meanwhile may have told afterwards what it made of the words."""
+    marks = done.marks
+    if not marks:
+        return
+    late: list[tuple[str, int]] = []
+    with at.step("looking for late results") as progress:
+        async for place in places(at.log, plan.person.tenant, sorted(marks), min(marks.values())):
+            event = _decoded(place)
+            if event is None or place.stored.seq <= marks.get(event.thread, 0):
+                continue
+            if is_late(event, marks, done.requests):
+                late.append((event.thread, place.stored.seq))
+        if late:
+            done.add("late results overwritten", await _overwritten(at.log, [seq for _, seq in late], progress))
+            await at.settle()
+            await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
+
+
+async def _vacuum(at: Surroundings, is_full: bool) -> None:
+    tables = rows.vacuumed_tables()
+    with at.step("vacuuming tables") as progress:
+        async with at.pool.connection() as conn:
+            for number, table in enumerate(tables):
+                await rows.vacuum(conn, is_full, table)
+                progress(number + 1, len(tables))
+
+
+async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
+    scan = Scan()
+    async with at.pool.connection() as conn:
+        for table, count in (await rows.left(conn, plan.person, done.marks)).items():
+            scan.note("tables with rows of the person", f"rows left in {table}", count)
+        if plan.needles.strings:
+            with at.step("scanning tables") as progress:
+                await scan_tables(conn, plan.needles, scan, progress)
+    if not plan.needles.strings:
+        return scan
+    if at.search_stream:
+        with at.step("scanning the stream") as progress:
+            await scan_stream(at.log, plan.needles, scan, progress)
+    await scan_bucket(at.log, plan.needles, scan)
+    with at.step("scanning files") as progress:
+        await asyncio.to_thread(scan_files, list(at.files()), plan.needles, scan, progress)
+    return scan
+
+
+def _decoded(place: Place) -> Event | None:
+    try:
+        return recorded(place.stored).event
+    except TurnlogError:
+        return None

@@ -1,0 +1,139 @@
+"""All that there is of a user, as one JSON document that is written piece by piece (M9, E 13.4).
+
+Of a thread that several people speak in, only the user's own turns are given out.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from psycopg.rows import dict_row
+from pydantic_core import to_jsonable_python
+
+from turnlog.agent.privacy.entering import clean_content
+from turnlog.agent.privacy.rows import known_threads
+from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.privacy.traces import Person
+from turnlog.agent.receipts import receipts
+from turnlog.events.log import Log
+from turnlog.projectors.message import Message
+from turnlog.projectors.writer import Connection
+
+Document = dict[str, Any]
+OnProgress = Callable[[float, float | None], None]
+_TALKS = """
+SELECT DISTINCT thread_id FROM (
+  SELECT thread_id FROM thread_activity WHERE tenant = %(tenant)s AND user_id = %(user)s
+  UNION SELECT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s
+  UNION SELECT thread_id FROM sessions WHERE tenant = %(tenant)s AND user_id = %(user)s) t ORDER BY 1"""
+_SHARED = """
+SELECT EXISTS (SELECT FROM messages
+  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id <> %(user)s)"""
+_THREAD = """
+SELECT label, created_at, last_active_at, message_count FROM thread_activity
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
+_MESSAGES = """
+SELECT to_jsonb(t) - ARRAY['tenant', 'thread_id', 'user_id'] AS row FROM messages t
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND (NOT %(shared)s OR user_id = %(user)s) ORDER BY seq"""
+_OF_THREAD = "SELECT to_jsonb(t) - ARRAY['tenant', 'thread_id'] AS row FROM {} t WHERE {} AND thread_id = %(thread)s"
+_MINE = "tenant = %(tenant)s AND user_id = %(user)s"
+_TECHNICAL = "ARRAY['tenant', 'user_id', 'terms', 'content_key', 'name_key', 'embedding', 'embedding_model']"
+# Section of the document → its rows. The history of a memory is its rows: every version with its interval.
+_SECTIONS = {
+    "memories": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memories t WHERE {_MINE} ORDER BY thread_id, seq, id",
+    "conflicts": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memory_conflicts t WHERE {_MINE} ORDER BY raised_at",
+    "entities": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM entities t WHERE {_MINE} ORDER BY type, name",
+    "usage": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM usage t WHERE {_MINE} ORDER BY day, agent, purpose",
+}
+_ITEMS = f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM store_items t WHERE tenant = %s AND thread_id = ANY(%s)"
+
+
+async def user_export(
+    conn: Connection,
+    log: Log,
+    person: Person,
+    level: SanitiseLevel | None,
+    regions: Sequence[str] = REGIONS,
+    on_progress: OnProgress = lambda done, total: None,
+) -> AsyncIterator[str]:
+    """The document as pieces of JSON text, one conversation at most in memory. level: None gives all as it is.
+
+    Every section is there, also when it is empty: docs/user-export.schema.json.
+    """
+    place = {"tenant": person.tenant, "user": person.user}
+    head = {
+        "user": person.user,
+        "tenant": person.tenant,
+        "exportedAt": datetime.now(UTC),
+        "sanitizeLevel": None if level is None else level.name,
+    }
+    yield json.dumps(to_jsonable_python(head), ensure_ascii=False)[:-1]
+    threads = [str(row["thread_id"]) async for row in _rows(conn, _TALKS, place)]
+    for at, thread in enumerate(threads):
+        talk = await _conversation(conn, log, place | {"thread": thread})
+        yield (', "conversations": [' if at == 0 else ",") + "\n" + _text(talk, level, regions)
+        on_progress(at + 1, len(threads))
+    yield "]" if threads else ', "conversations": []'
+    for name, query in _SECTIONS.items():
+        async for piece in _section(name, _rows(conn, query, place), level, regions):
+            yield piece
+    spaces = [thread for thread in await known_threads(conn, person) if person.owns(thread)]
+    async for piece in _section("items", _rows(conn, _ITEMS, (person.tenant, spaces)), level, regions):
+        yield piece
+    yield "}\n"
+
+
+def clean_messages(
+    rows: Sequence[Message], level: SanitiseLevel | None, regions: Sequence[str] = REGIONS
+) -> list[Message]:
+    """A transcript for an export; names, ids and times stay."""
+    return list(rows) if level is None else [_clean_message(row, level, regions) for row in rows]
+
+
+def _clean_message(row: Message, level: SanitiseLevel, regions: Sequence[str]) -> Message:
+    calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in row.tool_calls]
+    return replace(row, content=clean_content(row.content, level, regions), tool_calls=calls)
+
+
+async def _conversation(conn: Connection, log: Log, place: Document) -> Document:
+    shared = (await anext(_rows(conn, _SHARED, place)))["exists"]
+    about = [row async for row in _rows(conn, _THREAD, place)]
+    own = {} if shared else await _of_an_own_thread(conn, log, place)
+    messages = [row["row"] async for row in _rows(conn, _MESSAGES, place | {"shared": shared})]
+    return {"thread": place["thread"], "shared": shared, **(about[0] if about else {}), **own, "messages": messages}
+
+
+async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
+    """What was derived from the conversation, and what the model saw for each answer, without the words again."""
+    found: Document = {}
+    for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
+        query = _OF_THREAD.format(table, "tenant = %(tenant)s")
+        found[name] = next(iter([row["row"] async for row in _rows(conn, query, place)]), None)
+    seen = await receipts(conn, log, place["tenant"], place["thread"])
+    kept = {"system_prompt", "type"}
+    found["receipts"] = [{"seq": at.seq, "time": at.event.time} | one.model_dump(exclude=kept) for at, one in seen]
+    return found
+
+
+async def _section(
+    name: str, rows: AsyncIterator[Document], level: SanitiseLevel | None, regions: Sequence[str]
+) -> AsyncIterator[str]:
+    begin = f',\n"{name}": ['
+    async for row in rows:
+        yield begin + "\n" + _text(row["row"], level, regions)
+        begin = ","
+    yield "]" if begin == "," else begin + "]"
+
+
+def _text(document: Document, level: SanitiseLevel | None, regions: Sequence[str]) -> str:
+    plain = to_jsonable_python(document)
+    return json.dumps(plain if level is None else sanitise_json(plain, level, regions), ensure_ascii=False)
+
+
+async def _rows(conn: Connection, query: str, params: Any) -> AsyncIterator[Document]:
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(query.encode(), params)
+    async for row in cursor:
+        yield row

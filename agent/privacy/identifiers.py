@@ -1,0 +1,66 @@
+"""Numbers and addresses that name a person: identity cards, payment cards, mail; and grades (M8, E 8.9). Pure.
+
+A number counts when its check digit and its ranges do, so that order numbers and timestamps stay.
+"""
+
+import re
+from collections.abc import Callable
+
+from stdnum import luhn
+from stdnum.cn import ric
+from stdnum.us import ssn
+
+SSN_MASK, CHINESE_MASK, CARD_MASK, GRADE_MASK = "***-**-****", "*" * 18, "****-****-****-****", "GPA: [已脱敏]"
+_NARROW = str.maketrans("０１２３４５６７８９－", "0123456789-")
+_FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
+_SSN = re.compile(_FREE + r"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _END)
+_SSN_NAMED = re.compile(r"((?<![A-Za-z])(?:ssn|social security(?: number)?)[:#\s]{0,3}(?:is )?)([0-9]{9})" + _END, re.I)
+_CHINESE = re.compile(_FREE + r"[0-9]{17}[0-9Xx]" + _END)
+_CARD = re.compile(
+    _FREE + r"[2-6](?:[0-9]{11,17}|[0-9]{3}(?:[ -][0-9]{4}){3}|[0-9]{3}[ -][0-9]{6}[ -][0-9]{4,5})[0-9]?" + _END
+)
+# Issuers' ranges: Visa, Mastercard, American Express, Discover, UnionPay, JCB, Diners, Maestro (ISO/IEC 7812).
+_ISSUER = re.compile(
+    r"4|5[0-8]|2(?:22[1-9]|2[3-9]|[3-6]|7[01]|720)|3[47]|6(?:011|4[4-9]|5|2|[37])|35(?:2[89]|[3-8])|3(?:0[0-5]|[68])"
+)
+_MAIL = re.compile(
+    r"(?<![A-Za-z0-9._%+*-])([A-Za-z0-9])[A-Za-z0-9._%+-]*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,24}(?![A-Za-z])"
+)
+_GRADE = re.compile(
+    r"(?<![A-Za-z])(?:gpa|绩点)\s{0,3}(?:[：:=是为]|is|was|of|has been)?\s{0,3}[0-9](?:\.[0-9]{1,3})?(?![0-9])"
+    r"(?:\s{0,2}/\s{0,2}[0-9](?:\.[0-9]{1,3})?)?",
+    re.IGNORECASE,
+)
+
+
+def masked(text: str) -> str:
+    """Without identity and payment cards."""
+    if not any(c.isdecimal() for c in text):
+        return text
+    text = _replaced(text, _CHINESE, ric.is_valid, CHINESE_MASK)
+    text = _replaced(text, _CARD, _is_card, CARD_MASK)
+    text = _SSN_NAMED.sub(lambda m: m[1] + SSN_MASK if ssn.is_valid(m[2]) else m[0], text)
+    return _replaced(text, _SSN, ssn.is_valid, SSN_MASK)
+
+
+def mails_masked(text: str) -> str:
+    return _MAIL.sub(r"\1***@***", text) if "@" in text else text
+
+
+def grades_masked(text: str) -> str:
+    return _GRADE.sub(GRADE_MASK, text)
+
+
+def _is_card(number: str) -> bool:
+    digits = re.sub(r"[ -]", "", number)
+    return 13 <= len(digits) <= 19 and _ISSUER.match(digits) is not None and bool(luhn.is_valid(digits))
+
+
+def _replaced(text: str, pattern: re.Pattern[str], is_one: Callable[[str], bool], mask: str) -> str:
+    """Full-width digits are read as digits; each is one character, so places stay."""
+    parts, at = [], 0
+    for found in pattern.finditer(text.translate(_NARROW)):
+        if is_one(found[0]):
+            parts += [text[at : found.start()], mask]
+            at = found.end()
+    return "".join([*parts, text[at:]]) if at else text

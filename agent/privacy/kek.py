@@ -1,0 +1,161 @@
+"""The key-encryption key (KEK): what wraps every user's key, so that the key table alone opens nothing.
+
+It is 32 random bytes, in TURNLOG_KEK as base64 or, for the embedded Postgres, in a file of the data folder. Its id is
+a fingerprint, so that a wrong one is noticed before anything is opened with it.
+"""
+
+import binascii
+import contextlib
+import os
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from turnlog.agent.settings import Settings
+from turnlog.events.errors import KeyUnavailable, TurnlogError
+
+KEK_BYTES, NONCE_BYTES = 32, 12
+FILE = "kek"
+
+
+class InvalidKek(TurnlogError):
+    """A key-encryption key is no base64 of 32 bytes, or its file cannot be read or written."""
+
+    code = "invalid-kek"
+
+
+class WrongKek(TurnlogError):
+    """Users' keys are wrapped by another key-encryption key than the given ones; nothing was read or written."""
+
+    code = "wrong-kek"
+
+
+@dataclass(frozen=True, slots=True)
+class Kek:
+    """id: a fingerprint that gives nothing away. wrap and unwrap bind a key to its id, tenant and user."""
+
+    id: str
+    cipher: AESGCM
+
+    def wrap(self, key: bytes, key_id: str, tenant: str, user: str) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self.cipher.encrypt(nonce, key, _bound(key_id, tenant, user))
+
+    def unwrap(self, wrapped: bytes, key_id: str, tenant: str, user: str) -> bytes:
+        """Raises KeyUnavailable for bytes that this one has not wrapped."""
+        try:
+            return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
+        except (InvalidTag, ValueError):
+            raise KeyUnavailable(
+                f"key {key_id} does not open with key-encryption key {self.id}: its row in user_keys was changed; "
+                "restore the table from a backup"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Keks:
+    """The one that wraps new keys, and those that still unwrap. source: where it came from, for people."""
+
+    current: Kek
+    older: tuple[Kek, ...]
+    source: str
+
+    @property
+    def by_id(self) -> Mapping[str, Kek]:
+        return {kek.id: kek for kek in (*self.older, self.current)}
+
+
+def keks_of(settings: Settings) -> Keks | None:
+    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's own; None where there is neither.
+
+    Raises InvalidKek.
+    """
+    path = settings.home.expanduser() / FILE
+    old = () if settings.kek_old is None else (_kek(settings.kek_old.get_secret_value(), "TURNLOG_KEK_OLD"),)
+    if settings.kek is not None:
+        mine = (_kek(_read(path), str(path)),) if settings.database_url is None and path.exists() else ()
+        return Keks(_kek(settings.kek.get_secret_value(), "TURNLOG_KEK"), (*mine, *old), "TURNLOG_KEK")
+    if settings.database_url is not None:
+        return None
+    return Keks(_kek(_made(path), str(path)), old, str(path))
+
+
+def new_kek() -> str:
+    """A value for TURNLOG_KEK."""
+    return b64encode(secrets.token_bytes(KEK_BYTES)).decode()
+
+
+def _kek(text: str, source: str) -> Kek:
+    try:
+        raw = b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != KEK_BYTES:
+        raise InvalidKek(
+            f"{source} is no base64 of {KEK_BYTES} bytes; `turnlog keys new-kek` prints one that is. Users' words that "
+            "were sealed under another one open only with that"
+        )
+    return Kek(sha256(b"turnlog kek " + raw).hexdigest()[:16], AESGCM(raw))
+
+
+def _made(path: Path) -> str:
+    """The file's KEK, made once: whoever links it first has made it."""
+    if not path.exists():
+        with _file_errors(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mine = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
+            _write(mine, new_kek())
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.link(mine, path)
+            finally:
+                mine.unlink()
+            _sync_folder(path.parent)
+    return _read(path)
+
+
+def _write(path: Path, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if os.geteuid() == 0:  # what root leaves in a user's folder must not lock the user out of it
+            owner = path.parent.stat()
+            os.fchown(file, owner.st_uid, owner.st_gid)
+        os.write(file, text.encode() + b"\n")
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A power failure must not take the name of the file while Postgres keeps what the KEK in it has wrapped."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(path: Path) -> str:
+    with _file_errors(path):
+        return path.read_text("ascii", "replace")
+
+
+@contextlib.contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidKek(
+            f"cannot use the key-encryption key in {path}: {error.strerror or error}. Make the folder writable, or set "
+            "TURNLOG_KEK"
+        ) from error
+
+
+def _bound(key_id: str, tenant: str, user: str) -> bytes:
+    return "\0".join((key_id, tenant, user)).encode()

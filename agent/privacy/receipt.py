@@ -1,0 +1,46 @@
+"""What an erasure did and found, as the event that proves it, and as words for a person (M9, E 13.4)."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from turnlog.agent.privacy.scanning import Scan
+from turnlog.agent.privacy.traces import Person
+from turnlog.events.contracts import Event
+from turnlog.events.memory_contracts import UserErased
+
+SOURCE = "turnlog/erase"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """seq: of the event. hits: where the scan found something → how often; empty when all is gone."""
+
+    thread: str
+    seq: int
+    data: UserErased
+    hits: dict[str, int]
+    seconds: float
+
+
+def receipt_thread(person: Person) -> str:
+    """Whoever knows the user id finds it; it does not give the id away."""
+    return "erasures/" + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
+
+
+def receipt_event(person: Person, data: UserErased) -> Event:
+    return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=receipt_thread(person), data=data)
+
+
+def receipt_data(
+    reason: str | None, keys: int, threads: int, counts: dict[str, int], scan: Scan, strings: int
+) -> UserErased:
+    return UserErased(
+        reason=reason,
+        keys_destroyed=keys,
+        threads=threads,
+        counts={name: count for name, count in counts.items() if count},
+        scanned=dict(scan.places),
+        strings_searched=strings,
+        hits=scan.total,
+    )

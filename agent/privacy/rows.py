@@ -1,0 +1,168 @@
+"""What Postgres has of a person beside the read models: caches, dead letters; and whose threads it knows (M9).
+
+Read models are emptied by their projectors alone. These tables are no read models: they are emptied here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from psycopg import sql
+
+from turnlog.agent.privacy.traces import Person
+from turnlog.events.subjects import thread_token
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.writer import Connection
+
+_MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id = %(user)s))"
+
+# Vectors of texts that nobody else has: a rebuild of the others' rows still finds theirs.
+_VECTORS = f"""
+WITH mine AS (
+  SELECT t.index_text AS text FROM memory_vectors t WHERE {_MINE}
+  UNION SELECT t.content FROM memories t WHERE {_MINE}),
+only_mine AS (
+  SELECT text FROM mine EXCEPT (
+    SELECT t.index_text FROM memory_vectors t JOIN mine ON mine.text = t.index_text WHERE NOT coalesce({_MINE}, false)
+    UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
+DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))"""
+_ITEMS = "(t.tenant = %(tenant)s AND t.thread_id = ANY(%(threads)s))"
+_ITEM_VECTORS = f"""
+DELETE FROM embedding_cache c USING store_vectors t WHERE {_ITEMS} AND c.model = t.model AND c.embedding = t.embedding
+AND NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))
+AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
+_ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
+_LETTERS = """
+UPDATE dead_letters SET error = 'erased'
+WHERE tenant = %(tenant)s AND thread_token = ANY(%(tokens)s) AND error <> 'erased'"""
+_PARKED = """
+SELECT DISTINCT projection, thread_token FROM dead_letters
+WHERE build = 'live' AND status = 'parked' AND tenant = %(tenant)s AND thread_token = ANY(%(tokens)s)"""
+_DESTROYED = "SELECT key_id::text FROM user_keys WHERE tenant = %s AND user_id = %s AND destroyed_at IS NOT NULL"
+_FORGET_STATISTICS = """
+SELECT pg_clear_attribute_stats(schemaname, tablename, attname, inherited) FROM pg_stats
+WHERE schemaname = current_schema() AND tablename = %(table)s"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """How many rows went, or lost their words."""
+
+    vectors: int
+    answers: int
+    letters: int
+
+
+async def known_threads(conn: Connection, person: Person) -> set[str]:
+    """Threads that the read models have for the person, store namespaces included."""
+    found: set[str] = set()
+    for table in _tables():
+        for column in (name for name in ("user_id",) if name in table.columns):
+            rows = await conn.execute(
+                f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND {column} = %s".encode(),
+                (person.tenant, person.user),
+            )
+            found |= {str(thread) for (thread,) in await rows.fetchall()}
+    rows = await conn.execute("SELECT DISTINCT thread_id FROM store_items WHERE tenant = %s", (person.tenant,))
+    return found | {str(thread) for (thread,) in await rows.fetchall() if person.owns(str(thread))}
+
+
+async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
+    """Table → rows in the person's threads, or with their id."""
+    counts: dict[str, int] = {}
+    for table in _tables():
+        of_user = " OR t.user_id = %(user)s" if "user_id" in table.columns else ""
+        rows = await conn.execute(
+            f"SELECT count(*) FROM {table.name} t "
+            f"WHERE t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s){of_user})".encode(),
+            {"tenant": person.tenant, "user": person.user, "threads": list(threads)},
+        )
+        found = await rows.fetchone()
+        if found and found[0]:
+            counts[table.name] = int(found[0])
+    return counts
+
+
+async def clear_caches(conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str]) -> Cleared:
+    """While the rows are there, for they say which vectors are the person's."""
+    every = [*own, *shared]
+    given = {
+        "tenant": person.tenant,
+        "user": person.user,
+        "threads": list(own),
+        "all": every,
+        "tokens": [thread_token(thread) for thread in every],
+    }
+    async with conn.transaction():
+        vectors = (await conn.execute(_VECTORS.encode(), given)).rowcount
+        vectors += (await conn.execute(_ITEM_VECTORS.encode(), given)).rowcount
+        answers = (await conn.execute(_ANSWERS.encode(), given)).rowcount
+        letters = (await conn.execute(_LETTERS.encode(), given)).rowcount
+    return Cleared(vectors, answers, letters)
+
+
+async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
+    """(projection, thread) of threads that a projection stopped at."""
+    tokens = {thread_token(thread): thread for thread in threads}
+    rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens)})
+    return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]
+
+
+async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
+    rows = await conn.execute(_DESTROYED, (person.tenant, person.user))
+    return {str(key_id) for (key_id,) in await rows.fetchall()}
+
+
+async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
+    """Frees dead rows, and takes new statistics: they hold values of columns, and an empty table would keep the old.
+
+    is_full: writes the table anew.
+    """
+    await conn.execute(_FORGET_STATISTICS, {"table": table})
+    await conn.execute(f"VACUUM ({'FULL, ' if is_full else ''}ANALYZE) {table}".encode())
+
+
+def vacuumed_tables() -> list[str]:
+    return sorted({table.name for table in _tables()} | {"embedding_cache", "model_cache", "dead_letters"})
+
+
+def _tables() -> list[sa.Table]:
+    return [table for projection in PROJECTIONS for table in projection.tables if "thread_id" in table.columns]
+
+
+# Tables with words that people said or wrote themselves: what stands there of others is not only the person's.
+SAID_TABLES = ("messages", "memories", "store_items", "entities")
+
+
+def others_query(table: str, person: Person, threads: Sequence[str]) -> sql.Composed:
+    """All rows of a table that are not the person's, as COPY."""
+    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if table != "store_items" else sql.SQL("")
+    return sql.SQL(
+        "COPY (SELECT t.* FROM {table} t WHERE NOT coalesce("
+        "t.tenant = {tenant} AND (t.thread_id = ANY({threads}){mine}), false)) TO STDOUT (FORMAT BINARY)"
+    ).format(table=sql.Identifier(table), tenant=person.tenant, threads=list(threads), mine=of_user)
+
+
+async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]) -> tuple[str, ...]:
+    rows = await conn.execute(
+        "SELECT path FROM thread_archives WHERE tenant = %s AND thread_id = ANY(%s) ORDER BY path",
+        (person.tenant, list(threads)),
+    )
+    return tuple(str(path) for (path,) in await rows.fetchall())
+
+
+async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
+    """Table → rows that are there although their thread was erased after them."""
+    found: dict[str, int] = {}
+    for table in (table for table in _tables() if "seq" in table.columns):
+        rows = await conn.execute(
+            f"SELECT count(*) FROM {table.name} t JOIN unnest(%s::text[], %s::bigint[]) m (thread, mark) "
+            "ON t.tenant = %s AND t.thread_id = m.thread AND t.seq <= m.mark".encode(),
+            (list(marks), list(marks.values()), person.tenant),
+        )
+        count = await rows.fetchone()
+        if count and count[0]:
+            found[table.name] = int(count[0])
+    return found

@@ -1,0 +1,136 @@
+"""The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings (M9).
+
+Tables are read by COPY in its binary form, in which every type stands as it was written; so one search does for all of
+them. It costs the reading of the database once, and no more with more strings.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+from psycopg import sql
+
+from turnlog.agent.privacy.needles import Needles, Searched
+from turnlog.events.log import Log
+from turnlog.events.subjects import SESSION_BUCKET, STORED_PREFIX
+from turnlog.projectors.writer import Connection
+
+READ_BYTES = 1024 * 1024
+OnProgress = Callable[[float, float | None], None]
+_TABLES = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+AND n.nspname !~ '^pg_(toast|temp)' ORDER BY 1, 2"""
+_STATISTICS = """
+COPY (SELECT tablename, most_common_vals::text, histogram_bounds::text, most_common_elems::text FROM pg_stats
+WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT BINARY)"""
+
+
+@dataclass(slots=True)
+class Scan:
+    """places: what was searched → how many of it. hits: where → occurrences there; only places that have some."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    hits: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str, where: str, found: int) -> None:
+        self.places[kind] = self.places.get(kind, 0) + 1
+        if found:
+            self.hits[where] = self.hits.get(where, 0) + found
+
+    @property
+    def total(self) -> int:
+        return sum(self.hits.values())
+
+
+async def scan_tables(conn: Connection, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """Every column of every table, and what the planner's statistics keep of them."""
+    tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
+    for at, (schema, name) in enumerate(tables):
+        query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
+        scan.note("tables", f"table {schema}.{name}", (await searched_copy(conn, query, needles)).hits)
+        on_progress(at + 1, len(tables))
+    found = (await searched_copy(conn, sql.SQL(_STATISTICS), needles)).hits
+    scan.note("statistics", "Postgres's statistics (pg_stats)", found)
+
+
+async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles: Needles) -> Searched:
+    searched = Searched(needles)
+    async with conn.cursor() as cursor, cursor.copy(query) as copy:
+        async for data in copy:
+            searched.add(bytes(data))
+    searched.flush()
+    return searched
+
+
+async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """Every message that the stream gives out."""
+    searched, head = Searched(needles), await log.head()
+    async for stored in log.read([f"{STORED_PREFIX}.>"], 1, head):
+        searched.add(stored.body + b"\0")
+        if stored.seq % 1_000 == 0:
+            on_progress(stored.seq, head)
+    searched.flush()
+    scan.note("streams", "the stream TURNLOG", searched.hits)
+
+
+async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
+    """The copies of sessions."""
+    searched = Searched(needles)
+    try:
+        bucket = await log.nc.jetstream().key_value(SESSION_BUCKET)
+        for key in await bucket.keys():
+            searched.add(((await bucket.get(key)).value or b"") + b"\0")
+    except (NotFoundError, NatsError):  # there is none, or it has no keys
+        pass
+    searched.flush()
+    scan.note("buckets", f"bucket {SESSION_BUCKET}", searched.hits)
+
+
+def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
+    """paths: (kind, file). A file that went meanwhile, or that we may not read, is said to be one of those."""
+    every = list(paths)
+    for at, (kind, path) in enumerate(every):
+        try:
+            scan.note(kind, f"file {path}", _in_file(path, needles))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            scan.places[f"{kind} that cannot be read"] = scan.places.get(f"{kind} that cannot be read", 0) + 1
+        on_progress(at + 1, len(every))
+
+
+def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
+    for base, _, names in os.walk(folder):
+        yield from (Path(base) / name for name in names if name.endswith(suffix))
+
+
+def _in_parquet(path: Path) -> Iterator[bytes]:
+    """Its texts and bytes; on disk they are compressed."""
+    from pyarrow import ArrowInvalid  # type: ignore[import-untyped]  # slow to load, and seldom needed
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for column in batch.columns:
+                    for value in column.to_pylist():
+                        if isinstance(value, str | bytes):
+                            yield value if isinstance(value, bytes) else value.encode(errors="replace")
+    except ArrowInvalid as error:
+        raise OSError(f"{path} is no Parquet file") from error
+
+
+def _in_file(path: Path, needles: Needles) -> int:
+    searched = Searched(needles)
+    if path.suffix == ".parquet":
+        for said in _in_parquet(path):
+            searched.add(said + b"\0")
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            searched.add(bytes(data))
+    searched.flush()
+    return searched.hits

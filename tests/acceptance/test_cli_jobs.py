@@ -1,0 +1,143 @@
+"""What the clock does, by hand: jobs, jobs run, compactions, compactions undo, rederive run|list|diff|promote|drop."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from extraction import user_turn
+from pgvector import HalfVector
+from samples import event, memory_event, memory_of
+
+from turnlog.events.log import Log
+from turnlog.events.memory_contracts import MemoriesEmbedded, Memory
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.writer import Connection
+
+pytestmark = pytest.mark.timeout(300)  # every command is a process of its own
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+MODEL = "unit-vectors"  # its cosine is the similarity
+RULES = """
+[rule.instrument]
+name = "Instrument"
+type = "PREFERENCE"
+category = "music"
+importance = 0.6
+en = ['''i take (?P<value>\\w+) lessons''']
+zh = ['我在学(?P<value>[^\\s，。]+)']
+content = { en = "Takes {value} lessons", zh = "在学{value}" }
+dedupe_key = "instrument-{value}"
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        assert self.code == 0, self.out + self.err
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        code: str = json.loads(self.out)["error"]["code"]
+        assert self.code == 1
+        return code
+
+
+Cli = Callable[..., Awaitable[Said]]
+
+
+@pytest.fixture
+def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    environment = kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+
+    async def run(*words: str, stdin: str = "") -> Said:
+        process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, *words),
+            env=environment | {"COLUMNS": "200"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate(stdin.encode())
+        assert b"Traceback" not in err
+        return Said(process.returncode or 0, out.decode(), err.decode())
+
+    return run
+
+
+async def embed(log: Log, db: Connection, *memories: Memory) -> None:
+    """As if they said the same to the model: one vector for all of them."""
+    for one in memories:
+        key = hashlib.sha256(one.content.encode()).digest()
+        await db.execute(
+            "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec)",
+            (MODEL, key, HalfVector([1.0, 0.0]).to_text()),
+        )
+    data = MemoriesEmbedded(model=MODEL, dimensions=2, memory_ids=tuple(one.id for one in memories))
+    await log.append(event(data, thread=memory_thread("ann"), user="ann"))
+
+
+async def test_jobs_are_listed_with_their_last_run_and_done_now(log: Log, turnlog: Cli) -> None:
+    assert [line.split()[0] for line in (await turnlog("jobs")).out.splitlines()] == ["decay", "compaction", "archive"]
+    await log.append(memory_event(memory_of(1, content="likes green tea"), "ann"))
+    ran = (await turnlog("jobs", "run", "decay", "--now", "2030-01-01T03:00:00Z")).out
+    assert ran.startswith("decay: 1 looked at, 0 archived, 1 deleted, 0 expired in ")
+    listed = (await turnlog("jobs", "--json")).document
+    assert listed[0]["last"]["counts"]["deleted"] == 1
+    assert [one["last"] for one in listed[1:]] == [None, None]
+    assert (await turnlog("jobs", "run", "sweep", "--json")).error == "not-found"
+    assert (await turnlog("jobs", "run", "decay", "--now", "soon", "--json")).error == "invalid-time"
+
+
+async def test_memories_that_say_the_same_are_made_one_and_two_again(log: Log, db: Connection, turnlog: Cli) -> None:
+    told = [memory_of(1, content="很喜欢喝绿茶"), memory_of(2, content="她非常爱喝绿茶")]
+    await log.append_many([memory_event(one, "ann") for one in told])
+    await embed(log, db, *told)
+    ran = (await turnlog("jobs", "run", "compaction", "--json")).document
+    assert (ran["counts"], ran["errors"]) == ({"looked_at": 2, "groups": 1, "closed": 1}, 0)
+    [made] = (await turnlog("compactions", "--user", "ann", "--json")).document
+    assert made["event_id"] in (await turnlog("compactions", "--user", "ann")).out
+    undone = await turnlog("compactions", "undo", made["event_id"], "--user", "ann")
+    assert undone.out == "1 memory holds again\n"
+    assert (await turnlog("compactions", "--user", "ann")).out.endswith("2 memories  taken back\n")
+    wrong = ("compactions", "undo", str(told[0].id), "--user", "ann", "--json")
+    assert (await turnlog(*wrong)).error == "not-found"
+    assert (await turnlog("compactions", "--json")).error == "nothing-chosen"
+
+
+async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(RULES, "utf-8")
+    await log.append_many([user_turn(text, n) for n, text in enumerate(["I take cello lessons.", "我在学钢琴。"])])
+    found = await turnlog("rederive", "run", "music", "--rules", str(tmp_path / "rules.toml"))
+    assert "Takes cello lessons" in found.out and "在学钢琴" in found.out, found.err
+    [one] = (await turnlog("rederive", "diff", "music", "--json")).document
+    assert (one["user"], len(one["added"]), one["gone"]) == ("ann", 2, [])
+    assert (await turnlog("memories", "--user", "ann", "--json")).document == []
+    asked = await turnlog("rederive", "promote", "music", stdin="n\n")
+    assert asked.code == 1, "without an answer nothing happens"
+    assert (await turnlog("rederive", "promote", "music", "--yes")).code == 0
+    rows = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert sorted(row["content"] for row in rows) == ["Takes cello lessons", "在学钢琴"]
+
+
+async def test_what_was_tried_is_listed_and_dropped(log: Log, turnlog: Cli) -> None:
+    await log.append(user_turn("我住在北京。"))
+    [tried] = (await turnlog("rederive", "run", "again", "--json")).document
+    assert [row["content"] for row in tried["added"]] == ["住在北京"]
+    assert (await turnlog("rederive", "list")).out == "again  1 user\n"
+    assert (await turnlog("rederive", "drop", "again")).out == "dropped again of 1 user\n"
+    assert (await turnlog("rederive", "list")).out == "no shadows\n"
+    assert (await turnlog("rederive", "diff", "again", "--json")).error == "not-found"

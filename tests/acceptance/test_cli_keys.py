@@ -1,0 +1,57 @@
+"""`turnlog keys …` as processes of their own."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from key_rings import KEK
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+
+
+@pytest.fixture
+def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    return kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path), "COLUMNS": "400"}
+
+
+async def turnlog(environment: dict[str, str], *words: str, **more: str) -> tuple[int, Any]:
+    """Exit code and the document on stdout."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, "--json", env={**environment, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await process.communicate()
+    assert b"Traceback" not in stderr
+    return process.returncode or 0, json.loads(stdout)
+
+
+async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, str]) -> None:
+    code, status = await turnlog(environment, "keys", "status")
+    assert (code, status) == (0, {"sealing": False, "kek": None, "keys": []})
+    code, findings = await turnlog(environment, "doctor")
+    [finding] = [one for one in findings if one["check"] == "encryption"]
+    assert (code, finding["ok"], "TURNLOG_KEK" in finding["fix"]) == (1, False, True)
+    code, refused = await turnlog(environment, "keys", "rotate", "--user", "ann")
+    assert (code, refused["error"]["code"]) == (1, "invalid-kek")
+
+    code, rotated = await turnlog(environment, "keys", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
+    assert (code, rotated["user"]) == (0, "ann")
+    code, refused = await turnlog(environment, "keys", "status")
+    assert (code, refused["error"]["code"]) == (1, "wrong-kek")
+
+    _, made = await turnlog(environment, "keys", "new-kek")
+    both = {"TURNLOG_KEK": made["kek"], "TURNLOG_KEK_OLD": KEK}
+    code, findings = await turnlog(environment, "doctor", **both)
+    [finding] = [one for one in findings if one["check"] == "encryption"]
+    assert (finding["ok"], "turnlog keys rewrap" in finding["fix"]) == (True, True)
+    code, done = await turnlog(environment, "keys", "rewrap", **both)
+    assert (code, done["rewrapped"]) == (0, 1)
+    code, status = await turnlog(environment, "keys", "status", TURNLOG_KEK=made["kek"])
+    assert (code, status["sealing"], status["kek"]["source"]) == (0, True, "TURNLOG_KEK")
+    [use] = status["keys"]
+    assert (use["kek_id"], use["users"], use["current"]) == (done["kek"], 1, 1)

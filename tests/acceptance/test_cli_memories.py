@@ -1,0 +1,194 @@
+"""Long-term memory by hand: memories, remember, edit, rate, revert, forget, conflicts, answer."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_cases import claim, day
+from samples import event
+
+from turnlog.agent.memories.conflicts import decide
+from turnlog.agent.memories.known import Known
+from turnlog.agent.memories.writing import Place
+from turnlog.events.contracts import EventData
+from turnlog.events.log import Log
+from turnlog.events.memory_contracts import Memory
+from turnlog.events.subjects import memory_thread
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        assert self.code == 0, self.out + self.err
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        code: str = json.loads(self.out)["error"]["code"]
+        assert self.code == 1
+        return code
+
+
+Cli = Callable[..., Awaitable[Said]]
+
+
+@pytest.fixture
+def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    environment = kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+
+    async def run(*words: str, stdin: str = "") -> Said:
+        process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, *words),
+            env=environment | {"COLUMNS": "200"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await process.communicate(stdin.encode())
+        assert b"Traceback" not in err
+        return Said(process.returncode or 0, out.decode(), err.decode())
+
+    return run
+
+
+async def tell(log: Log, *memories: Memory, user: str = "ann") -> None:
+    """What a conversation would have led to."""
+    known, events = Known(Place("default", user), [], day(99)), list[EventData]()
+    for memory in memories:
+        decided = decide(memory, known.rivals(memory))
+        known.apply(decided)
+        events += decided
+    await log.append_many([event(data, thread=memory_thread(user), user=user) for data in events])
+
+
+def gpa(value: str, on: float, **fields: Any) -> Memory:
+    return claim(f"GPA is {value}", on, value=value, dedupe_key="gpa", **fields)
+
+
+async def test_memories_are_listed_with_score_validity_and_the_words_that_say_them(log: Log, turnlog: Cli) -> None:
+    await tell(log, gpa("3.8", 0), claim("我喜欢喝茶", 1, kind="PREFERENCE"), claim("I have two cats", 2))
+    text = (await turnlog("memories", "--user", "ann")).out
+    assert "我喜欢喝茶" in text
+    assert "“GPA is 3.8”  chat #1, 2026-01-01 12:00" in text
+    rows = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert [row["score"]["total"] for row in rows] == sorted((row["score"]["total"] for row in rows), reverse=True)
+    assert {row["content"]: row["sources"][0]["quote"] for row in rows} == {
+        words: words for words in ("GPA is 3.8", "我喜欢喝茶", "I have two cats")
+    }
+    [only] = (await turnlog("memories", "--user", "ann", "--kind", "preference", "--json")).document
+    assert only["content"] == "我喜欢喝茶"
+
+
+async def test_what_held_at_a_time_is_shown_and_with_all_what_became_of_it(log: Log, turnlog: Cli) -> None:
+    await tell(log, gpa("3.8", 0), gpa("3.9", 9))
+
+    async def contents(*words: str) -> list[str]:
+        rows = (await turnlog("memories", "-u", "ann", "--json", *words)).document
+        return sorted(row["content"] for row in rows)
+
+    assert await contents("--as-of", "2026-01-04") == ["GPA is 3.8"]
+    assert await contents("--as-of", "2026-01-10T11:59:00Z") == ["GPA is 3.8"]
+    assert await contents("--as-of", "2026-01-10") == ["GPA is 3.9"], "a date is its end"
+    assert await contents("--all") == ["GPA is 3.8", "GPA is 3.9"]
+    assert (await turnlog("memories", "-u", "ann", "--as-of", "some day", "--json")).error == "invalid-time"
+
+
+async def test_a_history_shows_every_version_and_its_source(log: Log, turnlog: Cli) -> None:
+    old, new = gpa("3.8", 0), gpa("3.9", 9)
+    await tell(log, old, new)
+    shown = (await turnlog("memories", "show", str(new.id))).out
+    assert shown.splitlines() == [
+        "  FACT        GPA is 3.8",
+        f"    {old.id}  superseded, 2026-01-01 12:00 until 2026-01-10 12:00",
+        f"    replaced by {new.id}",
+        "    “GPA is 3.8”  chat #1, 2026-01-01 12:00",
+        "→ FACT        GPA is 3.9",
+        f"    {new.id}  valid since 2026-01-10 12:00",
+        "    “GPA is 3.9”  chat #1, 2026-01-10 12:00",
+    ]
+    document = (await turnlog("memories", "show", "gpa", "--user", "ann", "--json")).document
+    assert [one["status"] for one in document["history"]] == ["closed", "valid"]
+    assert document["memory"] == str(new.id)
+
+
+async def test_what_is_written_by_hand_is_read_by_the_rules_and_contradicts(log: Log, turnlog: Cli) -> None:
+    first = (await turnlog("remember", "--user", "ann", "我的GPA是3.8", "--json")).document
+    again = (await turnlog("remember", "--user", "ann", "我的GPA是3.8", "--json")).document
+    assert (first["what"], again["what"], again["memory_id"]) == ("recorded", "known", first["memory_id"])
+    await turnlog("remember", "--user", "ann", "我的GPA是3.9")
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert (row["content"], row["origin"], row["value"]) == ("我的GPA是3.9", "user", "3.90")
+    text = (await turnlog("remember", "--user", "ann", "The spare key is under the blue pot")).out
+    assert text.startswith("remembered  ")
+    assert (await turnlog("remember", "--user", "ann", "x", "--kind", "WISH")).code == 2
+
+
+async def test_an_edit_is_taken_back_by_a_revert(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I have two cats", 0))
+    edited = (await turnlog("edit", "cats", "I have three cats", "--user", "ann", "--json")).document
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert (row["id"], row["content"]) == (edited["memory"], "I have three cats")
+    no = await turnlog("revert", "two cats", "--user", "ann", stdin="n\n")
+    assert (no.code, no.err) == (1, "nothing was changed\n")
+    yes = await turnlog("revert", "two cats", "--user", "ann", stdin="y\n")
+    assert yes.code == 0, yes.err
+    assert yes.out.endswith("“I have two cats” holds again\n")
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert (row["id"], row["content"]) == (edited["replaced"], "I have two cats")
+    assert (await turnlog("revert", "two cats", "--user", "ann", "--json")).error == "nothing-to-revert"
+
+
+async def test_a_rating_changes_the_importance(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I have two cats", 0))
+    await turnlog("rate", "cats", "0.3", "--user", "ann")
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert row["importance"] == 0.3
+    assert (await turnlog("rate", "cats", "3", "--user", "ann", "--json")).error == "invalid-memory"
+
+
+async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I have two cats", 0), claim("I like tea", 1))
+    assert (await turnlog("forget", "cats", "--user", "ann")).code == 1, "without an answer nothing happens"
+    assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out == "forgot 1 memory\n"
+    rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
+    assert sorted(row["content"] for row in rows) == ["", "I like tea"]
+    assert (await turnlog("forget", "cats", "--user", "ann", "--json")).error == "not-found"
+
+
+async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None:
+    ask = {"strategy": "ASK_USER"}
+    await tell(log, gpa("3.8", 0, **ask), gpa("3.9", 9, **ask))
+    [open_] = (await turnlog("conflicts", "--user", "ann", "--json")).document
+    assert open_["question"] == "“GPA is 3.8” stood until now, and now “GPA is 3.9”. Which one holds?"
+    assert (await turnlog("answer", "perhaps", "--user", "ann")).code == 2
+    text = (await turnlog("answer", "new", "--user", "ann")).out
+    assert text.splitlines()[-1] == "answered: new"
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert row["content"] == "GPA is 3.9"
+    assert (await turnlog("answer", "old", open_["conflict_id"], "--user", "ann", "--json")).error == "question-settled"
+
+
+async def test_words_of_several_memories_name_none_of_them(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I like tea", 0), claim("I like cake", 1))
+    found = await turnlog("forget", "I like", "--user", "ann", "--yes")
+    assert found.code == 1
+    assert "I like tea" in found.err and "I like cake" in found.err and "[ambiguous-memory]" in found.err
+
+
+async def test_nobodys_memories_are_a_mistake_in_the_command_line(turnlog: Cli) -> None:
+    assert (await turnlog("memories")).code == 2

@@ -1,0 +1,78 @@
+"""`turnlog recall --user` with memories and `turnlog entities`, as processes of their own."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import now
+from remembered import entities, recorded
+
+from turnlog.events.log import Log
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+
+
+@pytest.fixture
+def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    return kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path), "COLUMNS": "200"}
+
+
+async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
+    """Exit code, and what the command says on stdout, or on stderr when that is empty."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, (stdout or stderr).decode()
+
+
+async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environment: dict[str, str]) -> None:
+    week = now() - timedelta(days=7)
+    await log.append_many([recorded("我的GPA是3.8", week), recorded("I live in Berlin", week)])
+
+    async def document(*words: str) -> Any:
+        code, text = await turnlog(environment, "recall", "--user", "ann", *words, "--keyword-only", "--json")
+        assert code == 0, text
+        return json.loads(text)
+
+    found = await document("我的GPA是多少？", "--explain")
+    assert [one["content"] for one in found["memories"]] == ["我的GPA是3.8"]
+    assert found["memories"][0]["explain"]["words"]["value"] > 0.9
+    assert "words, entities and dates only" in found["memories_degraded"]
+    assert found["items"] == []
+    before = f"{week - timedelta(days=1):%Y-%m-%d}"
+    assert (await document("Where do I live?", "--as-of", before))["memories"] == []
+    assert (await document("Where do I live?", "--max-tokens", "3"))["memories"] == []
+    code, text = await turnlog(
+        environment, "recall", "Where do I live?", "--user", "ann", "--keyword-only", "--explain"
+    )
+    assert code == 0
+    assert "I live in Berlin" in text
+    assert ") × importance 0.7" in text
+
+
+async def test_as_of_without_a_user_is_an_error_that_says_what_to_give(environment: dict[str, str]) -> None:
+    code, text = await turnlog(environment, "recall", "What?", "--thread", "t", "--as-of", "2026-01-01")
+    assert code == 1
+    assert "--user" in text
+
+
+async def test_entities_of_a_user_are_listed(log: Log, environment: dict[str, str]) -> None:
+    await log.append_many([entities(("PERSON", "Maria"), ("SCHOOL", "清华大学")), entities(("PERSON", "Maria"))])
+    code, text = await turnlog(environment, "entities", "--user", "ann", "--json")
+    assert code == 0, text
+    assert [(one["type"], one["name"], one["mention_count"]) for one in json.loads(text)] == [
+        ("PERSON", "Maria", 2),
+        ("SCHOOL", "清华大学", 1),
+    ]
+    code, text = await turnlog(environment, "entities", "--user", "ann", "--type", "school")
+    assert (code, text.split()[:2]) == (0, ["SCHOOL", "清华大学"])
+    code, text = await turnlog(environment, "entities", "--user", "bob")
+    assert (code, "bob" in text) == (0, True)

@@ -1,0 +1,58 @@
+"""python -m tests.benchmarks.junk [--data DIR] [--show]: what the rules make of MemoryBank, English and Chinese.
+
+Imports both files into servers of its own, extracts, and checks what is stored: every memory quotes its turn, less
+than 2 % stand twice, none is of the assistant. --show prints each memory with its quote, to be looked at.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
+
+from junk import Quality, stored_quality
+
+from tests.benchmarks.conversations import DEFAULT_FOLDER
+from turnlog.agent.settings import Settings
+from turnlog.consumers.runtime import opened, projecting
+
+FILES = ("memorybank-en.json", "memorybank-cn.json")
+MOST_DUPLICATES = 0.02
+out = Console(highlight=False, soft_wrap=True)
+
+
+def main() -> int:
+    """1 when one of the three does not hold; 2 when the files are not there."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.junk", description=__doc__)
+    parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="the folder with the files of MemoryBank")
+    parser.add_argument("--show", action="store_true", help="print every memory with its quote")
+    given = parser.parse_args()
+    files = [given.data / name for name in FILES]
+    if missing := [file.name for file in files if not file.exists()]:
+        out.print(f"left out: {', '.join(missing)} not in {given.data}", markup=False)
+        return 2
+    found = asyncio.run(_measured(files))
+    for one in found.memories if given.show else ():
+        out.print(f"{one.user:<12} {one.kind:<10} {one.content}\n{'':<24}“{one.quote}”", markup=False)
+    out.print(
+        f"{len(found.memories)} memories; quoted {found.with_quote:.1%}, twice {found.duplicates:.1%}, "
+        f"of others than the user {found.of_others:.1%}",
+        markup=False,
+    )
+    return int(found.with_quote < 1 or found.duplicates >= MOST_DUPLICATES or found.of_others > 0)
+
+
+async def _measured(files: list[Path]) -> Quality:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # the database runs as a user of its own
+        settings = Settings(home=Path(folder), api_key=None, api_base_url=None)
+        async with opened(settings, "junk") as runtime, projecting(runtime):
+            return await stored_quality(runtime, files)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

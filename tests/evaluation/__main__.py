@@ -1,0 +1,85 @@
+"""python -m tests.evaluation [--data DIR] [--json]: how much of the evidence recall finds, with no language model.
+
+Prints the tables and writes the section "Turns" of docs/evaluation.md; with --json it prints them as JSON and leaves
+the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache folder.
+Without --data the folder is TURNLOG_EVALUATION_DATA. Without the file nothing is measured, and it says so.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .document import DOCUMENT, as_json, put_section, turns_section
+from .locomo import load, texts
+from .turns import Line, report
+from .vectors import Vectors, vectors_path
+
+DEFAULT_FOLDER = Path(__file__).parents[3] / "shared" / "data"
+MISSING = (
+    "not evaluated: there is no {path}. It is a JSON list of LoCoMo's conversations, as locomo10.json of github.com/"
+    "snap-research/locomo is one; give its folder: make eval TURNLOG_EVALUATION_DATA=FOLDER, or --data FOLDER"
+)
+TABLES = {"Text alone": False, "With the captions of shared images": True}
+out, err = Console(width=None if sys.stdout.isatty() else 180), Console(stderr=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.evaluation", description=__doc__)
+    parser.add_argument("--data", type=Path, default=_given() or DEFAULT_FOLDER, help="the folder with locomo-dev.json")
+    parser.add_argument("--json", action="store_true", help="print JSON, write no document")
+    given = parser.parse_args()
+    path = given.data / "locomo-dev.json"
+    if not path.exists():
+        err.print(MISSING.format(path=path), markup=False)
+        return 0
+    vectors = embedded(path)
+    told = {title: load(path, vectors, captions) for title, captions in TABLES.items()}
+    tables = []
+    for title, conversations in told.items():
+        with err.status(f"ranking: {title.lower()}"):
+            tables.append((title, *report(conversations)))
+    if given.json:
+        print(json.dumps(as_json(tables)))
+        return 0
+    for title, lines, _ in tables:
+        out.print(shown(title, lines))
+    put_section(DOCUMENT, "Turns", turns_section(tables, next(iter(told.values()))))
+    err.print(f"wrote {DOCUMENT}", markup=False)
+    return 0
+
+
+def _given() -> Path | None:
+    folder = os.environ.get("TURNLOG_EVALUATION_DATA")
+    return Path(folder) if folder else None
+
+
+def embedded(path: Path) -> Vectors:
+    vectors = Vectors(vectors_path())
+    passages, questions = texts(path, list(TABLES.values()))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err) as progress:
+        task = progress.add_task("embedding", total=len(passages) + len(questions))
+        vectors.add(passages, "passage", lambda count: progress.advance(task, count))
+        vectors.add(questions, "query", lambda count: progress.advance(task, count))
+    return vectors
+
+
+def shown(title: str, lines: list[Line]) -> Table:
+    table = Table(title=title)
+    for head in ("", "recall@5/10/20", "any@5/10/20", "all@10", *lines[0].categories, *lines[0].conversations):
+        table.add_column(head, justify="left" if not head else "right")
+    for one in lines:
+        found = ("/".join(f"{n:.1f}" for n in numbers.values()) for numbers in (one.recall, one.any))
+        rest = (one.all_at_10, *one.categories.values(), *one.conversations.values())
+        table.add_row(one.name, *found, *(f"{n:.1f}" for n in rest))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The LoCoMo conversations as recall sees them: imported, cut into chunks and embedded by turnlog's own code."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.agent.importers import Defaults, events
+from turnlog.agent.importers.jsonarray import Record
+from turnlog.agent.importers.locomo import read_locomo
+from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.events.contracts import Event, Recorded
+from turnlog.projectors.chunking import Chunk, chunks, fold
+
+from .vectors import Vectors
+
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    category: int
+    evidence: frozenset[str]
+    vector: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """repaired, unusable: references to evidence that were put right, and those that name no turn."""
+
+    name: str
+    found: list[Chunk]
+    scope: ScopeIndex
+    questions: list[Question]
+    repaired: int
+    unusable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    turns: frozenset[str]
+    repaired: int
+    unusable: int
+
+
+def read_evidence(raw: Iterable[Any], known: set[str]) -> Evidence:
+    """The turns that are meant: `D8:6; D9:17`, `D:11:26` and `D30:05` are put right, `D` is not to be understood."""
+    found: set[str] = set()
+    repaired = unusable = 0
+    for item in map(str, raw):
+        if item in known:
+            found.add(item)
+            continue
+        for part in re.split(r"[;,\s]+", item.strip()):
+            match = re.fullmatch(r"D:?(\d+):0*(\d+)", part)
+            name = f"D{match[1]}:{match[2]}" if match else part
+            found |= {name} & known
+            repaired += name in known
+            unusable += name not in known
+    return Evidence(frozenset(found), repaired, unusable)
+
+
+def turn_events(sample: dict[str, Any], captions: bool) -> list[Event]:
+    """As `turnlog import` reads them. captions: with the text that stands for each shared image."""
+    record = Record("sample", 0, sample if captions else _without_captions(sample))
+    found = events(read_locomo([record], Defaults(), "locomo"), "default")
+    return [event for event in found if isinstance(event, Event)]
+
+
+def load(path: Path, vectors: Vectors | None, captions: bool) -> list[Conversation]:
+    """The conversations with their questions that have evidence. vectors: None for keyword search."""
+    return [_conversation(sample, vectors, captions) for sample in json.loads(path.read_text("utf-8"))]
+
+
+def texts(path: Path, captions: Sequence[bool]) -> tuple[list[str], list[str]]:
+    """All that is to be embedded: passages and questions."""
+    samples = json.loads(path.read_text("utf-8"))
+    passages = [chunk.index_text for with_ in captions for sample in samples for chunk in _chunks(sample, with_)]
+    return list(dict.fromkeys(passages)), [qa["question"] for sample in samples for qa in sample["qa"]]
+
+
+def _conversation(sample: dict[str, Any], vectors: Vectors | None, captions: bool) -> Conversation:
+    found = _chunks(sample, captions)
+    known = {source for chunk in found for source in chunk.source_ids if source}
+    asked = [(qa, read_evidence(qa["evidence"], known)) for qa in sample["qa"]]
+    usable = [(qa, evidence) for qa, evidence in asked if evidence.turns]
+    embedded = vectors.of([qa["question"] for qa, _ in usable], "query") if vectors else [None] * len(usable)
+    return Conversation(
+        name=sample["sample_id"],
+        found=found,
+        scope=index(found, vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None),
+        questions=[
+            Question(qa["question"], qa["category"], evidence.turns, vector)
+            for (qa, evidence), vector in zip(usable, embedded, strict=True)
+        ],
+        repaired=sum(evidence.repaired for _, evidence in asked),
+        unusable=sum(evidence.unusable for _, evidence in asked),
+    )
+
+
+def index(found: Sequence[Chunk], vectors: Array | None) -> ScopeIndex:
+    return ScopeIndex.build(
+        texts=[chunk.text for chunk in found],
+        terms=[chunk.terms for chunk in found],
+        speakers=[chunk.speaker for chunk in found],
+        times=[chunk.created_at for chunk in found],
+        vectors=vectors,
+    )
+
+
+def _chunks(sample: dict[str, Any], captions: bool) -> list[Chunk]:
+    numbered = enumerate(turn_events(sample, captions), 1)
+    told = (Recorded(event=event, seq=seq, partition=0, stored_at=event.time) for seq, event in numbered)
+    return fold(chunk for recorded in told for chunk in chunks(recorded))
+
+
+def _without_captions(sample: dict[str, Any]) -> dict[str, Any]:
+    plain = {
+        name: [{k: v for k, v in turn.items() if k != "blip_caption"} for turn in value]
+        if isinstance(value, list)
+        else value
+        for name, value in sample["conversation"].items()
+    }
+    return {**sample, "conversation": plain}

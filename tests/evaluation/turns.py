@@ -1,0 +1,99 @@
+"""Recall of turns: which share of a question's evidence is among the first k turns? No language model, no server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from turnlog.agent.recall.ranking import Query, Weights, rank
+
+from .fitting import cases, fit
+from .floors import DEPTH, Ranker, floors
+from .locomo import CATEGORIES, Conversation
+
+KS = (5, 10, 20)
+PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "again")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Percent. recall, any: at each of KS. categories, conversations: recall@10, by name."""
+
+    name: str
+    recall: dict[int, float]
+    any: dict[int, float]
+    all_at_10: float
+    categories: dict[str, float]
+    conversations: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    conversation: str
+    category: int
+    share: dict[int, float]
+
+
+def shipped(weights: Weights | None = None, vectors: bool = True) -> Ranker:
+    used = weights or Weights()
+    return lambda c, q: [one.chunk for one in rank(Query(q.text, q.vector if vectors else None), c.scope, DEPTH, used)]
+
+
+def report(conversations: Sequence[Conversation]) -> tuple[list[Line], list[Weights]]:
+    """The floors, turnlog with weights that were fitted without the conversation they are tested on, and as it is
+    shipped; what each part adds. And the weights of each fold."""
+    lines = [line(name, conversations, ranker) for name, ranker in floors(conversations).items()]
+    outcomes, folds = leave_one_out(conversations)
+    lines.append(summed("turnlog, leave one out", outcomes))
+    lines.append(line("turnlog, as shipped", conversations, shipped()))
+    lines.append(line("  words alone", conversations, shipped(vectors=False)))
+    for part in PARTS:
+        lines.append(line(f"  without `{part}`", conversations, shipped(replace(Weights(), **{part: 0.0}))))
+    return lines, folds
+
+
+def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[_Outcome], list[Weights]]:
+    shapes = Weights()
+    known = [cases(conversation, shapes) for conversation in conversations]
+    outcomes, folds = [], []
+    for left, conversation in enumerate(conversations):
+        weights = fit([case for at, found in enumerate(known) if at != left for case in found], shapes)
+        outcomes += _outcomes(conversation, shipped(weights))
+        folds.append(weights)
+    return outcomes, folds
+
+
+def line(name: str, conversations: Sequence[Conversation], ranker: Ranker) -> Line:
+    return summed(name, [one for conversation in conversations for one in _outcomes(conversation, ranker)])
+
+
+def summed(name: str, outcomes: Sequence[_Outcome]) -> Line:
+    return Line(
+        name,
+        recall={k: _percent([one.share[k] for one in outcomes]) for k in KS},
+        any={k: _percent([float(one.share[k] > 0) for one in outcomes]) for k in KS},
+        all_at_10=_percent([float(one.share[10] == 1) for one in outcomes]),
+        categories={
+            name: _percent([one.share[10] for one in outcomes if one.category == number])
+            for number, name in CATEGORIES.items()
+        },
+        conversations={
+            name: _percent([one.share[10] for one in outcomes if one.conversation == name])
+            for name in dict.fromkeys(one.conversation for one in outcomes)
+        },
+    )
+
+
+def _outcomes(conversation: Conversation, ranker: Ranker) -> list[_Outcome]:
+    made = []
+    for question in conversation.questions:
+        order = [s for i in ranker(conversation, question) for s in conversation.found[i].source_ids]
+        ranked = list(dict.fromkeys(order))
+        count = len(question.evidence)
+        share = {k: len(question.evidence.intersection(ranked[:k])) / count for k in KS}
+        made.append(_Outcome(conversation.name, question.category, share))
+    return made
+
+
+def _percent(values: Sequence[float]) -> float:
+    return round(100 * float(np.mean(values)), 1) if values else float("nan")

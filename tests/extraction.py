@@ -1,0 +1,85 @@
+"""Turns of a user for the extraction's tests, and a language model server that knows its prompt."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from openai_server import Kind
+from openai_wire import Step, last_user
+from samples import turn
+from stage import MemoryServer, Stage
+
+from turnlog.agent.memories.by_rules import Extractor
+from turnlog.agent.memories.findings import Finding, Looked, Turn
+from turnlog.agent.memories.rules import RuleSet, load_rules
+from turnlog.events.contracts import Event
+
+SAID_AT = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+NOTHING = json.dumps({"memories": [], "entities": []})
+
+
+def said(text: str, seq: int = 1, at: datetime = SAID_AT, **more: Any) -> Turn:
+    return Turn("t", seq, uuid5(NAMESPACE_OID, f"{seq}"), at, text, **more)
+
+
+def look(*texts: str, rules: RuleSet | None = None) -> Looked:
+    """What the rules make of turns with these texts."""
+    turns = [said(text, n, SAID_AT + timedelta(minutes=n)) for n, text in enumerate(texts, 1)]
+    return Extractor(rules or load_rules()).look(turns)
+
+
+def found(*texts: str) -> list[Finding]:
+    return list(look(*texts).findings)
+
+
+def contents(*texts: str) -> list[str]:
+    return [one.content for one in found(*texts)]
+
+
+def reasons(*texts: str) -> set[str]:
+    return {one.reason for one in look(*texts).rejections}
+
+
+class ExtractingServer(MemoryServer):
+    """extracts: what the extraction's prompt is answered, a value or a text; `first["extract"]` comes before it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.extracts: Any = NOTHING
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        if kind != "chat" or not is_extraction(body):
+            return super().next_step(kind, body)
+        if self.first.get("extract"):
+            return self.first["extract"].pop(0)
+        given = self.extracts
+        return Step(text=given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+
+    def extractions(self) -> list[list[str]]:
+        """The texts of the turns that each request for an extraction held."""
+        return [[one["text"] for one in turns_of(body)] for body in self.bodies("chat") if is_extraction(body)]
+
+
+def is_extraction(body: dict[str, Any]) -> bool:
+    return str(body["messages"][0]["content"]).startswith("You extract")
+
+
+def turns_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    shown = last_user(body).removeprefix("<data>\n").removesuffix("\n</data>")
+    turns: list[dict[str, Any]] = json.loads(shown)["turns"]
+    return turns
+
+
+def memory(content: str, quote: str, **more: Any) -> dict[str, Any]:
+    """A memory as a model writes it."""
+    return {"type": "FACT", "content": content, "quote": quote, "importance": 0.7, "turn": 1, "attribute": None, **more}
+
+
+def user_turn(text: Any, minutes: int = 0, thread: str = "t", user: str = "ann", **more: Any) -> Event:
+    return turn(text, more.pop("role", "user"), thread, minutes, user=user, **more)
+
+
+async def stored(stage: Stage) -> list[tuple[str, str]]:
+    """(content, status) of every memory, in the order in which they came."""
+    return [tuple(row) for row in await stage.rows("SELECT content, status FROM memories ORDER BY seq, content")]

@@ -1,0 +1,223 @@
+"""Long-term memories in answers: in the request, on the receipt, in time travel, and counted as read (M1, M4)."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from openai_server import OpenAIServer
+from places import eventually, now
+from remembered import entities, event, memory, memory_id
+from remembered import recorded as recorded_at
+from stage import Play, Stage, player
+
+from turnlog.agent.memories.block import END, TITLE
+from turnlog.agent.receipts import Rebuilt, rebuilt
+from turnlog.consumers.conversing import Conversation, talk
+from turnlog.events.contracts import Event
+from turnlog.events.memory_contracts import Interval, MemoryConfirmed, MemoryForgotten
+from turnlog.events.subjects import memory_thread
+
+PLACE = Conversation("default", "t", "ann")
+PROMPT = "You answer questions."
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "system_prompt": PROMPT}
+    return player(nats_url, database_url, ("projectors", "agent"), **given)
+
+
+def recorded(content: str, **fields: Any) -> Event:
+    return recorded_at(content, now() - timedelta(days=1), **fields)
+
+
+async def ask(stage: Stage, text: str, place: Conversation = PLACE) -> str:
+    await stage.runtime.settle()
+    answer = await talk(stage.runtime, place, text, lambda piece: None)
+    return str(answer["answer"])
+
+
+def block(body: dict[str, Any]) -> list[str]:
+    """The memory lines of a request to the model."""
+    found = [str(m["content"]) for m in body["messages"] if str(m["content"]).startswith(TITLE)]
+    assert len(found) <= 1
+    return [line.split(" ", 2)[2] for line in found[0].splitlines() if line.startswith("- ")] if found else []
+
+
+async def accessed(stage: Stage, count: int) -> list[Any]:
+    return await stage.until("memories_accessed", count, memory_thread("ann"))
+
+
+async def test_before_an_answer_the_relevant_memories_stand_right_before_the_question(
+    play: Play, model: OpenAIServer
+) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
+        await ask(stage, "What is my favorite color?")
+    (body,) = model.bodies("chat")
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
+    assert body["messages"][0]["content"] == PROMPT
+    assert block(body) == ["My favorite color is blue"]
+    assert body["messages"][1]["content"].endswith(END)
+    assert body["messages"][2]["content"] == "What is my favorite color?"
+
+
+async def test_the_block_works_in_chinese(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded("我的GPA是3.8"), recorded("我最喜欢的颜色是蓝色")])
+        await ask(stage, "我之前说的GPA是多少？")
+    assert block(model.bodies("chat")[0]) == ["我的GPA是3.8"]
+
+
+async def test_the_request_up_to_the_block_only_grows_from_turn_to_turn(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
+        await ask(stage, "What is my favorite color?")
+        await ask(stage, "And where do I live?")
+    first, second = model.bodies("chat")
+    assert block(second) == ["I live in Berlin"]
+    stable = [message for message in first["messages"] if not str(message["content"]).startswith(TITLE)]
+    assert second["messages"][: len(stable)] == stable
+
+
+async def test_at_most_five_memories_or_as_many_as_the_setting_says(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded(f"I like tea number {n}") for n in range(9)])
+        await ask(stage, "Do I like tea?")
+    async with play(long_term_top_k=2) as stage:
+        await ask(stage, "Do I like tea?")
+    assert [len(block(body)) for body in model.bodies("chat")] == [5, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"long_term": False}, PLACE),
+        ({}, Conversation("default", "t", None)),
+        ({}, Conversation("default", "t", "bob")),
+    ],
+)
+async def test_there_is_no_block_when_it_is_off_or_for_nobody_or_for_another_user(
+    play: Play, model: OpenAIServer, settings: dict[str, Any], place: Conversation
+) -> None:
+    async with play(**settings) as stage:
+        await stage.runtime.log.append(recorded("My favorite color is blue"))
+        await ask(stage, "What is my favorite color?", place)
+        [receipt] = await stage.all("answer_receipt")
+    assert [message["role"] for message in model.bodies("chat")[0]["messages"]] == ["system", "user"]
+    assert receipt.memories == ()
+
+
+async def test_what_an_answer_read_is_noted_once_and_on_its_receipt(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("My favorite color is blue"))
+        await ask(stage, "What is my favorite color?")
+        [noted] = await accessed(stage, 1)
+        [receipt] = await stage.all("answer_receipt")
+        found = await stage.rows("SELECT access_count FROM memories")
+    assert noted.memory_ids == (memory_id("My favorite color is blue"),)
+    assert receipt.memories == (str(memory_id("My favorite color is blue")),)
+    assert found == [(1,)]
+
+
+async def test_an_answer_that_used_none_notes_none(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("My favorite color is blue"))
+        await ask(stage, "How are things?")
+        await ask(stage, "What is my favorite color?")
+        assert len(await accessed(stage, 1)) == 1
+
+
+async def past(stage: Stage, at: int) -> Rebuilt:
+    async with stage.runtime.pool.connection() as conn:
+        return await rebuilt(conn, stage.runtime.log, stage.runtime.settings, "default", "t", at)
+
+
+async def test_time_travel_shows_the_very_block_although_the_memory_was_replaced_since(
+    play: Play, model: OpenAIServer
+) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("I live in Berlin"))
+        await ask(stage, "Where do I live?")
+        [receipt] = await stage.all("answer_receipt")
+        new = recorded("I live in Rome")
+        closed = Interval(
+            memory_id=memory_id("I live in Berlin"),
+            valid_to=new.time,
+            replaced_by=memory_id("I live in Rome"),
+            reason="superseded",
+        )
+        await stage.runtime.log.append(recorded("I live in Rome", intervals=(closed,)))
+        await ask(stage, "Where do I live now?")
+        await stage.runtime.settle()
+        then = await past(stage, receipt.as_of_seq)
+    sent, later = model.bodies("chat")
+    assert block(later) == ["I live in Rome"]
+    assert then.matches
+    assert then.context.messages == sent["messages"]
+
+
+async def test_time_travel_shows_the_very_block_although_an_older_conversation_was_imported_since(
+    play: Play, model: OpenAIServer
+) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("I live in Berlin"))
+        await ask(stage, "Where do I live?")
+        [receipt] = await stage.all("answer_receipt")
+        earlier = memory("I live in Berlin", now() - timedelta(days=900)).sources[0]
+        said = MemoryConfirmed(memory_id=memory_id("I live in Berlin"), source=earlier, importance=0.8, confidence=0.9)
+        await stage.runtime.log.append(event(said))
+        await stage.runtime.settle()
+        assert await stage.rows("SELECT valid_from < now() - interval '899 days' FROM memories") == [(True,)]
+        then = await past(stage, receipt.as_of_seq)
+    assert then.matches
+
+
+async def test_time_travel_says_so_when_a_memory_was_forgotten(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("I live in Berlin"))
+        await ask(stage, "Where do I live?")
+        [receipt] = await stage.all("answer_receipt")
+        await stage.runtime.log.append(event(MemoryForgotten(memory_id=memory_id("I live in Berlin"))))
+        await stage.runtime.settle()
+        then = await past(stage, receipt.as_of_seq)
+    assert then.matches is False
+    assert then.forgotten == (memory_id("I live in Berlin"),)
+    assert "Berlin" not in json.dumps(then.context.messages)
+
+
+async def test_the_recall_tool_also_gives_memories_and_these_count_as_read(play: Play, model: OpenAIServer) -> None:
+    model.reply(tool_calls=[("recall_memory", {"query": "what maria plays", "k": 3})])
+    model.reply("The violin.")
+    async with play() as stage:
+        await stage.runtime.log.append_many(
+            [entities(("PERSON", "Maria")), recorded("She plays the violin", entities=("Maria",))]
+        )
+        await ask(stage, "Please look it up.")
+        [noted] = await accessed(stage, 1)
+        [receipt] = await stage.all("answer_receipt")
+    result = json.loads(model.bodies("chat")[1]["messages"][-1]["content"])
+    assert [one["text"] for one in result["memories"]] == ["She plays the violin"]
+    assert noted.memory_ids == (memory_id("She plays the violin"),)
+    assert receipt.memories == ()
+
+
+async def test_the_answer_comes_by_words_when_the_embedding_model_is_away(play: Play, model: OpenAIServer) -> None:
+    model.fail(503, times=20, on="embeddings")
+    async with play() as stage:
+        await stage.runtime.log.append(recorded("My favorite color is blue"))
+        await ask(stage, "What is my favorite color?")
+
+        async def is_noted() -> bool:
+            return bool(await stage.all("memories_accessed", memory_thread("ann")))
+
+        await eventually(is_noted)
+    assert block(model.bodies("chat")[0]) == ["My favorite color is blue"]

@@ -1,0 +1,269 @@
+"""One of ten people is erased while the others talk: nothing of them is left anywhere, and nothing else is touched."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from key_rings import KEK
+from people import conversation, secret, secrets
+from places import eventually, rows
+from pydantic import SecretStr
+from samples import DERIVED, event, turn
+from stage import Stage, on_stage
+
+from turnlog.agent.privacy import erase as erasing
+from turnlog.agent.privacy.erase import Plan, planned
+from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.traces import OnProgress
+from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.settings import Settings
+from turnlog.agent.transcripts import Transcripts
+from turnlog.consumers.erasing import person_of, surroundings
+from turnlog.consumers.graph.recall import memories_of
+from turnlog.consumers.tailing import events_from
+from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
+from turnlog.events.log import Log
+from turnlog.events.subjects import publish_subject
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.rebuild import rebuild_several
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.store_items import store_thread
+from turnlog.projectors.thread_lookup import thread_overview
+
+PEOPLE = [f"{name}.{n}@example.org" for n, name in enumerate(("ann", "bob", "cem", "dan", "eve", "fay", "gil"), 1)]
+PEOPLE += ["李雷", "hal", "ivy"]
+ERASED, OTHERS, TURNS = PEOPLE[0], PEOPLE[1:], 17
+TABLES = sorted({table.name for one in PROJECTIONS for table in one.tables if "thread_id" in table.columns})
+
+
+@contextlib.contextmanager
+def quiet(label: str) -> Iterator[OnProgress]:
+    yield lambda done, total: None
+
+
+@pytest.fixture
+async def stage(home: Path) -> AsyncIterator[Stage]:
+    async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors", "analytics"]) as found:
+        yield found
+
+
+@pytest.fixture
+async def room(tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
+    """On servers that are not turnlog's own, whose files it does not see."""
+    given = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=SecretStr(KEK))
+    async with on_stage(given, ["projectors"]) as found:
+        yield found
+
+
+async def plan_of(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -> Plan:
+    return await planned(surroundings(stage.runtime, quiet), person_of("default", user), strings)
+
+
+async def erase(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -> Receipt:
+    return await erasing.erase(surroundings(stage.runtime, quiet), await plan_of(stage, user, strings))
+
+
+async def everything(stage: Stage, where: str = "true", *params: Any) -> dict[str, list[str]]:
+    """Table → its rows as text."""
+    query = "SELECT t::text FROM {} t WHERE " + where + " ORDER BY 1"
+    async with stage.runtime.pool.connection() as conn:
+        return {name: [text for (text,) in await rows(conn, query.format(name), *params)] for name in TABLES}
+
+
+async def of_the_others(stage: Stage) -> dict[str, list[str]]:
+    return await everything(stage, "thread_id NOT LIKE 'live-%%' AND thread_id <> ALL(%s)", threads_of(ERASED))
+
+
+def threads_of(user: str) -> list[str]:
+    return [f"talk-{user}", f"memories/{user}", store_thread(memories_of(user))]
+
+
+async def traffic(stage: Stage, stop: asyncio.Event) -> int:
+    """The nine go on talking; returns how many turns."""
+    said = 0
+    while not stop.is_set():
+        await stage.runtime.log.append_many([turn(f"{u} goes on {said}", thread=f"live-{u}", user=u) for u in OTHERS])
+        said += 1
+    return said
+
+
+async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
+    """Where the strings are found, by a search of its own."""
+    scan, needles = Scan(), Needles(strings)
+    async with stage.runtime.pool.connection() as conn:
+        await scan_tables(conn, needles, scan, lambda done, total: None)
+    await scan_bucket(stage.runtime.log, needles, scan)
+    await scan_stream(stage.runtime.log, needles, scan, lambda done, total: None)
+    files = [("file", path) for path in stage.runtime.settings.home.rglob("*") if path.is_file()]
+    kept = [one for one in files if "postgres" not in one[1].parts]
+    scan_files(kept, needles, scan, lambda done, total: None)
+    return scan.hits
+
+
+async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
+    runtime = stage.runtime
+    stories = [conversation(user, TURNS, minutes) for minutes, user in enumerate(PEOPLE)]
+    interleaved = [one for part in zip(*stories, strict=True) for one in part]
+    half = len(interleaved) // 2
+    old = await Log.connect(runtime.nats_url, runtime.settings.stream)  # as it wrote before there were keys
+    await old.append_many(interleaved[:half])
+    await old.close()
+    await runtime.log.append_many(interleaved[half:])
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        await conn.execute("ANALYZE")
+    strings = secrets(ERASED, TURNS)[:200]
+    assert len(Needles(strings).strings) == 200
+    before, usage = await of_the_others(stage), await stage.rows("SELECT t::text FROM usage t ORDER BY 1")
+    places = await hits(stage, strings)
+    assert {"table turnlog.messages", "table turnlog.memories", "Postgres's statistics (pg_stats)"} <= places.keys()
+    assert any(".blk" in place for place in places)
+
+    async with Sessions(runtime.log, runtime.pool, "default") as sessions:
+        await sessions.get(f"talk-{ERASED}")
+        stop = asyncio.Event()
+        talking = asyncio.create_task(traffic(stage, stop))
+        try:
+            receipt = await erase(stage, strings=strings)
+        finally:
+            stop.set()
+        assert await talking > 0
+
+    assert receipt.hits == {} and receipt.data.hits == 0
+    assert receipt.data.strings_searched >= 200
+    assert receipt.data.counts["events overwritten"] > TURNS
+    await runtime.settle()
+    assert await hits(stage, strings) == {}
+    assert await of_the_others(stage) == before
+    assert await stage.rows("SELECT t::text FROM usage t ORDER BY 1") == usage
+    live = await everything(stage)
+    assert not any(line for lines in live.values() for line in lines if f"talk-{ERASED}" in line)
+
+    await rebuild_several(runtime.log, runtime.database_url, PROJECTIONS)
+    assert await everything(stage) == live
+    shown = [line.text() async for line in events_from(runtime.log, 1, False, None, f"talk-{ERASED}")]
+    assert sum('"content": "[erased]"' in line for line in shown) > TURNS // 3
+    assert "turn_recorded" in shown[-2] or "erased" in shown[-1]
+
+
+async def test_an_erasure_that_was_killed_anywhere_is_run_again_to_the_same_end(
+    room: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, step in enumerate(["_clear_caches", "_append_erased", "_overwrite", "_vacuum"]):
+        user = f"user-{number}"
+        await room.runtime.log.append_many(conversation(user, 2))
+
+        async def die(*args: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(erasing, step, die)
+            await erase(room, user)
+        receipt = await erase(room, user, secrets(user, 2))
+        assert receipt.hits == {}, step
+        assert await hits(room, secrets(user, 2)) == {}, step
+        erased = [one for one in await room.events(f"talk-{user}") if one.type == "erased"]
+        assert len(erased) == 1, step
+
+
+async def test_of_a_thread_that_several_speak_in_only_their_words_go(room: Stage) -> None:
+    log = room.runtime.log
+    await log.append_many([turn("Hello from Bob in the room.", thread="room", user="bob")])
+    await log.append_many(conversation("ann", 2))
+    await log.append(turn(secret("ann", "said", 7), thread="room", user="ann"))
+    await log.append(turn("Bob again, about the weather.", thread="room", user="bob"))
+    await room.runtime.settle()
+    bobs = await room.rows("SELECT t::text FROM messages t WHERE user_id = 'bob' ORDER BY seq")
+    receipt = await erase(room, "ann")
+    assert receipt.hits == {} and receipt.data.counts["shared threads rebuilt"] == 1
+    assert await room.rows("SELECT t::text FROM messages t WHERE user_id = 'bob' ORDER BY seq") == bobs
+    said = await room.rows("SELECT content FROM messages WHERE thread_id = 'room' ORDER BY seq")
+    assert [content for (content,) in said] == [
+        "Hello from Bob in the room.",
+        "[erased]",
+        "Bob again, about the weather.",
+    ]
+    assert await hits(room, [secret("ann", "said", 7)]) == {}
+
+
+async def test_whoever_comes_back_is_not_hidden(room: Stage) -> None:
+    await room.runtime.log.append_many(conversation("ann", 2))
+    await erase(room, "ann")
+    await room.runtime.log.append(turn("Ann is back again.", thread="talk-ann", user="ann"))
+    await room.runtime.settle()
+    assert await room.rows("SELECT content FROM messages WHERE thread_id = 'talk-ann'") == [("Ann is back again.",)]
+
+
+async def test_what_was_said_by_others_too_is_no_hit(room: Stage) -> None:
+    shared = "We both said this very sentence."
+    for user in ("ann", "bob"):
+        await room.runtime.log.append(turn(shared, thread=user, user=user))
+    plan = await plan_of(room, "ann")
+    assert shared not in plan.needles.strings
+    assert (await erase(room, "ann")).hits == {}
+    assert await room.rows("SELECT content FROM messages") == [(shared,)]
+
+
+async def test_what_a_model_tells_too_late_goes_too(room: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await room.runtime.log.append_many(conversation("ann", 2))
+    late = SummaryWritten(summary=secret("ann", "summary", 9), message_count=2, covered_seq=2, derivation=DERIVED)
+    purge = erasing._purge_sessions
+
+    async def told_late(*args: Any) -> None:
+        await room.runtime.log.append_many([event(late, "talk-ann", user="ann"), turn("new", thread="talk-ann")])
+        await purge(*args)
+
+    monkeypatch.setattr(erasing, "_purge_sessions", told_late)
+    receipt = await erase(room, "ann", [late.summary])
+    assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
+    assert await room.rows("SELECT summary FROM conversation_summaries WHERE thread_id = 'talk-ann'") == []
+    assert await room.rows("SELECT content FROM messages WHERE thread_id = 'talk-ann'") == [("new",)]
+
+
+async def test_a_fork_by_somebody_else_stays_and_forgets_what_was_derived(room: Stage) -> None:
+    log = room.runtime.log
+    first = await log.append_many([turn("Bob was here.", user="bob"), turn(secret("ann", "said"), user="ann")])
+    derived = ForkedSummary(summary=secret("ann", "summary"), message_count=2, covered_seq=first[-1].seq, model="m")
+    fork = ThreadForked(parent="t", at_seq=first[-1].seq, label="Bob's fork", message_count=2, summary=derived)
+    await log.append_many([event(fork, "f", user="bob"), turn("Bob in his fork.", thread="f", user="bob")])
+    assert (await erase(room, "ann", [derived.summary])).hits == {}
+    async with room.runtime.pool.connection() as conn:
+        shown = [message.content for message in await thread_messages(conn, "default", "f")]
+    assert shown == ["Bob was here.", "[erased]", "Bob in his fork."]
+    assert await room.rows("SELECT label, message_count FROM thread_activity WHERE thread_id = 'f'") == [
+        ("Bob's fork", 3)
+    ]
+    assert await hits(room, [derived.summary]) == {}
+
+
+async def test_a_thread_that_a_projection_stopped_at_is_erased_as_well(room: Stage) -> None:
+    subject = publish_subject("default", "talk-ann", "turn_recorded")
+    bad = json.dumps({"specversion": "1.0", "type": "turnlog.turn_recorded", "data": {"said": secret("ann", "said")}})
+    await room.runtime.log.append(turn("Before the bad one.", thread="talk-ann", user="ann"))
+    await room.runtime.log.nc.jetstream().publish(subject, bad.encode())
+    await room.runtime.log.append(turn(secret("ann", "said", 1), thread="talk-ann", user="ann"))
+    receipt = await erase(room, "ann", [secret("ann", "said"), secret("ann", "said", 1)])
+    assert receipt.hits == {}
+    assert await room.rows("SELECT count(*) FROM messages WHERE thread_id = 'talk-ann'") == [(0,)]
+    assert await room.rows("SELECT count(*) FROM dead_letters WHERE status = 'parked'") == [(0,)]
+
+
+async def test_what_other_processes_hold_in_memory_is_dropped(room: Stage) -> None:
+    transcripts = Transcripts()
+    await room.runtime.log.append_many(conversation("ann", 2))
+    await room.runtime.settle()
+    async with room.runtime.pool.connection() as conn:
+        now = await thread_overview(conn, "default", "talk-ann")
+        assert await transcripts.state(conn, "default", "talk-ann", now)
+    await erase(room, "ann")
+
+    async def is_empty() -> bool:
+        return not transcripts._threads
+
+    await eventually(is_empty)

@@ -1,0 +1,335 @@
+"""The extraction reactor on real servers: memories with quotes, one call a batch, whatever comes again or dies."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from extraction import ExtractingServer, memory, stored, user_turn
+from openai_wire import Step
+from places import eventually, rows
+from stage import Play, Stage, player
+
+from turnlog.agent.memories.writing import SOURCE
+from turnlog.agent.models.factory import make_models
+from turnlog.consumers.inbox import Delivery
+from turnlog.consumers.reactors import extraction
+from turnlog.consumers.reactors.extraction import NAME, ExtractionReactor
+from turnlog.events.contracts import Event, TextBlock, ToolResultBlock
+from turnlog.events.memory_contracts import MemoriesExtracted, MemoryRecorded
+from turnlog.events.subjects import STREAM, memory_thread
+from turnlog.projectors.database import connect
+from turnlog.projectors.rebuild import rebuild
+from turnlog.projectors.registry import BY_NAME
+
+ROLES = ("projectors", "reactors")
+ANNS = memory_thread("ann")
+LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
+BERLIN = {
+    "memories": [memory("Moved for a new position at a bakery", "took a position at the bakery", importance=3.0)],
+    "entities": [{"type": "person", "name": "Mia", "turn": 1, "relations": [{"type": "sister_of", "target": "user"}]}],
+}
+TOLD = "Last spring I took a position at the bakery. My sister Mia found it for me."
+
+
+@pytest.fixture
+def model() -> Iterator[ExtractingServer]:
+    with ExtractingServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def offline(nats_url: str, database_url: str) -> Play:
+    return player(nats_url, database_url, ROLES)
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False, extract_batch_tokens=100)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that failed is asked again at once, twice."""
+    monkeypatch.setattr(extraction, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(extraction, "POLL_S", 0.05)
+    monkeypatch.setattr(extraction, "BREAKER_S", 0.0)
+
+
+async def tell(stage: Stage, *texts: Any, **more: Any) -> list[int]:
+    events = [user_turn(text, minutes=n, **more) for n, text in enumerate(texts, 1)]
+    return [done.seq for done in await stage.runtime.log.append_many(events)]
+
+
+async def looks(stage: Stage, stage_name: str) -> list[MemoriesExtracted]:
+    return [one for one in await stage.all("memories_extracted", ANNS) if one.stage == stage_name]
+
+
+async def made(stage: Stage) -> list[Event]:
+    return [one for one in await stage.events(ANNS) if one.source == SOURCE and one.type != "memories_embedded"]
+
+
+async def test_what_a_user_says_becomes_memories_that_quote_the_turn(offline: Play) -> None:
+    async with offline() as stage:
+        seqs = await tell(stage, "Hi! My name is Ann. I live in Berlin.", "Thanks!", "我对花生过敏。")
+        await stage.rest(NAME)
+        recorded: list[MemoryRecorded] = await stage.all("memory_recorded", ANNS)
+        [done] = await looks(stage, "rules")
+        turns = {one.id: one.data.content for one in await stage.events()}
+        entities = await stage.rows("SELECT type, name, user_id FROM entities")
+    found = {one.memory.content: one.memory for one in recorded}
+    assert set(found) == {"Name is Ann", "Lives in Berlin", "对花生过敏"}
+    for one in found.values():
+        [source] = one.sources
+        assert source.quote in turns[source.event_id]
+    assert (found["Name is Ann"].dedupe_key, found["Name is Ann"].origin) == ("name", "rule")
+    assert (done.from_seq, done.through_seq, done.stored, done.error) == (seqs[0], seqs[-1], 3, None)
+    assert entities == [("PLACE", "Berlin", "ann")]
+
+
+async def test_only_users_words_count(offline: Play) -> None:
+    ours = "[LONG-TERM MEMORIES]\n- Name is Ben\n- Lives in Rome\n\nI like tea."
+    async with offline() as stage:
+        await tell(stage, "I am Ann's assistant. My name is Hal. I live in a box.", role="assistant")
+        await tell(stage, "My name is System.", role="system")
+        await tell(stage, ours, "> my name is Quoted\nThat was you.", "```\nmy name is Code\n```")
+        await tell(stage, [ToolResultBlock(tool_use_id="c", content="My name is Tool.")])
+        await tell(stage, "My name is Tool.", role="tool", tool_call_id="c")
+        await stage.runtime.log.append(user_turn("My name is Nobody.", user=None))  # type: ignore[arg-type]
+        await stage.rest(NAME)
+        assert await stored(stage) == [("Likes tea", "valid")]
+
+
+async def test_results_of_tools_count_where_the_setting_says_so(offline: Play) -> None:
+    async with offline(extract_tool_results=True) as stage:
+        await tell(stage, [TextBlock(text="ok"), ToolResultBlock(tool_use_id="c", content="My name is Ann.")])
+        await tell(stage, "I live in Berlin.", role="tool", tool_call_id="d")
+        await stage.rest(NAME)
+        assert {content for content, _ in await stored(stage)} == {"Name is Ann", "Lives in Berlin"}
+
+
+async def test_each_user_of_a_thread_has_memories_of_their_own(offline: Play) -> None:
+    async with offline() as stage:
+        await tell(stage, "I live in Berlin.", user="ann")
+        await tell(stage, "I live in Rome.", user="ben")
+        await stage.rest(NAME)
+        assert await stage.rows("SELECT user_id, content FROM memories ORDER BY user_id") == [
+            ("ann", "Lives in Berlin"),
+            ("ben", "Lives in Rome"),
+        ]
+
+
+async def test_among_people_only_the_one_with_the_users_name_speaks_for_the_user(offline: Play) -> None:
+    async with offline() as stage:
+        await tell(stage, "I live in Berlin.", name="Ann")
+        await tell(stage, "I live in Rome.", name="Ben")
+        await stage.rest(NAME)
+        assert await stored(stage) == [("Lives in Berlin", "valid")]
+
+
+async def test_what_is_said_later_replaces_what_was_said_before(offline: Play) -> None:
+    async with offline() as stage:
+        await tell(stage, "我的GPA是3.6", "我的GPA是3.8")
+        await stage.rest(NAME)
+        assert sorted(await stored(stage)) == [("GPA是3.60", "closed"), ("GPA是3.80", "valid")]
+
+
+async def test_turns_without_a_find_are_no_event_each(offline: Play) -> None:
+    async with offline() as stage:
+        for n in range(3):
+            await tell(stage, f"What about {n}?")
+            await stage.rest(NAME)
+        assert await looks(stage, "rules") == []
+        await tell(stage, "I live in Berlin.")
+        await stage.rest(NAME)
+        assert len(await looks(stage, "rules")) == 1
+
+
+async def test_everything_delivered_again_changes_nothing(play: Play, model: ExtractingServer) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANNS)
+        await stage.rest(NAME)
+        before = await made(stage)
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
+    async with play() as stage:
+        await stage.rest(NAME)
+        assert await made(stage) == before
+    assert len(model.extractions()) == 1
+
+
+async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_their_cost(
+    play: Play, model: ExtractingServer
+) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, "Short.")
+        await stage.rest(NAME)
+        assert model.extractions() == []
+        await tell(stage, f"{TOLD} {LONG}")
+        await stage.until("entities_found", 1, ANNS)
+        [recorded] = await stage.all("memory_recorded", ANNS)
+        [done] = await looks(stage, "llm")
+        [spent] = [one for one in await stage.all("usage_metered", ANNS) if one.purpose == "extraction"]
+        entities = await stage.rows("SELECT type, name, relations FROM entities")
+        cache = await stage.rows("SELECT tenant, user_id, thread_id FROM model_cache WHERE response::text ~ 'bakery'")
+    [asked] = model.extractions()
+    assert asked[0] == "Short." and asked[1].startswith(TOLD)
+    assert (recorded.memory.content, recorded.memory.origin) == ("Moved for a new position at a bakery", "llm")
+    assert recorded.memory.sources[0].quote == "took a position at the bakery"
+    assert 0 <= recorded.memory.importance <= 1
+    assert recorded.derivation == done.derivation
+    assert done.derivation is not None and done.derivation.tokens_in == spent.tokens_in > 0
+    assert entities == [("PERSON", "Mia", [{"type": "sister_of", "target": "user"}])]
+    assert cache == [("default", "ann", "t")]
+
+
+async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    model.extracts = BERLIN
+    async with play(extract_max_age_s=0.0) as stage:
+        await tell(stage, TOLD)
+        await stage.until("entities_found", 1, ANNS)
+    assert model.extractions() == [[TOLD]]
+
+
+async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play() as stage:
+        await tell(stage, TOLD)
+        await stage.rest(NAME)
+    assert model.extractions() == []
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memories_extracted", 1, ANNS)
+    assert model.extractions() == [[TOLD]]
+
+
+async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play: Play, model: ExtractingServer) -> None:
+    model.extracts = {
+        "memories": [
+            memory("Has a dog", "I have a dog"),
+            memory("Sister's name is Mia", "My sister  Mia"),
+            {"type": "RUMOUR", "content": "x"},
+            memory("Works since 2019 for 300 euros", "I took a position"),
+        ],
+        "entities": [{"type": "PERSON", "name": "Zoe"}],
+    }
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}")
+        await stage.until("memories_extracted", 1, ANNS)
+        [done] = await looks(stage, "llm")
+        assert await stored(stage) == [("Sister's name is Mia", "valid")]
+    assert done.rejected == {"malformed": 1, "no-evidence": 2, "number-not-said": 1}
+
+
+async def test_dying_between_the_models_answer_and_the_append_costs_no_second_call(
+    play: Play, model: ExtractingServer, database_url: str
+) -> None:
+    """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
+    model.first["extract"] = [Step(text=json.dumps(BERLIN), delay=1.0)]
+    async with await connect(database_url) as conn:
+        async with play(extract_max_age_s=0.0) as stage:
+            await tell(stage, TOLD)
+
+            async def is_asked_for() -> bool:
+                return bool(model.extractions())
+
+            async def is_answered() -> bool:
+                return bool(await rows(conn, "SELECT FROM model_cache WHERE response::jsonb ? 'entities'"))
+
+            await eventually(is_asked_for)
+            await conn.execute("BEGIN")
+            await conn.execute("LOCK TABLE reactor_spending IN ACCESS EXCLUSIVE MODE")
+            await eventually(is_answered)
+        await conn.execute("ROLLBACK")
+    async with play("projectors") as stage:
+        assert await stage.all("memory_recorded", ANNS) == []
+        await tell(stage, "One more turn.")  # a longer batch is another question; the answer that is there counts
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memory_recorded", 1, ANNS)
+        await stage.until("memories_extracted", 2, ANNS)
+        assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'extraction'") == [(2,)]
+    assert model.extractions() == [[TOLD], ["One more turn."]]
+
+
+async def test_thousands_of_imported_turns_are_few_events_and_few_calls(play: Play, model: ExtractingServer) -> None:
+    """The reactor alone, with deliveries as an inbox hands them over in a bulk import."""
+    async with play("projectors", extract_batch_tokens=4_000) as stage:
+        seqs: list[int] = []
+        for start in range(0, 2_000, 1_000):
+            seqs += await tell(stage, *(f"Well, that was number {start + n} of the meeting." for n in range(1_000)))
+        await stage.runtime.settle()
+        models = make_models(stage.runtime.settings)
+        reactor = ExtractionReactor(stage.runtime, models)
+        for first in range(0, 2_000, 250):
+            await reactor.work([delivery(seq) for seq in seqs[first : first + 250]])
+        done = await looks(stage, "rules")
+        await models.close()
+    assert len(done) <= 8
+    assert done[-1].through_seq == seqs[-1]
+    assert 4 <= len(model.extractions()) <= 5
+    assert all(len(turns) > 250 for turns in model.extractions())
+
+
+def delivery(seq: int) -> Delivery:
+    message: Any = None  # a reactor looks into the log
+    return Delivery(message, ("default", "t"), 0, seq, 1)
+
+
+async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_comes_later(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    """E 13.3: LLM extraction down → rules only."""
+    model.extracts = BERLIN
+    model.first["extract"] = [Step(status=500)] * 4  # the first try and its repetitions
+    async with play() as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memory_recorded", 1, ANNS)
+        assert ("Lives in Berlin", "valid") in await stored(stage)
+        await stage.until("memory_recorded", 2, ANNS, timeout_s=60)
+        assert {one.error for one in await looks(stage, "llm")} == {None}
+
+
+@pytest.mark.parametrize("answer", ["I found nothing.", '{"memories": 3}', "[]"], ids=["words", "shape", "list"])
+async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_visibly(
+    play: Play, model: ExtractingServer, soon: None, answer: str
+) -> None:
+    model.extracts = answer
+    async with play() as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memories_extracted", 2, ANNS, timeout_s=60)
+        [done] = await looks(stage, "llm")
+        assert await stored(stage) == [("Lives in Berlin", "valid")]
+        [failed] = [one for one in await stage.all("usage_metered", ANNS) if one.error]
+    assert done.error is not None and done.error.startswith("model-bad-answer")
+    assert failed.purpose == "extraction"
+
+
+async def test_over_the_hourly_budget_the_model_waits(play: Play, model: ExtractingServer) -> None:
+    async with play(budget_calls_per_hour=0) as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}", f"Second. {LONG}")
+        await stage.rest(NAME)
+        assert await stored(stage) == [("Lives in Berlin", "valid")]
+        assert len(model.extractions()) <= 1  # an empty window allows one call
+
+
+async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model: ExtractingServer) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANNS)
+        before = await stage.rows("SELECT * FROM memories ORDER BY id")
+        await rebuild(stage.runtime.log, stage.runtime.database_url, BY_NAME["memories"])
+        assert await stage.rows("SELECT * FROM memories ORDER BY id") == before
+    assert len(model.extractions()) == 1
+
+
+async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:
+    async with offline(extract=False) as stage:
+        await tell(stage, "I live in Berlin.")
+        await stage.rest("memory")
+        assert await stored(stage) == []

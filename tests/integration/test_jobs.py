@@ -1,0 +1,183 @@
+"""Scheduled jobs on real servers: owed after a rest, once on two workers, the rest done after a crash (M4)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+from places import eventually, rows
+from samples import MAY_8, memory_event, memory_of
+
+from turnlog.agent.memories.policy import Policy, fate
+from turnlog.agent.settings import Settings
+from turnlog.consumers.jobs.clock import keep_jobs
+from turnlog.consumers.jobs.decay import decay
+from turnlog.consumers.jobs.history import last_runs
+from turnlog.consumers.jobs.job import Done, Job, OnProgress, run_now, run_owed
+from turnlog.consumers.jobs.schedule import Schedule
+from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.events.errors import LogUnavailable
+from turnlog.events.memory_contracts import JobRan
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.memory_lookup import standings
+
+NIGHTLY = Schedule.of("0 3 * * *", "UTC")
+DUE = NIGHTLY.after(MAY_8)
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
+        yield made
+
+
+class Work:
+    """Counts its calls; holds each until `go` is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[datetime] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
+        self.calls.append(due_at)
+        await self.go.wait()
+        if self.error:
+            raise self.error
+        return Done({"done": len(self.calls)})
+
+
+def job_of(work: Work) -> Job:
+    return Job("decay", NIGHTLY, work)
+
+
+async def ran(runtime: Runtime) -> list[JobRan]:
+    found = [recorded.event.data async for recorded in runtime.log.read_thread("default", "jobs/decay")]
+    return [data for data in found if isinstance(data, JobRan)]
+
+
+async def test_a_run_is_an_event_and_its_due_time_is_not_run_again(runtime: Runtime) -> None:
+    work = Work()
+    assert await run_owed(runtime, job_of(work), DUE + timedelta(hours=1)) is not None
+    assert await run_owed(runtime, job_of(work), DUE + timedelta(hours=2)) is None
+    assert [(one.due_at, one.counts) for one in await ran(runtime)] == [(DUE, {"done": 1})]
+    async with runtime.pool.connection() as conn:
+        assert (await last_runs(conn, "default"))["decay"].due_at == DUE
+
+
+async def test_what_came_due_in_days_without_a_worker_is_run_once(runtime: Runtime) -> None:
+    work = Work()
+    await run_owed(runtime, job_of(work), DUE)
+    await run_owed(runtime, job_of(work), DUE + timedelta(days=5, hours=1))
+    assert work.calls == [DUE, DUE + timedelta(days=5)]
+
+
+async def test_a_run_by_hand_as_of_a_time_to_come_leaves_out_none_until_then(runtime: Runtime) -> None:
+    work = Work()
+    await run_now(runtime, job_of(work), DUE + timedelta(days=400), lambda done, total: None)
+    await run_owed(runtime, job_of(work), DUE)
+    await runtime.settle()
+    assert work.calls == [DUE + timedelta(days=400), DUE]
+    async with runtime.pool.connection() as conn:
+        assert (await last_runs(conn, "default"))["decay"].due_at == DUE
+
+
+async def test_two_workers_run_a_due_time_once(runtime: Runtime, nats_url: str, database_url: str) -> None:
+    work = Work()
+    work.go.clear()
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as other:
+        first = asyncio.create_task(run_owed(runtime, job_of(work), DUE))
+
+        async def has_begun() -> bool:
+            return bool(work.calls)
+
+        await eventually(has_begun)
+        assert await run_owed(other, job_of(work), DUE) is None
+        work.go.set()
+        assert await first is not None
+        assert await run_owed(other, job_of(work), DUE) is None
+    assert len(work.calls) == len(await ran(runtime)) == 1
+
+
+async def test_a_run_that_broke_off_is_owed_still(runtime: Runtime) -> None:
+    work = Work()
+    work.error = LogUnavailable("the log is away")
+    with pytest.raises(LogUnavailable):
+        await run_owed(runtime, job_of(work), DUE)
+    work.error = None
+    assert await run_owed(runtime, job_of(work), DUE) is not None
+    assert work.calls == [DUE, DUE]
+
+
+@pytest.mark.parametrize("error", [LogUnavailable("the log is away"), ValueError("a defect")])
+async def test_the_clock_runs_what_is_owed_goes_on_after_a_failure_and_stops_at_once(
+    runtime: Runtime, error: Exception
+) -> None:
+    failing, working, stop = Work(), Work(), asyncio.Event()
+    failing.error = error
+    jobs = (Job("compaction", NIGHTLY, failing), job_of(working))
+    keeper = asyncio.create_task(keep_jobs(runtime, jobs, stop, lambda: DUE))
+
+    async def has_run() -> bool:
+        return bool(await ran(runtime))
+
+    await eventually(has_run)
+    stop.set()
+    await keeper
+    assert failing.calls == working.calls == [DUE]
+
+
+async def remember(runtime: Runtime, user: str, ages: dict[int, int]) -> None:
+    """A memory under each number, said so many days before DUE."""
+    events = [
+        memory_event(memory_of(number, valid_from=DUE - timedelta(days=days), importance=0.9), user)
+        for number, days in ages.items()
+    ]
+    await runtime.log.append_many(events)
+    await runtime.settle()
+
+
+async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Runtime) -> None:
+    await remember(runtime, "ann", {1: 0, 2: 30, 3: 181, 4: 366})
+    await remember(runtime, "bob", {5: 2, 6: 400})
+    policy = Policy()
+    async with runtime.pool.connection() as conn:
+        expected = {row.id: fate(row, DUE, policy) for row in [one async for one in standings(conn)]}
+    done = await decay(runtime, DUE, lambda done, total: None)
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        kept = dict(await rows(conn, "SELECT id, status FROM memories"))
+    assert done == Done({"looked_at": 6, "archived": 1, "deleted": 2, "expired": 0})
+    assert {id_ for id_, one in expected.items() if one == "delete"} == expected.keys() - kept.keys()
+    assert {id_ for id_, one in expected.items() if one == "archive"} == {k for k, v in kept.items() if v == "archived"}
+
+
+async def test_the_daily_job_run_twice_changes_nothing_more(runtime: Runtime) -> None:
+    await remember(runtime, "ann", {1: 0, 3: 181, 4: 366})
+    await decay(runtime, DUE, lambda done, total: None)
+    await runtime.settle()
+    head = await runtime.log.thread_head("default", memory_thread("ann"))
+    again = await decay(runtime, DUE, lambda done, total: None)
+    assert again.counts == {"looked_at": 2, "archived": 0, "deleted": 0, "expired": 0}
+    assert await runtime.log.thread_head("default", memory_thread("ann")) == head
+
+
+async def test_a_time_to_live_ends_a_memory(runtime: Runtime) -> None:
+    gone = memory_of(1, valid_from=MAY_8, expires_at=DUE - timedelta(hours=1))
+    await runtime.log.append(memory_event(gone, "ann"))
+    await runtime.settle()
+    assert (await decay(runtime, DUE, lambda done, total: None)).counts["expired"] == 1
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        assert await rows(conn, "SELECT status, closed_reason FROM memories WHERE id = %s", UUID(int=1)) == [
+            ("closed", "expired")
+        ]
+
+
+async def test_a_run_by_hand_is_as_of_the_time_it_is_given(runtime: Runtime) -> None:
+    await remember(runtime, "ann", {1: 0})
+    job = Job("decay", NIGHTLY, decay)
+    made = await run_now(runtime, job, DUE + timedelta(days=400), lambda done, total: None)
+    assert made is not None and made.counts["deleted"] == 1

@@ -1,0 +1,90 @@
+"""What a read hands out is the reader's own: whatever is done to it, the thread and the other readers keep theirs."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.graph import MessagesState
+from langgraph_graphs import chat, config, one_node, turns
+from mirror import Mirror, exact
+
+from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.events.log import Log
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.writer import Connection
+
+
+@pytest.fixture
+async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[Pool]:
+    async with connection_pool(database_url) as found:
+        yield found
+
+
+@pytest.fixture
+async def mirror(log: Log, pool: Pool) -> Mirror:
+    return Mirror(TurnlogSaver(log, pool))
+
+
+async def said(graph: Any) -> list[BaseMessage]:
+    found: list[BaseMessage] = (await graph.aget_state(config())).values["messages"]
+    return found
+
+
+def spoil(messages: list[BaseMessage]) -> None:
+    for message in messages:
+        message.content = "spoilt"
+        message.additional_kwargs["spoilt"] = {"deep": []}
+        message.response_metadata.setdefault("told", []).append("spoilt")
+        message.__pydantic_fields_set__.clear()
+    messages.clear()
+
+
+async def test_a_changed_state_damages_neither_the_thread_nor_other_readers(
+    log: Log, pool: Pool, mirror: Mirror, db: Connection
+) -> None:
+    reply = AIMessage("kept", id="a1", response_metadata={"told": ["one"]}, additional_kwargs={"a": {"b": [1]}})
+    graph = chat(mirror, reply)
+    result = await graph.ainvoke({"messages": [HumanMessage("one", id="h1")]}, config())
+    cold = chat(Mirror(TurnlogSaver(log, pool), mirror.reference))
+    other, whole = await said(graph), exact(await said(graph))
+    for spoilt in (result["messages"], await said(graph), await said(cold), await said(cold)):
+        spoil(spoilt)
+        assert exact(await said(graph)) == whole
+        assert exact(await said(cold)) == whole
+        assert exact(other) == whole
+    await graph.ainvoke({"messages": [HumanMessage("two", id="h2")]}, config())
+    assert [message.content for message in await said(cold)] == ["one", "kept", "two", "I saw 3"]
+    assert exact(other) == whole
+    assert [content for _, content in await turns(db)] == ["one", "kept", "two", "I saw 3"]
+
+
+async def test_a_node_that_changes_messages_in_place_is_recorded_as_it_left_them(
+    log: Log, pool: Pool, mirror: Mirror, db: Connection
+) -> None:
+    async def node(state: MessagesState) -> Any:
+        state["messages"][0].additional_kwargs.setdefault("seen", []).append(len(state["messages"]))
+        state["messages"][0].content = f"{state['messages'][0].content}!"
+        return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
+
+    graph = one_node(MessagesState, node, mirror)
+    for text in ("one", "two"):
+        await graph.ainvoke({"messages": [HumanMessage(text, id=text)]}, config())
+    cold = one_node(MessagesState, node, Mirror(TurnlogSaver(log, pool), mirror.reference))
+    first = (await said(cold))[0]
+    assert (first.content, first.additional_kwargs) == ("one!!", {"seen": [1, 3]})
+    assert exact(await said(graph)) == exact(await said(cold))
+
+
+async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mirror) -> None:
+    graph = chat(mirror)
+    for text in ("one", "two", "three"):
+        await graph.ainvoke({"messages": [HumanMessage(text)]}, config())
+    await said(chat(TurnlogSaver(log, pool)))  # the tables have it all
+    fresh = chat(TurnlogSaver(log, pool))
+    before = pool.get_stats()["requests_num"]
+    assert len(await said(fresh)) == 6
+    assert pool.get_stats()["requests_num"] == before + 1
+    assert len(await said(fresh)) == 6
+    assert pool.get_stats()["requests_num"] == before + 1

@@ -1,0 +1,386 @@
+"""Remembering on the real log and database: decided at the thread's end, appended whole, seen by all who ask."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from conftest import Settled
+from places import rows
+from samples import MAY_8, SAID, event
+
+from turnlog.agent.memories.by_hand import InvalidMemory
+from turnlog.agent.memories.revisions import MemoryNotInUse, NothingToRevert, QuestionSettled
+from turnlog.agent.memories.service import Memories
+from turnlog.agent.memories.writing import MemoriesParked, Pool
+from turnlog.consumers.runtime import connection_pool
+from turnlog.events.contracts import ThreadDeleted
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.log import Log
+from turnlog.events.memory_contracts import EntitiesFound, Entity, MemoriesExtracted, Memory, MemorySource
+from turnlog.events.subjects import memory_thread, publish_subject
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.memory_lookup import (
+    StoredMemory,
+    conflicts,
+    entities_of,
+    extraction_progress,
+    history,
+    memories_as_of,
+    memories_by_id,
+    valid_memories,
+)
+from turnlog.projectors.writer import Connection
+
+NOWHERE = UUID(int=404)
+ANN = memory_thread("ann")
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    async with connection_pool(database_url) as found:
+        yield found
+
+
+@dataclass(slots=True)
+class Clock:
+    """Tells the time that a test sets."""
+
+    time: datetime = MAY_8
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def days(self, days: float) -> None:
+        self.time += timedelta(days=days)
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """What is remembered of ann."""
+
+    memories: Memories
+    log: Log
+    db: Connection
+    settled: Settled
+    clock: Clock
+
+    async def says(self, content: str, **fields: Any) -> UUID:
+        return (await self.memories.remember("default", "ann", content, **fields)).memory_id
+
+    async def holds(self, user: str = "ann") -> list[str]:
+        await self.settled("memories")
+        found = await valid_memories(self.db, "default", memory_thread(user), self.clock.time)
+        return sorted(one.content for one in found)
+
+    async def row(self, id_: UUID) -> StoredMemory:
+        await self.settled("memories")
+        return (await memories_by_id(self.db, "default", ANN, [id_]))[id_]
+
+    async def events(self, thread: str = ANN) -> list[str]:
+        return [one.event.type async for one in self.log.read_thread("default", thread)]
+
+
+@pytest.fixture
+async def mind(log: Log, pool: Pool, db: Connection, settled: Settled, running_projectors: Runner) -> Mind:
+    clock = Clock()
+    return Mind(Memories(log, pool, clock), log, db, settled, clock)
+
+
+def said(number: int, content: str, day: int = 0, **fields: Any) -> Memory:
+    """A memory as an extractor makes it: ids and times follow from the turn."""
+    at = MAY_8 + timedelta(days=day)
+    source = MemorySource(thread="t", seq=number, event_id=UUID(int=number), quote=content, said_at=at)
+    usual: dict[str, Any] = {
+        **{"id": UUID(int=1_000 + number), "kind": "FACT", "importance": 0.8, "confidence": 0.9, "origin": "rule"},
+        **{"valid_from": at, "sources": (source,)},
+    }
+    return Memory.model_validate({**usual, "content": content, **fields})
+
+
+def gpa(number: int, value: str, day: int = 0, **fields: Any) -> Memory:
+    return said(number, f"GPA is {value}", day, value=value, dedupe_key="gpa", **fields)
+
+
+async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: Mind) -> None:
+    first = await mind.memories.remember("default", "ann", "  I live in Berlin. ", "FACT", category="home")
+    again = await mind.memories.remember("default", "ann", "i live in  Berlin")
+    assert (first.what, again.what, again.memory_id) == ("recorded", "known", first.memory_id)
+    assert await mind.holds() == ["I live in Berlin."]
+    row = await mind.row(first.memory_id)
+    assert (row.origin, row.confidence, row.category, row.valid_from) == ("user", 1.0, "home", MAY_8)
+
+
+async def test_users_tenants_and_shadows_stand_apart(mind: Mind) -> None:
+    await mind.says("I live in Berlin")
+    await mind.memories.remember("default", "bob", "I live in Rome")
+    await mind.memories.remember("acme", "ann", "I live in Paris")
+    [outcome] = await mind.memories.remember_many("default", "ann", [said(1, "I live in Oslo")], shadow="new")
+    assert outcome.what == "recorded"
+    assert await mind.holds() == ["I live in Berlin"]
+    assert await mind.holds("bob") == ["I live in Rome"]
+    found = await valid_memories(mind.db, "default", memory_thread("ann", "new"), MAY_8)
+    assert [one.content for one in found] == ["I live in Oslo"]
+
+
+async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: Mind) -> None:
+    candidates = [gpa(1, "3.60"), said(2, "I like tea"), gpa(3, "3.80", day=1), said(4, "I LIKE TEA", day=2)]
+    outcomes = await mind.memories.remember_many("default", "ann", candidates)
+    assert [(one.what, one.memory_id.int - 1_000) for one in outcomes] == [
+        ("recorded", 1),
+        ("recorded", 2),
+        ("recorded", 3),
+        ("confirmed", 2),
+    ]
+    mind.clock.days(3)
+    assert await mind.holds() == ["GPA is 3.80", "I like tea"]
+    assert len((await mind.row(UUID(int=1_002))).sources) == 2
+    old = await mind.row(UUID(int=1_001))
+    assert (old.valid_to, old.replaced_by, old.closed_reason) == (
+        MAY_8 + timedelta(days=1),
+        UUID(int=1_003),
+        "superseded",
+    )
+
+
+async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: Mind) -> None:
+    candidates = [gpa(1, "3.60"), gpa(2, "3.80", day=1), said(3, "I like tea")]
+    extra = [
+        EntitiesFound(entities=(Entity(type="SCHOOL", name="Yale", sources=(SAID,)),)),
+        MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=3, stored=3),
+    ]
+    first = await mind.memories.remember_many("default", "ann", candidates, extra, cause=UUID(int=7))
+    events = await mind.events()
+    again = await mind.memories.remember_many("default", "ann", candidates, extra, cause=UUID(int=7))
+    assert [one.memory_id for one in again] == [one.memory_id for one in first]
+    assert {one.what for one in again} == {"known"}
+    assert await mind.events() == events
+    progress = await extraction_progress(mind.db, "default", ANN, "t", "rules")
+    assert progress is not None
+    assert (progress.through_seq, progress.found) == (3, 3)
+    [entity] = await entities_of(mind.db, "default", ANN)
+    assert (entity["name"], entity["mention_count"]) == ("Yale", 1)
+
+
+async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(mind: Mind) -> None:
+    thread = memory_thread("ann", "new")
+    looked = MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=1)
+    for _ in range(3):
+        [outcome] = await mind.memories.remember_many("default", "ann", [gpa(1, "3.60")], [looked], "new")
+        assert outcome.what == "recorded"
+        [again] = await mind.memories.remember_many("default", "ann", [gpa(1, "3.60")], [looked], "new")
+        assert again.what == "known"
+        await mind.settled("memories")
+        assert [one.value for one in await valid_memories(mind.db, "default", thread, MAY_8)] == ["3.60"]
+        progress = await extraction_progress(mind.db, "default", thread, "t", "rules")
+        assert progress is not None
+        assert progress.found == 1
+        await mind.log.append(event(ThreadDeleted(), thread))
+        await mind.settled("memories")
+        assert await valid_memories(mind.db, "default", thread, MAY_8) == []
+
+
+async def test_a_loser_is_recorded_and_ended_at_once(mind: Mind) -> None:
+    await mind.memories.remember_many("default", "ann", [gpa(1, "3.90", strategy="KEEP_HIGHEST")])
+    [outcome] = await mind.memories.remember_many("default", "ann", [gpa(2, "3.10", 1, strategy="KEEP_HIGHEST")])
+    assert (outcome.what, outcome.replaced_by) == ("ended", UUID(int=1_001))
+    assert await mind.holds() == ["GPA is 3.90"]
+
+
+async def test_fifty_writers_at_once_lose_nothing(mind: Mind) -> None:
+    others = [Memories(mind.log, mind.memories._writer._pool, mind.clock) for _ in range(5)]
+    calls = [
+        others[n % 5].remember_many("default", "ann", [said(n, f"I own {n} boats", n), gpa(100 + n, f"3.{n:02}", n)])
+        for n in range(1, 51)
+    ]
+    mind.clock.days(50)
+    outcomes = await asyncio.gather(*calls)
+    assert {one.what for pair in outcomes for one in pair} <= {"recorded", "ended"}
+    held = await mind.holds()
+    assert len(held) == 51
+    assert "GPA is 3.50" in held
+    chain = await history(mind.db, "default", ANN, UUID(int=1_150))
+    assert [one.value for one in chain] == [f"3.{n:02}" for n in range(1, 51)]
+    assert [one.valid_to for one in chain[:-1]] == [one.valid_from for one in chain[1:]]
+
+
+async def test_memories_can_be_asked_for_as_of_any_time(mind: Mind) -> None:
+    await mind.memories.remember_many("default", "ann", [gpa(1, "3.60"), gpa(2, "3.80", day=10)])
+    await mind.settled("memories")
+    for day, expected in ((-1, []), (0, ["3.60"]), (9, ["3.60"]), (10, ["3.80"]), (99, ["3.80"])):
+        found = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=day))
+        assert [one.value for one in found] == expected
+
+
+async def test_a_time_to_live_ends_a_memory_before_the_daily_job_sees_it(mind: Mind) -> None:
+    await mind.says("I am in Rome", expires_at=MAY_8 + timedelta(days=3))
+    assert await mind.holds() == ["I am in Rome"]
+    mind.clock.days(3)
+    assert await mind.holds() == []
+
+
+async def test_an_edit_takes_the_place_of_what_it_corrects(mind: Mind) -> None:
+    old = await mind.says("I live in Berlin", dedupe_key="home")
+    mind.clock.days(1)
+    new = await mind.memories.edit("default", "ann", old, " I live in Bonn ")
+    assert await mind.memories.edit("default", "ann", new, "I live in Bonn") == new
+    assert await mind.holds() == ["I live in Bonn"]
+    assert [one.content for one in await history(mind.db, "default", ANN, new)] == [
+        "I live in Berlin",
+        "I live in Bonn",
+    ]
+    assert (await mind.row(old)).closed_reason == "edited"
+    with pytest.raises(MemoryNotInUse):
+        await mind.memories.edit("default", "ann", old, "I live in Rome")
+
+
+async def test_a_memory_can_be_gone_back_to(mind: Mind) -> None:
+    first = await mind.says("I live in Berlin", dedupe_key="home")
+    mind.clock.days(1)
+    second = await mind.says("I live in Bonn", dedupe_key="home")
+    mind.clock.days(1)
+    third = await mind.memories.edit("default", "ann", second, "I live in Rome")
+    await mind.memories.revert("default", "ann", first)
+    assert await mind.holds() == ["I live in Berlin"]
+    assert [(await mind.row(one)).closed_reason for one in (second, third)] == ["reverted", "reverted"]
+    found = await memories_as_of(mind.db, "default", ANN, MAY_8 + timedelta(days=1.5))
+    assert [one.content for one in found] == ["I live in Berlin"]
+    with pytest.raises(NothingToRevert):
+        await mind.memories.revert("default", "ann", first)
+
+
+async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind: Mind) -> None:
+    id_ = await mind.says("I like tea")
+    await mind.memories.rate("default", "ann", id_, 0.25)
+    for cause in (UUID(int=1), UUID(int=1), None):
+        await mind.memories.accessed("default", "ann", [id_, id_], cause)
+    await mind.memories.accessed("default", "ann", [])
+    row = await mind.row(id_)
+    assert (row.importance, row.access_count, row.last_accessed_at) == (0.25, 2, MAY_8)
+
+
+async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: Mind) -> None:
+    old = await mind.says("My PIN is 1234")
+    new = await mind.memories.edit("default", "ann", old, "My PIN is 4321")
+    other = await mind.says("I like tea")
+    assert await mind.memories.forget("default", "ann", new) == [old, new]
+    assert await mind.holds() == ["I like tea"]
+    assert [(one.content, one.status) for one in (await mind.row(old), await mind.row(new))] == [("", "forgotten")] * 2
+    for id_ in (old, new):
+        with pytest.raises(NotFound):
+            await mind.memories.forget("default", "ann", id_)
+    assert (await mind.row(other)).status == "valid"
+
+
+async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_too(mind: Mind) -> None:
+    for city in ("Berlin", "Bonn", "Berlin"):
+        last = await mind.says(f"I live in {city}", dedupe_key="home")
+        mind.clock.days(1)
+    await mind.says("I live in Berlin", kind="PREFERENCE")
+    assert len(await mind.memories.forget("default", "ann", last)) == 3
+    assert await mind.holds() == []
+    assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == [("I live in Bonn",)]
+
+
+async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind: Mind) -> None:
+    merged = {"strategy": "MERGE", "dedupe_key": "pets"}
+    candidates = [said(n, f"I have a {pet}", n, value=pet, **merged) for n, pet in enumerate(["cat", "dog", "fish"], 1)]
+    await mind.memories.remember_many("default", "ann", candidates)
+    mind.clock.days(3)
+    assert await mind.holds() == ["I have a cat; I have a dog; I have a fish"]
+    await mind.memories.forget("default", "ann", candidates[1].id)
+    assert await mind.holds() == ["I have a cat", "I have a fish"]
+    assert await rows(mind.db, "SELECT 1 FROM memories WHERE content LIKE '%%dog%%'") == []
+
+
+async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:
+    ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
+    for answer, expected in (("new", ["Bonn"]), ("old", ["Berlin"]), ("both", ["Berlin", "Bonn"])):
+        user = f"ann-{answer}"
+        thread = memory_thread(user)
+        await mind.memories.remember("default", user, "Berlin", **ask)
+        mind.clock.days(1)
+        asked = await mind.memories.remember("default", user, "Bonn", **ask)
+        assert asked.what == "asked"
+        assert asked.conflict_id is not None
+        assert "Bonn" in (asked.question or "")
+        assert await mind.holds(user) == ["Berlin"]
+        await mind.memories.answer("default", user, asked.conflict_id, answer)
+        await mind.memories.answer("default", user, asked.conflict_id, answer)
+        assert await mind.holds(user) == expected
+        assert await conflicts(mind.db, "default", thread) == []
+        with pytest.raises(QuestionSettled):
+            await mind.memories.answer("default", user, asked.conflict_id, "old" if answer == "new" else "new")
+
+
+async def test_forgetting_what_a_question_is_about_settles_it(mind: Mind) -> None:
+    ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
+    old = await mind.says("Berlin", **ask)
+    mind.clock.days(1)
+    await mind.says("Bonn", **ask)
+    await mind.memories.forget("default", "ann", old)
+    assert await mind.holds() == ["Bonn"]
+    assert await conflicts(mind.db, "default", ANN) == []
+    mind.clock.days(1)
+    waiting = await mind.says("Rome", **ask)
+    await mind.memories.forget("default", "ann", waiting)
+    assert await mind.holds() == ["Bonn"]
+    assert await conflicts(mind.db, "default", ANN) == []
+    [question] = await rows(mind.db, "SELECT DISTINCT question FROM memory_conflicts")
+    assert question == ("",)
+
+
+async def test_the_same_words_can_be_said_anew_after_they_were_forgotten(mind: Mind) -> None:
+    old = await mind.says("I like tea")
+    await mind.memories.forget("default", "ann", old)
+    assert (await mind.memories.remember("default", "ann", "I like tea")).what == "recorded"
+    assert await mind.holds() == ["I like tea"]
+
+
+async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: Mind) -> None:
+    memories = mind.memories
+    for call in (
+        memories.edit("default", "ann", NOWHERE, "x"),
+        memories.rate("default", "ann", NOWHERE, 0.5),
+        memories.forget("default", "ann", NOWHERE),
+        memories.revert("default", "ann", NOWHERE),
+        memories.answer("default", "ann", NOWHERE, "new"),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    for wrong in (
+        {"content": "  "},
+        {"content": "x" * 9_000},
+        {"content": "x", "importance": 2},
+        {"content": "x", "dedupe_key": "k" * 401},
+    ):
+        with pytest.raises(InvalidMemory):
+            await memories.remember("default", "ann", **wrong)
+    with pytest.raises(InvalidMemory):
+        await memories.rate("default", "ann", NOWHERE, 1.5)
+    with pytest.raises(InvalidMemory):
+        await memories.remember("default", "ann", "lone \ud800")
+    with pytest.raises(InvalidEvent):
+        await memories.remember("default", "a\ud800", "x")
+    assert await mind.events() == []
+
+
+async def test_a_parked_event_stops_decisions_instead_of_misleading_them(mind: Mind) -> None:
+    await mind.says("I like tea")
+    await mind.log.nc.jetstream().publish(publish_subject("default", ANN, "memory_recorded"), b"{")
+    with pytest.raises(MemoriesParked):
+        await mind.says("I like coffee")
+
+
+async def test_more_than_one_atomic_batch_is_refused_whole(mind: Mind) -> None:
+    with pytest.raises(ValueError, match="atomic batch"):
+        await mind.memories.remember_many("default", "ann", [said(n, f"I own {n} boats") for n in range(1, 1_002)])
+    assert await mind.events() == []
+
+
+async def test_odd_characters_are_no_poison(mind: Mind) -> None:
+    outcome = await mind.memories.remember("default", "ann", 'a\0b {"x",} \\ \'', category="a\0b")
+    assert (await mind.row(outcome.memory_id)).status == "valid"

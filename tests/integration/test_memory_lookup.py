@@ -1,0 +1,190 @@
+"""Reading memories: the lookups on real rows, and the values that stand for rows before they are stored."""
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_events import INTERVALS, MANY_IDS, MEMORIES_SAID, MEMORY_IDS, SHARES, SOURCES
+from samples import GPA, MAY_8, event
+from spec import stored
+
+from turnlog.agent.memories.known import Known
+from turnlog.agent.memories.writing import Place
+from turnlog.events.contracts import EventData
+from turnlog.events.memory_contracts import (
+    EndReason,
+    Interval,
+    MemoriesCompacted,
+    MemoriesRevised,
+    Memory,
+    MemoryConfirmed,
+    MemoryConflictAnswered,
+    MemoryConflictRaised,
+    MemoryForgotten,
+    MemoryRecorded,
+)
+from turnlog.events.read import recorded
+from turnlog.projectors.memories import MEMORIES, NEIGHBOUR_INDEXES
+from turnlog.projectors.memory_lookup import (
+    conflicts,
+    family,
+    history,
+    memories_as_of,
+    memories_by_id,
+    rivals,
+    valid_memories,
+)
+from turnlog.projectors.memory_neighbours import cached_vectors, nearest
+from turnlog.projectors.memory_tables import memories
+from turnlog.projectors.memory_text import content_key
+from turnlog.projectors.neighbours import ensure_neighbour_index
+from turnlog.projectors.writer import Connection, perform
+
+ANN = Place("default", "ann")
+HERE = (ANN.tenant, ANN.thread)
+FAR = MAY_8 + timedelta(days=999)
+
+
+async def apply(db: Connection, *data: EventData) -> None:
+    events = [recorded(stored(event(one, ANN.thread, user="ann"), seq)) for seq, one in enumerate(data, 1)]
+    async with db.transaction():
+        await perform(db, MEMORIES.changes(events))
+
+
+def memory(number: int, content: str = "", **fields: object) -> Memory:
+    return GPA.model_copy(
+        update={"id": UUID(int=number), "content": content or f"{number}", "expires_at": None, **fields}
+    )
+
+
+def said(number: int, content: str = "", **fields: object) -> MemoryRecorded:
+    return MemoryRecorded(memory=memory(number, content, **fields))
+
+
+def ended(number: int, by: int, reason: EndReason) -> Interval:
+    return Interval(memory_id=UUID(int=number), valid_to=MAY_8, replaced_by=UUID(int=by), reason=reason)
+
+
+DECISIONS = st.one_of(
+    st.builds(MemoryRecorded, memory=MEMORIES_SAID, intervals=INTERVALS),
+    st.builds(
+        MemoryConfirmed,
+        memory_id=MEMORY_IDS,
+        source=SOURCES,
+        importance=SHARES,
+        confidence=SHARES,
+        intervals=INTERVALS,
+    ),
+    st.builds(
+        MemoryConflictRaised, conflict_id=MEMORY_IDS, memory=MEMORIES_SAID, against=MANY_IDS, question=st.just("?")
+    ),
+    st.builds(MemoryConflictAnswered, conflict_id=MEMORY_IDS, answer=st.just("new"), intervals=INTERVALS),
+    st.builds(MemoriesRevised, intervals=INTERVALS),
+    st.builds(
+        MemoriesCompacted,
+        method=st.just("merge"),
+        members=MANY_IDS,
+        memory=st.none() | MEMORIES_SAID,
+        intervals=INTERVALS,
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(DECISIONS, min_size=1, max_size=12))
+async def test_what_is_known_of_events_to_come_is_what_their_rows_will_be(
+    db: Connection, data: list[EventData]
+) -> None:
+    await db.execute("TRUNCATE memories, memory_conflicts, memory_compactions")
+    await apply(db, *data)
+    known = Known(ANN, [], MAY_8)
+    known.apply(data)
+    rows = await memories_by_id(db, *HERE, [UUID(int=n) for n in range(1, 5)])
+    assert known.rows == {id_: replace(row, seq=known.rows[id_].seq) for id_, row in rows.items()}
+
+
+async def test_rivals_are_found_by_key_words_or_id_in_any_status(db: Connection) -> None:
+    await apply(
+        db,
+        said(1, "GPA is 3.6"),
+        said(2, "I like tea", dedupe_key=None),
+        said(3, "i like  tea", dedupe_key="drink"),
+        said(4, "other", dedupe_key=None),
+        MemoriesRevised(intervals=(ended(1, 2, "superseded"),)),
+        MemoryForgotten(memory_id=UUID(int=2)),
+    )
+    key = content_key("FACT", "I LIKE TEA")
+    assert [one.id.int for one in await rivals(db, *HERE, ["gpa"], [])] == [1]
+    assert [one.id.int for one in await rivals(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [1, 2, 3]
+    assert await rivals(db, "acme", ANN.thread, ["gpa"], [key], [UUID(int=3)]) == []
+
+
+async def test_a_history_is_the_whole_chain_and_a_family_what_says_the_same(db: Connection) -> None:
+    links: list[tuple[int, int, EndReason]] = [(1, 2, "superseded"), (2, 4, "edited"), (3, 4, "merged")]
+    await apply(
+        db,
+        *(said(n) for n in range(1, 6)),
+        MemoriesRevised(intervals=tuple(ended(*link) for link in links)),
+    )
+    for number in (1, 3, 4):
+        assert [one.id.int for one in await history(db, *HERE, UUID(int=number))] == [1, 2, 3, 4]
+    assert [one.id.int for one in await family(db, *HERE, UUID(int=4))] == [2, 3, 4]
+    assert [one.id.int for one in await family(db, *HERE, UUID(int=1))] == [1]
+    assert await history(db, *HERE, UUID(int=404)) == []
+
+
+async def test_what_holds_can_be_read_by_kind_and_in_pages(db: Connection) -> None:
+    later = GPA.sources[0].model_copy(update={"said_at": MAY_8 + timedelta(days=1)})
+    await apply(db, said(1, kind="PREFERENCE"), said(2, sources=(later,)), said(3, valid_from=FAR))
+    now = MAY_8 + timedelta(days=2)
+    assert [one.id.int for one in await valid_memories(db, *HERE, now)] == [2, 1]
+    assert [one.id.int for one in await valid_memories(db, *HERE, now, ["PREFERENCE"])] == [1]
+    assert [one.id.int for one in await valid_memories(db, *HERE, now, limit=1, offset=1)] == [1]
+    assert [one.id.int for one in await memories_as_of(db, *HERE, FAR)] == [2, 3, 1]
+
+
+async def test_what_waits_or_was_rejected_or_forgotten_never_held(db: Connection) -> None:
+    raised = MemoryConflictRaised(conflict_id=UUID(int=9), memory=memory(4), against=(UUID(int=1),), question="?")
+    await apply(db, said(1), said(2), said(3), raised, MemoryForgotten(memory_id=UUID(int=2)))
+    await apply(db, MemoriesRevised(intervals=(ended(3, 1, "rejected"),)))
+    assert [one.id.int for one in await memories_as_of(db, *HERE, MAY_8)] == [1]
+    assert [one.conflict_id.int for one in await conflicts(db, *HERE)] == [9]
+
+
+async def test_the_nearest_are_of_one_kind_and_user_and_hold(db: Connection) -> None:
+    await db.execute(
+        "INSERT INTO embedding_cache (model, text_hash, embedding) SELECT 'm', sha256(n::text::bytea), "
+        "format('[1,0,%s]', n / 10.0)::halfvec FROM generate_series(1, 6) n"
+    )
+    await apply(
+        db,
+        *(said(n) for n in range(1, 6)),
+        said(6, kind="DECISION"),
+        MemoriesRevised(intervals=(ended(2, 1, "superseded"),)),
+    )
+    ids = [UUID(int=n) for n in range(1, 7)]
+    vectors = await cached_vectors(db, *HERE, [*ids, UUID(int=404)], "m")
+    assert sorted(one.int for one in vectors) == [1, 2, 3, 4, 5, 6]
+    assert np.allclose(vectors[ids[0]], [1, 0, 0.1], atol=1e-3)
+    await db.execute(
+        "UPDATE memories m SET embedding = c.embedding, embedding_model = 'm' FROM embedding_cache c "
+        "WHERE c.text_hash = sha256(m.content::bytea) AND m.content <> '5'"
+    )
+    await ensure_neighbour_index(db, memories, "m", 3)
+    await ensure_neighbour_index(db, memories, "m", 3)
+    found = await nearest(db, *HERE, "FACT", vectors[ids[0]], "m")
+    assert [one.id.int for one, _ in found] == [1, 3, 4]
+    assert [cosine for _, cosine in found] == sorted((cosine for _, cosine in found), reverse=True)
+    assert await nearest(db, "default", "memories/bob", "FACT", vectors[ids[0]], "m") == []
+
+
+async def test_an_index_that_was_made_early_is_the_one_that_a_rebuild_makes(db: Connection) -> None:
+    await ensure_neighbour_index(db, memories, "m", 3)
+    await apply(db, said(1))
+    await db.execute("UPDATE memories SET embedding = '[1,2,3]', embedding_model = 'm'")
+    await db.execute(NEIGHBOUR_INDEXES.encode())
+    rows = await db.execute("SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'memories_hnsw_%'")
+    assert await rows.fetchone() == (1,)

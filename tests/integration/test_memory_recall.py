@@ -1,0 +1,262 @@
+"""Recall of memories on real rows: words, vectors, entities, dates; what holds, what held; one user's alone (M7)."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from conftest import Settled
+from numpy.typing import NDArray
+from remembered import NOW, Words, cached_vectors, embedded, entities, event, memory_id, recorded
+
+from turnlog.agent.memories.fusion import DEFAULT
+from turnlog.agent.memories.policy import SEED, importance_now
+from turnlog.agent.memories.retrieval import MemoriesFound, MemoryRecall
+from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.events.contracts import Event
+from turnlog.events.log import Log
+from turnlog.events.memory_contracts import Interval, MemoriesAccessed, MemoryForgotten
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.memory_lookup import StoredMemory
+from turnlog.projectors.memory_search import WHOLE_UP_TO, MemoryScope
+from turnlog.projectors.writer import Connection
+
+pytestmark = pytest.mark.usefixtures("running_projectors")
+
+YEAR = timedelta(days=365)
+
+
+class Remembering:
+    def __init__(self, log: Log, db: Connection, settled: Settled) -> None:
+        self.log, self.db, self.settled = log, db, settled
+
+    async def given(self, *events: Event) -> None:
+        await self.log.append_many(list(events))
+        await self.settled("memories", "entities")
+
+    async def ask(self, question: str, k: int = 5, user: str = "ann", **options: object) -> MemoriesFound:
+        scope_options = {name: options.pop(name) for name in ("as_of", "history") if name in options}
+        scope = MemoryScope("default", memory_thread(user), NOW, **scope_options)  # type: ignore[arg-type]
+        recall = MemoryRecall(options.pop("embedder", None))  # type: ignore[arg-type]
+        return await recall.search(self.db, scope, question, k, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ann(log: Log, db: Connection, settled: Settled, running_projectors: Runner) -> Remembering:
+    return Remembering(log, db, settled)
+
+
+def contents(found: MemoriesFound) -> list[str]:
+    return [one.memory.content for one in found.memories]
+
+
+async def test_the_memory_that_shares_the_rarest_words_comes_first(ann: Remembering) -> None:
+    await ann.given(
+        recorded("My favorite color is blue"),
+        recorded("My favorite food is ramen"),
+        recorded("I live in Berlin"),
+    )
+    assert contents(await ann.ask("What is my favorite color?"))[0] == "My favorite color is blue"
+    assert contents(await ann.ask("Where do I live?")) == ["I live in Berlin"]
+
+
+async def test_chinese_memories_are_found_by_their_words(ann: Remembering) -> None:
+    await ann.given(recorded("我的GPA是3.8"), recorded("我最喜欢的颜色是蓝色"), recorded("我养了一只叫豆豆的猫"))
+    assert contents(await ann.ask("我喜欢什么颜色？"))[0] == "我最喜欢的颜色是蓝色"
+    assert contents(await ann.ask("我的GPA是多少？"))[0] == "我的GPA是3.8"
+    assert contents(await ann.ask("我的猫是哪只猫？"))[0] == "我养了一只叫豆豆的猫"
+
+
+async def test_a_vector_finds_what_the_words_do_not(ann: Remembering) -> None:
+    said = [f"note {n} about nothing at all" for n in range(30)] + ["my pet is a small rabbit"]
+    await cached_vectors(ann.db, said)
+    await ann.given(*(recorded(content) for content in said), embedded(*said))
+    found = await ann.ask("is a small pet", embedder=Words())
+    assert found.degraded is None
+    assert contents(found)[0] == "my pet is a small rabbit"
+    assert found.memories[0].explain()["vector"]["value"] > 0.5
+
+
+async def test_an_entity_in_the_question_brings_the_memories_about_it(ann: Remembering) -> None:
+    await ann.given(
+        entities(("PERSON", "Maria Lopez"), ("SCHOOL", "清华大学")),
+        recorded("She plays the violin", entities=("Maria Lopez",)),
+        recorded("He plays the drums"),
+        recorded("申请截止日期是一月", entities=("清华大学",)),
+    )
+    found = await ann.ask("What does maria lopez play?")
+    assert contents(found)[0] == "She plays the violin"
+    assert found.names == ("Maria Lopez",)
+    assert found.memories[0].explain()["entity"]["value"] == 1.0
+    assert contents(await ann.ask("清华大学那边怎么样了？"))[0] == "申请截止日期是一月"
+
+
+async def test_a_date_in_the_question_prefers_what_was_said_then(ann: Remembering) -> None:
+    march, may = datetime(2026, 3, 5, tzinfo=UTC), datetime(2026, 5, 5, tzinfo=UTC)
+    await ann.given(recorded("I travelled to Rome", march), recorded("I travelled to Oslo", may))
+    assert contents(await ann.ask("Where did I travel last March?"))[0] == "I travelled to Rome"
+    assert contents(await ann.ask("Where did I travel in May?"))[0] == "I travelled to Oslo"
+    assert contents(await ann.ask("五月呢？5月我去了哪里"))[0] == "I travelled to Oslo"
+    assert [one.text for one in (await ann.ask("去年三月")).dates] == ["去年三月"]
+
+
+async def test_a_superseded_memory_is_found_only_when_asked_for(ann: Remembering) -> None:
+    old, new = NOW - 2 * YEAR, NOW - YEAR
+    closed = Interval(
+        memory_id=memory_id("I live in Berlin"),
+        valid_to=new,
+        replaced_by=memory_id("I live in Rome"),
+        reason="superseded",
+    )
+    await ann.given(recorded("I live in Berlin", old), recorded("I live in Rome", new, intervals=(closed,)))
+    assert contents(await ann.ask("Where do I live?")) == ["I live in Rome"]
+    assert contents(await ann.ask("Where do I live?", as_of=new - timedelta(days=1))) == ["I live in Berlin"]
+    assert set(contents(await ann.ask("Where do I live?", history=True))) == {"I live in Rome", "I live in Berlin"}
+    assert contents(await ann.ask("Where do I live?", as_of=old - timedelta(days=1))) == []
+
+
+async def test_what_ran_out_or_was_forgotten_is_not_found(ann: Remembering) -> None:
+    await ann.given(
+        recorded("The parcel comes on Monday", expires_at=NOW - timedelta(hours=1)),
+        recorded("The parcel was lost"),
+        event(MemoryForgotten(memory_id=memory_id("The parcel was lost"))),
+    )
+    assert contents(await ann.ask("Where is the parcel?")) == []
+    assert contents(await ann.ask("Where is the parcel?", history=True)) == ["The parcel comes on Monday"]
+
+
+async def test_one_user_never_sees_another_ones_memories(ann: Remembering) -> None:
+    await ann.given(
+        recorded("My secret word is falcon", user="bob"),
+        recorded("My secret word is falcon", tenant="other"),
+        entities(("PERSON", "Falcon"), user="bob"),
+    )
+    assert (await ann.ask("What is the secret word falcon?")).memories == ()
+    assert (await ann.ask("falcon", user="carl")).memories == ()
+
+
+async def test_the_more_important_of_two_equal_memories_comes_first(ann: Remembering) -> None:
+    await ann.given(recorded("I like tea a lot", importance=0.3), recorded("I like tea a bit", importance=0.9))
+    found = await ann.ask("Do I like tea?")
+    assert contents(found) == ["I like tea a bit", "I like tea a lot"]
+    first = found.memories[0].explain()
+    assert first["score"] == pytest.approx(first["similarity"] * first["importance"] ** DEFAULT.importance, abs=1e-3)
+
+
+async def test_importance_is_what_is_left_of_it_now_and_access_adds_to_it(ann: Remembering) -> None:
+    then = NOW - timedelta(days=30)
+    await ann.given(
+        recorded("I like tea", then),
+        event(MemoriesAccessed(memory_ids=(memory_id("I like tea"),))),
+    )
+    (one,) = (await ann.ask("tea")).memories
+    assert one.memory.access_count == 1
+    assert one.explain()["importance"] == round(importance_now(one.memory, NOW, SEED), 4) < 0.8
+
+
+async def test_every_part_is_explained_with_its_value_and_weight(ann: Remembering) -> None:
+    said = ["I met Ann Lee in Rome"]
+    await cached_vectors(ann.db, said)
+    await ann.given(recorded(said[0], entities=("Ann Lee",)), embedded(*said), entities(("PERSON", "Ann Lee")))
+    (one,) = (await ann.ask("Where did I meet Ann Lee yesterday?", embedder=Words())).memories
+    shown = one.explain()
+    parts = ("words", "vector", "entity", "time")
+    assert all(0 <= shown[name]["value"] <= 1 and shown[name]["weight"] > 0 for name in parts)
+    total = sum(shown[name]["value"] * shown[name]["weight"] for name in parts)
+    assert shown["similarity"] == pytest.approx(total / sum(shown[name]["weight"] for name in parts), abs=1e-3)
+    json.dumps(shown)
+
+
+class Away:
+    model = "words"
+
+    async def embed_query(self, text: str) -> NDArray:  # type: ignore[type-arg]
+        raise ModelUnavailable("the embedding server is away")
+
+
+class Wider(Words):
+    async def embed_query(self, text: str) -> NDArray:  # type: ignore[type-arg]
+        return (await super().embed_query(text))[:32]
+
+
+@pytest.mark.parametrize(("embedder", "why"), [(Away(), "is away"), (Wider(), "32 dimensions"), (None, "left out")])
+async def test_without_the_embedding_model_words_entities_and_dates_still_find(
+    ann: Remembering, embedder: object, why: str
+) -> None:
+    await cached_vectors(ann.db, ["我喜欢喝茶"])
+    await ann.given(recorded("我喜欢喝茶"), embedded("我喜欢喝茶"))
+    found = await ann.ask("昨天说喜欢喝什么？", embedder=embedder)
+    assert contents(found) == ["我喜欢喝茶"]
+    assert found.degraded is not None
+    assert "words, entities and dates only" in found.degraded
+    assert why in found.degraded
+
+
+async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Remembering) -> None:
+    class Silent(Words):
+        async def embed_query(self, text: str) -> NDArray[np.float32]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    await cached_vectors(ann.db, ["I like tea"])
+    await ann.given(recorded("I like tea"), embedded("I like tea"))
+    scope = MemoryScope("default", memory_thread("ann"), NOW)
+    found = await MemoryRecall(Silent(), patience_s=0.01).search(ann.db, scope, "What tea do I like?")
+    assert contents(found) == ["I like tea"]
+    assert "after 0.01 s" in (found.degraded or "")
+
+
+@pytest.mark.parametrize("question", ["tea\0 Maria\0Lopez", "tea \ud800 喜欢\udfff"])
+async def test_a_question_may_hold_what_postgres_cannot(ann: Remembering, question: str) -> None:
+    await ann.given(recorded("I like tea"))
+    assert contents(await ann.ask(question)) == ["I like tea"]
+
+
+async def test_memories_that_have_no_vector_yet_are_said_to_have_none(ann: Remembering) -> None:
+    await ann.given(recorded("I like tea"))
+    found = await ann.ask("tea", embedder=Words())
+    assert contents(found) == ["I like tea"]
+    assert "yet" in (found.degraded or "")
+
+
+async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann: Remembering) -> None:
+    await ann.given(
+        recorded("tea " * 40, importance=1.0), recorded("I like green tea"), recorded("I drink tea at night")
+    )
+
+    def tokens_of(memory: StoredMemory) -> int:
+        return len(memory.content.split())
+
+    found = await ann.ask("tea", max_tokens=10, tokens_of=tokens_of)
+    assert sorted(contents(found)) == ["I drink tea at night", "I like green tea"]
+    assert len(contents(await ann.ask("tea", max_tokens=5, tokens_of=tokens_of))) == 1
+    assert len((await ann.ask("tea", k=2)).memories) == 2
+
+
+async def test_in_a_large_thread_each_way_of_looking_finds_its_own(ann: Remembering) -> None:
+    count = WHOLE_UP_TO + 300
+    many = [f"common words here number{n}" for n in range(count)]
+    asked = datetime(2020, 3, 5, tzinfo=UTC)
+    special = [
+        recorded("The falcon nests on the tower"),
+        recorded("It is about somebody", entities=("Maria Lopez",)),
+        recorded("Something of long ago", asked),
+        recorded("unrelated but near in space"),
+        recorded("common words and here again with both together"),
+    ]
+    await cached_vectors(ann.db, [*many[:50], "unrelated but near in space"])
+    await ann.given(*(recorded(content) for content in many), *special, entities(("PERSON", "Maria Lopez")))
+    await ann.given(embedded(*many[:50], "unrelated but near in space"))
+
+    async def first(question: str, **options: object) -> Sequence[str]:
+        return contents(await ann.ask(question, **options))
+
+    assert (await first("Where does the falcon nest?"))[0] == "The falcon nests on the tower"
+    assert (await first("What of Maria Lopez?"))[0] == "It is about somebody"
+    assert "Something of long ago" in await first("What was in March 2020?")
+    assert "unrelated but near in space" in await first("near unrelated space", embedder=Words())
+    assert (await first("both together common words"))[0] == "common words and here again with both together"
+    assert contents(await ann.ask("falcon", user="bob")) == []

@@ -1,0 +1,269 @@
+"""Other rules, another prompt or model over recorded history: into a shadow, compared, promoted or dropped (M2, L7)."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from extraction import ExtractingServer, memory, user_turn
+from places import rows
+
+from turnlog.agent.memories.extraction import Talk
+from turnlog.agent.memories.service import Memories
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.settings import Settings
+from turnlog.consumers.noting import fields_by_rules
+from turnlog.consumers.reactors.extraction import NotNow, at_once, extraction_of, locked
+from turnlog.consumers.rederiving import Compared, all_shadows, compare, derive, drop, promote
+from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.memory_lookup import StoredMemory
+from turnlog.projectors.rebuild import rebuild_several
+from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.shadow_lookup import all_memories
+
+ANN = memory_thread("ann")
+TEXTS = ("My name is Ann.", "我住在北京。", "I take cello lessons every Tuesday.")
+CELLO = """
+[rule.instrument]
+name = "Instrument"
+type = "PREFERENCE"
+category = "music"
+importance = 0.6
+en = ['''i take (?P<value>\\w+) lessons''']
+content = "Instrument: {value}"
+dedupe_key = "instrument"
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[ExtractingServer]:
+    with ExtractingServer() as made:
+        yield made
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
+    """Rules alone have looked at what ann said."""
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
+        await made.log.append_many([user_turn(text, n) for n, text in enumerate(TEXTS)])
+        await made.settle()
+        extraction = extraction_of(made, make_models(made.settings))
+        async with made.pool.connection() as conn:
+            await extraction.by_rules(conn, Talk("default", "ann", "t"), finish=True)
+        await made.settle()
+        yield made
+
+
+def nothing(done: float, total: float | None) -> None:
+    """Nobody watches."""
+
+
+async def with_settings(runtime: Runtime, **changed: object) -> Runtime:
+    settings = runtime.settings.model_copy(update=changed)
+    return Runtime(settings, runtime.nats_url, runtime.database_url, runtime.log, runtime.pool)
+
+
+async def with_cello(runtime: Runtime, tmp_path: Path) -> Runtime:
+    file = tmp_path / "rules.toml"
+    file.write_text(CELLO)
+    return await with_settings(runtime, rules_file=file)
+
+
+async def real(runtime: Runtime) -> list[StoredMemory]:
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        return await all_memories(conn, "default", ANN)
+
+
+async def valid(runtime: Runtime) -> set[str]:
+    return {row.content for row in await real(runtime) if row.status == "valid"}
+
+
+async def the_difference(runtime: Runtime) -> Compared:
+    [found] = await compare(runtime, "default", "next")
+    return found
+
+
+async def test_the_same_extractor_makes_no_difference(runtime: Runtime) -> None:
+    assert await derive(runtime, "default", "next", [], nothing) == 1
+    found = (await the_difference(runtime)).found
+    assert found.nothing
+    assert found.kept == len(await valid(runtime)) >= 2
+
+
+async def test_a_rule_more_is_a_memory_more_and_changes_nothing_until_it_is_promoted(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    before = await real(runtime)
+    await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
+    found = (await the_difference(runtime)).found
+    assert [row.content for row in found.added] == ["Instrument: cello"]
+    assert (found.changed, found.gone) == ((), ())
+    assert await real(runtime) == before
+
+
+async def test_promoting_adds_what_is_new_and_ends_what_is_gone(runtime: Runtime, tmp_path: Path) -> None:
+    await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert "Instrument: cello" in await valid(runtime)
+    await derive(runtime, "default", "next", [], nothing)
+    assert [row.content for row in (await the_difference(runtime)).found.gone] == ["Instrument: cello"]
+    await promote(runtime, "default", "next", nothing)
+    assert "Instrument: cello" not in await valid(runtime)
+    ended = [row for row in await real(runtime) if row.closed_reason == "rederived"]
+    assert [row.content for row in ended] == ["Instrument: cello"]
+
+
+async def test_what_was_promoted_away_comes_back_when_it_is_found_again(runtime: Runtime, tmp_path: Path) -> None:
+    cello = await with_cello(runtime, tmp_path)
+    for one in (cello, runtime, cello):
+        await derive(one, "default", "next", [], nothing)
+        await promote(runtime, "default", "next", nothing)
+    assert "Instrument: cello" in await valid(runtime)
+    assert len([row for row in await real(runtime) if "cello" in row.content]) == 1
+
+
+async def test_after_promoting_there_is_no_difference_and_no_shadow(runtime: Runtime, tmp_path: Path) -> None:
+    cello = await with_cello(runtime, tmp_path)
+    await derive(cello, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert await all_shadows(runtime, "default") == []
+    async with runtime.pool.connection() as conn:
+        left = await rows(conn, "SELECT count(*) FROM memories WHERE thread_id LIKE 'shadow/%%'")
+    assert left == [(0,)]
+    await derive(cello, "default", "next", [], nothing)
+    assert (await the_difference(runtime)).found.nothing
+
+
+async def test_dropping_leaves_everything_as_it_was(runtime: Runtime, tmp_path: Path) -> None:
+    before = await real(runtime)
+    await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
+    assert await drop(runtime, "default", "next") == 1
+    assert await real(runtime) == before
+    with pytest.raises(NotFound, match="no shadow"):
+        await compare(runtime, "default", "next")
+
+
+async def test_what_people_did_by_hand_is_in_no_difference(runtime: Runtime, tmp_path: Path) -> None:
+    memories = Memories(runtime.log, runtime.pool)
+    first, *_ = [row for row in await real(runtime) if row.status == "valid"]
+    await memories.forget("default", "ann", first.id)
+    await memories.remember("default", "ann", "Plays the piano on Sundays")
+    await derive(await with_cello(runtime, tmp_path), "default", "next", [], nothing)
+    found = (await the_difference(runtime)).found
+    assert [row.content for row in found.added] == ["Instrument: cello"]
+    assert found.gone == ()
+
+
+async def test_other_words_do_not_bring_back_what_was_forgotten(runtime: Runtime, server: ExtractingServer) -> None:
+    [home] = [row for row in await real(runtime) if "北京" in row.content]
+    await Memories(runtime.log, runtime.pool).forget("default", "ann", home.id)
+    server.extracts = {"memories": [memory("她的家在首都北京", "我住在北京", turn=2)], "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    assert not [text for text in await valid(runtime) if "北京" in text]
+
+
+async def test_what_a_person_put_in_place_of_a_find_is_not_contradicted_by_it(runtime: Runtime) -> None:
+    before = await valid(runtime)
+    await Memories(runtime.log, runtime.pool).remember(
+        "default", "ann", "My name is Bob", **fields_by_rules(runtime.settings, "My name is Bob", datetime.now(UTC))
+    )
+    by_hand = await valid(runtime)
+    assert len(by_hand) == len(before) and by_hand != before
+    await derive(runtime, "default", "next", [], nothing)
+    assert (await the_difference(runtime)).found.nothing
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == by_hand
+
+
+async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: Runtime) -> None:
+    await derive(runtime, "default", "next", [], nothing)
+    await runtime.log.append_many([user_turn("我住在上海。", len(TEXTS))])
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        extraction = extraction_of(runtime, make_models(runtime.settings))
+        await extraction.by_rules(conn, Talk("default", "ann", "t"), finish=True)
+    told = await valid(runtime)
+    assert [text for text in told if "上海" in text] and not [text for text in told if "北京" in text]
+    assert (await the_difference(runtime)).found.nothing
+    await promote(runtime, "default", "next", nothing)
+    assert await valid(runtime) == told
+
+
+async def test_a_shadow_waits_for_no_other_extraction_of_the_same_conversation(runtime: Runtime) -> None:
+    talk = Talk("default", "ann", "t")
+    async with runtime.pool.connection() as conn, locked(conn, talk):
+        assert await derive(runtime, "default", "next", [], nothing) == 1
+        async with runtime.pool.connection() as other:
+            with pytest.raises(NotNow, match="another worker"), at_once():
+                async with locked(other, talk):
+                    raise AssertionError("two at once")
+
+
+async def test_a_models_memories_cost_what_the_difference_says_and_the_same_run_again_costs_nothing(
+    runtime: Runtime, server: ExtractingServer
+) -> None:
+    server.extracts = {
+        "memories": [memory("Takes cello lessons", "I take cello lessons every Tuesday", turn=3)],
+        "entities": [],
+    }
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    found = await the_difference(runtime)
+    assert [row.content for row in found.found.added] == ["Takes cello lessons"]
+    assert found.cost.calls == 1 and found.cost.tokens > 0
+    await drop(runtime, "default", "next")
+    await derive(asked, "default", "next", [], nothing)
+    assert len(server.extractions()) == 1
+
+
+async def test_another_prompt_is_another_question_and_what_it_makes_of_the_same_words_is_a_change(
+    runtime: Runtime, server: ExtractingServer, tmp_path: Path
+) -> None:
+    quote = "I take cello lessons every Tuesday"
+    server.extracts = {"memories": [memory("Takes cello lessons", quote, turn=3)], "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    server.extracts = {"memories": [memory("Takes cello lessons on Tuesday", quote, turn=3)], "entities": []}
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("You extract what a musician wants to know.")
+    await derive(await with_settings(asked, extract_prompt_file=prompt), "default", "next", [], nothing)
+    [(old, new)] = (await the_difference(runtime)).found.changed
+    assert (old.content, new.content) == ("Takes cello lessons", "Takes cello lessons on Tuesday")
+    await promote(runtime, "default", "next", nothing)
+    [ended] = [row for row in await real(runtime) if row.content == "Takes cello lessons"]
+    assert (ended.closed_reason, ended.replaced_by) == ("rederived", new.id)
+    assert len(server.extractions()) == 2
+
+
+async def test_without_a_model_the_models_memories_stay(runtime: Runtime, server: ExtractingServer) -> None:
+    server.extracts = {"memories": [memory("Takes cello lessons", "I take cello lessons", turn=3)], "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    await derive(runtime, "default", "rules-only", [], nothing)
+    [found] = await compare(runtime, "default", "rules-only")
+    assert found.found.gone == ()
+
+
+async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime, server: ExtractingServer) -> None:
+    server.extracts = {"memories": [memory("Takes cello lessons", "I take cello lessons", turn=3)], "entities": []}
+    asked = await with_settings(runtime, api_base_url=server.url, model="test-model")
+    await derive(asked, "default", "next", [], nothing)
+    await promote(runtime, "default", "next", nothing)
+    before, calls = await real(runtime), len(server.requests)
+    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]], lambda told: None)
+    assert await real(runtime) == before
+    assert len(server.requests) == calls
+
+
+async def test_a_name_that_is_none_and_a_user_who_said_nothing_are_told(runtime: Runtime) -> None:
+    with pytest.raises(InvalidToken, match="no name of a shadow"):
+        await derive(runtime, "default", "next one", [], nothing)
+    with pytest.raises(NotFound, match="nobody said anything"):
+        await derive(runtime, "default", "next", ["nobody"], nothing)

@@ -1,0 +1,57 @@
+"""The retrieval context: turns, memories, preferences, entities and their numbers for one message (M7, E 10.5)."""
+
+import pytest
+from conftest import Settled
+from remembered import NOW, entities, recorded
+from samples import turn
+
+from turnlog.agent.memories.context import ContextMeta, retrieval_context
+from turnlog.agent.memories.preferences import UserPreferences
+from turnlog.agent.memories.retrieval import MemoryRecall
+from turnlog.events.log import Log
+from turnlog.projectors.writer import Connection
+
+pytestmark = pytest.mark.usefixtures("running_projectors")
+
+
+async def test_everything_that_is_known_for_a_message_comes_together(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    await log.append_many([turn(f"message {n}", "user" if n % 2 else "assistant", "t", n) for n in range(1, 21)])
+    await log.append_many(
+        [
+            entities(("PERSON", "Maria Lopez"), ("SCHOOL", "清华大学"), ("TOPIC", "Chess")),
+            recorded("Maria Lopez is my sister", entities=("Maria Lopez",)),
+            recorded("我想申请清华大学", entities=("清华大学",)),
+            recorded("请用中文回答", kind="PREFERENCE"),
+            recorded("I like quiet places", kind="PREFERENCE"),
+            recorded("Maria Lopez is my boss", user="bob", entities=("Maria Lopez",)),
+        ]
+    )
+    await settled()
+    found = await retrieval_context(
+        db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", "t", now=NOW, recent_messages=4
+    )
+    assert [message.content for message in found.recent_messages] == [f"message {n}" for n in range(17, 21)]
+    assert [one.memory.content for one in found.relevant_memories] == ["Maria Lopez is my sister"]
+    assert found.relevant_memories[0].explain()["entity"]["value"] == 1.0
+    assert found.preferences == UserPreferences(language="zh", others=("I like quiet places",))
+    assert [(one["type"], one["name"]) for one in found.entities] == [("PERSON", "Maria Lopez")]
+    assert (found.meta.thread, found.meta.message_count, found.meta.memory_count) == ("t", 4, 1)
+    assert found.meta.degraded is not None
+
+
+async def test_entities_of_the_memories_come_along_in_chinese(log: Log, db: Connection, settled: Settled) -> None:
+    await log.append_many([entities(("SCHOOL", "清华大学")), recorded("我想申请清华大学", entities=("清华大学",))])
+    await settled()
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "我想申请哪所学校？", now=NOW)
+    assert [one["name"] for one in found.entities] == ["清华大学"]
+    assert found.recent_messages == ()
+
+
+async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Settled) -> None:
+    await settled()
+    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", "nowhere", now=NOW)
+    assert found.relevant_memories == found.entities == found.recent_messages == ()
+    assert found.preferences == UserPreferences()
+    assert found.meta == ContextMeta("nowhere", 0, 0, None)

@@ -1,0 +1,216 @@
+"""The log of a turnlog with keys: unreadable on disk, read by everything of ours, and gone with a user's key (M9)."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from key_rings import KeysAtHand
+from places import eventually, parked, rows, runner_of
+from random_events import MEMORIES, SHORT_TERM
+from samples import EVERY_CONTRACT, event, said, turn
+from stage import Play, Stage, on_stage, player
+from test_equivalence import DERIVED_EVENTS, THREADS, TURNS, Make
+
+from turnlog.agent.privacy.key_admin import destroy
+from turnlog.agent.settings import Settings
+from turnlog.consumers.tailing import line_at
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Event, ThreadOpened, TurnRecorded
+from turnlog.events.errors import KeyUnavailable
+from turnlog.events.frozen import ERASED
+from turnlog.events.log import Log
+from turnlog.events.read import read_to
+from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import STORED_PREFIX, publish_subject
+from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.projection import ARCHIVING, REMOVALS
+from turnlog.projectors.rebuild import rebuild_several
+from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.tables import metadata
+from turnlog.projectors.writer import Connection
+
+SECRET = "My blood type is AB negative, 我是熊猫血"
+WORDS = ("essay", "申请", "headaches", "头晕", "Ann plans", "trip", "Yale", "耶鲁", "tea", "茶")
+
+
+@pytest.fixture
+def play(nats_url: str, database_url: str) -> Play:
+    return player(nats_url, database_url, ["projectors"])
+
+
+@asynccontextmanager
+async def log_with(nats_url: str, keys: KeysAtHand) -> AsyncIterator[Log]:
+    log = await Log.connect(nats_url, StreamOptions(), keyring=keys)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def bodies(log: Log) -> bytes:
+    return b"\n".join([one.body async for one in read_to(log.nc, [f"{STORED_PREFIX}.>"], 1, await log.head())])
+
+
+async def contents(stage: Stage, thread: str = "t") -> list[object]:
+    async with stage.runtime.pool.connection() as conn:
+        return [message.content for message in await thread_messages(conn, "default", thread)]
+
+
+async def erase(stage: Stage, user: str) -> int:
+    async with stage.runtime.pool.connection() as conn:
+        return await destroy(conn, "default", user)
+
+
+async def every_text(db: Connection) -> str:
+    """All that the read models hold, as text."""
+    tables = [table.name for projection in PROJECTIONS for table in projection.tables]
+    return "\n".join([text for name in tables for (text,) in await rows(db, f"SELECT t::text FROM {name} t")])
+
+
+async def test_the_stream_files_on_disk_hold_what_nobody_said_and_not_what_a_user_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    nobody = "The weather of nobody in particular"
+    async with on_stage(Settings(home=home, nats_url=None, database_url=None), ["projectors"]) as stage:
+        await stage.runtime.log.append(turn(nobody, thread="n"))
+        await stage.runtime.log.append_many([turn(SECRET, user="ann"), event(ThreadOpened(label=SECRET), user="ann")])
+        await stage.runtime.settle()
+        assert await contents(stage) == [SECRET]
+    files = [path.read_bytes() for path in (home / "nats").rglob("*") if path.is_file()]
+    assert any(nobody.encode() in content for content in files)
+    assert not any(part.encode() in content for part in SECRET.split(", ") for content in files)
+
+
+async def test_reactors_agent_and_lookups_read_what_is_sealed(play: Play) -> None:
+    async with play("projectors", "analytics") as stage:
+        done = await stage.runtime.log.append(turn(SECRET, user="ann", tokens_in=3))
+        await stage.runtime.settle()
+        assert [said(one) for one in await stage.events()] == [SECRET]
+        assert SECRET.encode() not in await bodies(stage.runtime.log)
+        line = await line_at(stage.runtime.log, done.seq)
+        assert line.document()["event"]["data"]["content"] == SECRET
+
+        async def is_counted() -> bool:
+            found = await stage.rows("SELECT characters, tokens_in FROM turnlog_analytics.hourly WHERE role = 'user'")
+            return found == [(len(SECRET), 3)]
+
+        await eventually(is_counted)
+
+
+async def test_a_nul_in_sealed_words_is_shown_as_it_is_in_clear_ones(play: Play) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(turn("a\0b", user="ann"))
+        await stage.runtime.settle()
+        assert await contents(stage) == ["a\ufffdb"]
+
+
+async def test_after_the_key_is_destroyed_everything_rebuilds_and_says_erased(play: Play) -> None:
+    async with play() as stage:
+        every = [data for data in EVERY_CONTRACT if data.type not in REMOVALS | ARCHIVING]
+        mine = [event(data, "t", minutes, user="ann") for minutes, data in enumerate(every)]
+        await stage.runtime.log.append_many([turn(SECRET, user="ann", tokens_in=3), *mine])
+        await stage.runtime.log.append(turn("I am Bob.", user="bob", thread="b"))
+        await stage.runtime.settle()
+        assert await erase(stage, "ann") == 1
+        await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+        assert (await contents(stage))[:1] == [ERASED]
+        assert await contents(stage, "b") == ["I am Bob."]
+        async with stage.runtime.pool.connection() as conn:
+            assert "blood" not in await every_text(conn)
+        assert await stage.rows("SELECT tokens_in FROM messages WHERE thread_id = 't' AND seq = 1") == [(3,)]
+
+
+async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(turn(SECRET, user="ann"))
+        await erase(stage, "ann")
+        await stage.runtime.log.append(turn("I am back.", user="ann"))
+        await stage.runtime.settle()
+        assert await contents(stage) == [SECRET, "I am back."]  # the first was projected before
+        keys = {json.loads(body)["sealedkey"] for body in (await bodies(stage.runtime.log)).splitlines()}
+        assert len(keys) == 2
+        assert [said(one) for one in await stage.events()] == [ERASED, "I am back."]
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.lists(st.tuples(THREADS, TURNS | DERIVED_EVENTS | SHORT_TERM | MEMORIES), min_size=5, max_size=40))
+async def test_whatever_users_did_a_rebuild_without_their_keys_stops_nowhere_and_shows_none_of_it(
+    nats_url: str, db: Connection, database_url: str, made: list[tuple[str, Make]]
+) -> None:
+    keys = KeysAtHand()
+    async with log_with(nats_url, keys) as log:
+        await log.append_many([make(thread).model_copy(update={"user": "ann"}) for thread, make in made])
+        keys.destroyed = True
+        await rebuild_several(log, database_url, PROJECTIONS)
+    found = await every_text(db)
+    assert [word for word in WORDS if word in found] == []
+
+
+async def test_an_event_whose_key_cannot_be_had_waits_and_is_neither_parked_nor_passed_over(
+    nats_url: str, db: Connection, database_url: str
+) -> None:
+    keys = KeysAtHand()
+    async with log_with(nats_url, keys) as log:
+        await log.append_many([turn("before"), turn(SECRET, user="ann"), turn("after")])
+        keys.away = True
+        async with runner_of(log, database_url) as runner:
+
+            async def is_waiting() -> bool:
+                return "KeyUnavailable" in (runner.last_error or "")
+
+            await eventually(is_waiting)
+            assert await parked(db, "messages") == []
+            assert [message.content for message in await thread_messages(db, "default", "t")] == ["before"]
+            keys.away = False
+
+            async def is_applied() -> bool:
+                return len(await thread_messages(db, "default", "t")) == 3
+
+            await eventually(is_applied)
+        assert await parked(db, "messages") == []
+
+
+async def test_a_seal_that_was_tampered_with_is_parked_where_everybody_sees_it(
+    nats_url: str, db: Connection, database_url: str
+) -> None:
+    keys = KeysAtHand()
+    async with log_with(nats_url, keys) as log:
+        document = json.loads(encode(turn(SECRET, user="ann"), keys))
+        moved = json.dumps({**document, "id": str(turn().id)}).encode()
+        await log.nc.jetstream().publish(publish_subject("default", "t", "turn_recorded"), moved)
+        async with runner_of(log, database_url):
+
+            async def is_parked() -> bool:
+                return await parked(db, "messages") == [(1, "poison", "parked")]
+
+            await eventually(is_parked)
+    [(error,)] = await rows(db, "SELECT error FROM dead_letters WHERE projection = 'messages'")
+    assert "does not open" in error
+
+
+async def test_a_log_without_keys_reads_no_sealed_event_and_takes_none_for_broken(nats_url: str, log: Log) -> None:
+    async with log_with(nats_url, KeysAtHand()) as other:
+        await other.append(turn(SECRET, user="ann"))
+    with pytest.raises(KeyUnavailable, match="set TURNLOG_KEK"):
+        [one async for one in log.read_thread("default", "t")]
+
+
+async def test_events_of_before_sealing_are_read_as_ever(nats_url: str, log: Log) -> None:
+    old = turn("said long ago", user="ann")
+    await log.append(old)
+    async with log_with(nats_url, KeysAtHand(destroyed=True)) as other:
+        [found] = [one.event async for one in other.read_thread("default", "t")]
+    assert found == old
+    assert isinstance(found, Event) and isinstance(found.data, TurnRecorded)
+
+
+def test_every_table_of_a_projection_is_looked_through() -> None:
+    assert {table.name for projection in PROJECTIONS for table in projection.tables} <= set(metadata.tables)

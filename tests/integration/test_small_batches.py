@@ -1,0 +1,135 @@
+"""Small batches: one trip to Postgres and back, all or nothing, and a rest between them in which events gather."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from conftest import Settled
+from places import eventually, parked, rows, runner_of
+from psycopg.pq import TransactionStatus
+from samples import event, turn
+
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Recorded, ThreadRenamed
+from turnlog.events.log import Log
+from turnlog.projectors import engine, positions
+from turnlog.projectors.apply import TOGETHER_UP_TO, apply_batch
+from turnlog.projectors.changes import Change
+from turnlog.projectors.database import connect
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.incoming import Incoming, incoming
+from turnlog.projectors.messages import MESSAGES
+from turnlog.projectors.positions import LIVE, PositionMoved
+from turnlog.projectors.projection import Projection
+from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.writer import Connection
+
+CONTENTS = "SELECT content FROM messages ORDER BY seq"
+
+
+async def read(log: Log) -> list[Incoming]:
+    async with log.reader(0, 1) as reader:
+        return [incoming(one) for one in await reader.batch(wait_s=5)]
+
+
+async def test_a_resting_runner_stops_at_once(
+    log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "REST_S", 3_600.0)
+    runner = Runner(log, database_url, [MESSAGES], 0)
+    running = asyncio.create_task(runner.run())
+    await log.append(turn("a lone event waits for nobody"))
+    await settled("messages")
+    runner.stop()
+    async with asyncio.timeout(60):
+        await running
+
+
+async def test_events_that_come_while_a_runner_rests_are_one_batch(
+    log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "REST_S", 2.0)
+    async with runner_of(log, database_url):
+        for number in range(8):
+            await log.append(turn(str(number)))
+        await settled()
+    assert await rows(db, CONTENTS) == [(str(number),) for number in range(8)]
+    ((transactions,),) = await rows(db, "SELECT count(DISTINCT xmin::text) FROM messages")
+    assert transactions < 8
+
+
+async def test_projections_that_handle_nothing_of_a_batch_move_too(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    await log.append(event(ThreadRenamed(label="A new name")))
+    await settled()
+    found = await rows(db, "SELECT projection, position FROM projection_positions ORDER BY 1")
+    assert found == [(name, 1) for name in sorted(BY_NAME)]
+
+
+@pytest.mark.parametrize("count", [1, TOGETHER_UP_TO + 1])
+async def test_a_batch_at_a_moved_position_leaves_nothing_behind(log: Log, db: Connection, count: int) -> None:
+    await log.append_many([turn(str(number)) for number in range(count)])
+    at, batch = await positions.load(db, [MESSAGES], LIVE, 0), await read(log)
+    await positions.move(db, at, 5)
+    with pytest.raises(PositionMoved):
+        await apply_batch(db, [MESSAGES], batch, at, through=count, as_read=True)
+    assert db.info.transaction_status == TransactionStatus.IDLE
+    assert await rows(db, "SELECT position FROM projection_positions") == [(5,)]
+    assert await rows(db, "SELECT seq FROM event_ids") == []
+    assert await rows(db, CONTENTS) == []
+
+
+async def test_an_error_that_is_nobodys_fault_leaves_nothing_behind(log: Log, db: Connection) -> None:
+    def project(batch: Sequence[Recorded]) -> list[Change]:
+        raise OSError("the disk is away")
+
+    broken = Projection("thread_activity", 1, (), frozenset({"turn_recorded"}), project)
+    await log.append(turn("once"))
+    both, batch = [MESSAGES, broken], await read(log)
+    at = await positions.load(db, both, LIVE, 0)
+    with pytest.raises(OSError, match="the disk is away"):
+        await apply_batch(db, both, batch, at, through=1, as_read=True)
+    assert db.info.transaction_status == TransactionStatus.IDLE
+    assert await rows(db, CONTENTS) == await rows(db, "SELECT seq FROM event_ids") == []
+    assert (await apply_batch(db, [MESSAGES], batch, await positions.load(db, [MESSAGES], LIVE, 0), 1)).lowest == 1
+    assert await rows(db, CONTENTS) == [("once",)]
+
+
+@pytest.mark.parametrize("others", [0, TOGETHER_UP_TO])
+async def test_an_event_that_one_batch_holds_twice_is_one_event(log: Log, db: Connection, others: int) -> None:
+    twice = turn("twice")
+    await log.append(twice)
+    await log.append_many([turn("other", thread="u") for _ in range(others)])
+    # Past the deduplication window a producer's retry is stored again.
+    await log.nc.jetstream().publish("turnlog.default.t.turn_recorded", encode(twice))
+    at, batch = await positions.load(db, [MESSAGES], LIVE, 0), await read(log)
+    assert len(batch) == others + 2
+    await apply_batch(db, [MESSAGES], batch, at, through=batch[-1].seq, as_read=True)
+    assert await rows(db, "SELECT seq FROM messages WHERE thread_id = 't'") == [(1,)]
+    assert await rows(db, "SELECT seq FROM event_ids WHERE event_id = %s", twice.id) == [(1,)]
+
+
+async def test_a_batch_that_waited_for_a_retry_knows_what_the_retry_set_free(
+    log: Log, db: Connection, database_url: str
+) -> None:
+    await log.append(turn("behind no more"))
+    at, batch = await positions.load(db, [MESSAGES], LIVE, 0), await read(log)
+    await db.execute(
+        "INSERT INTO dead_letters (projection, build, seq, partition, tenant, thread_token, event_type, reason, "
+        "error, status) VALUES ('messages', 'live', 0, 0, 'default', 't', 'turn_recorded', 'poison', '', 'parked')"
+    )
+
+    async def waits() -> bool:
+        found = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return len(await rows(other, found)) == 1
+
+    async with await connect(database_url) as other:
+        async with other.transaction():
+            await other.execute("SELECT FROM projection_positions FOR UPDATE")
+            await other.execute("DELETE FROM dead_letters")
+            applying = asyncio.create_task(apply_batch(db, [MESSAGES], batch, at, through=1, as_read=True))
+            await eventually(waits)
+        await applying
+    assert await rows(db, CONTENTS) == [("behind no more",)]
+    assert await parked(db, "messages") == []

@@ -1,0 +1,99 @@
+"""What a person gets when they ask for their data: all of it, sanitised, and nobody else's (M9, E 13.4)."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from people import conversation, secret
+from samples import turn
+from stage import Play, Stage, player
+
+from turnlog.agent.privacy.export import clean_messages, user_export
+from turnlog.agent.privacy.sanitise import SanitiseLevel
+from turnlog.consumers.erasing import person_of
+from turnlog.projectors.messages import thread_messages
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
+MAIL = "write to ann@example.com or call 13812345678, GPA: 3.9"
+
+
+@pytest.fixture
+def play(nats_url: str, database_url: str) -> Play:
+    return player(nats_url, database_url, ["projectors"])
+
+
+@pytest.fixture
+async def stage(play: Play) -> AsyncIterator[Stage]:
+    async with play() as found:
+        yield found
+
+
+async def exported(stage: Stage, user: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE) -> Any:
+    await stage.runtime.settle()
+    person = person_of("default", user)
+    async with stage.runtime.pool.connection() as conn:
+        pieces = [piece async for piece in user_export(conn, stage.runtime.log, person, level)]
+    document = json.loads("".join(pieces))
+    jsonschema.validate(document, SCHEMA)
+    return document
+
+
+async def test_everything_of_a_person_is_in_one_document_and_nothing_of_others(stage: Stage) -> None:
+    for user in ("ann", "bob"):
+        await stage.runtime.log.append_many(conversation(user, 4))
+    found = await exported(stage, "ann")
+    [talk] = found["conversations"]
+    assert [one["content"] for one in talk["messages"]] == [*(secret("ann", "said", n) for n in range(4)), ""]
+    assert talk["summary"]["summary"] == secret("ann", "summary", 3)
+    assert talk["session"]["user_snapshot"] == {"name": secret("ann", "snapshot")}
+    assert len(talk["receipts"]) == 4
+    assert {one["content"] for one in found["memories"]} == {secret("ann", "memory", n) for n in (0, 2)}
+    assert found["memories"][0]["sources"][0]["quote"] == secret("ann", "quote", 0)
+    assert {one["name"] for one in found["entities"]} == {secret("ann", "entity", n) for n in (1, 3)}
+    assert {one["value"]["text"] for one in found["items"]} == {secret("ann", "item", n) for n in range(4)}
+    assert found["usage"][0]["tokens_in"] == 6
+    assert "bob" not in json.dumps(found)
+
+
+async def test_it_is_sanitised_by_level(stage: Stage) -> None:
+    await stage.runtime.log.append(turn(MAIL, user="ann"))
+    shown = {
+        level: (await exported(stage, "ann", level))["conversations"][0]["messages"][0]["content"]
+        for level in (None, *SanitiseLevel)
+    }
+    assert shown[None] == shown[SanitiseLevel.LIGHT] == MAIL
+    assert shown[SanitiseLevel.MODERATE] == "write to a***@*** or call 138****5678, GPA: 3.9"
+    assert shown[SanitiseLevel.FULL] == "write to a***@*** or call 138****5678, GPA: [已脱敏]"
+
+
+async def test_of_a_shared_thread_only_their_own_turns_are_given(stage: Stage) -> None:
+    await stage.runtime.log.append_many([turn("mine", user="ann"), turn("not mine", user="bob")])
+    [talk] = (await exported(stage, "ann"))["conversations"]
+    assert talk["shared"] and [one["content"] for one in talk["messages"]] == ["mine"]
+
+
+async def test_of_nobody_there_is_an_empty_document(stage: Stage) -> None:
+    found = await exported(stage, "nobody")
+    assert found["conversations"] == found["memories"] == found["items"] == []
+
+
+async def test_turns_are_sanitised_on_their_way_in_when_the_settings_say_so(play: Play) -> None:
+    async with play(sanitise_before_publish="MODERATE") as stage:
+        await stage.runtime.log.append(turn(MAIL, user="ann"))
+        await stage.runtime.settle()
+        assert await stage.rows("SELECT content FROM messages") == [
+            ("write to a***@*** or call 138****5678, GPA: 3.9",)
+        ]
+
+
+async def test_a_transcript_is_sanitised_and_keeps_its_ids(stage: Stage) -> None:
+    await stage.runtime.log.append(turn(MAIL, user="ann"))
+    await stage.runtime.settle()
+    async with stage.runtime.pool.connection() as conn:
+        [row] = await thread_messages(conn, "default", "t")
+    [clean] = clean_messages([row], SanitiseLevel.FULL)
+    assert clean.event_id == row.event_id and "ann@" not in str(clean.content)
+    assert clean_messages([row], None) == [row]

@@ -1,0 +1,75 @@
+"""What `make eval` counts, and how it repairs the references of its data."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from evaluation.document import DOCUMENT, put_section
+from evaluation.fitting import Case, fit
+from evaluation.locomo import read_evidence, turn_events
+
+from turnlog.agent.recall.ranking import Weights
+from turnlog.events.contracts import TurnRecorded
+
+KNOWN = {"D8:6", "D9:17", "D11:26", "D30:5"}
+
+
+def test_malformed_references_are_repaired_and_counted() -> None:
+    assert read_evidence(["D8:6"], KNOWN) == read_evidence(["D8:6", "D8:6"], KNOWN)
+    found = read_evidence(["D8:6; D9:17", "D:11:26", "D30:05", "D", "D99:1"], KNOWN)
+    assert found.turns == KNOWN
+    assert (found.repaired, found.unusable) == (4, 2)
+
+
+def test_captions_are_left_out_when_text_alone_is_asked_for() -> None:
+    turn = {
+        "speaker": "Ann",
+        "dia_id": "D1:1",
+        "text": "Look!",
+        "blip_caption": "a red boat",
+        "img_url": ["http://x/1"],
+    }
+    sample = {"sample_id": "c", "conversation": {"session_1_date_time": "1:56 pm on 8 May, 2023", "session_1": [turn]}}
+    said = {}
+    for captions in (False, True):
+        [event] = [e for e in turn_events(sample, captions) if isinstance(e.data, TurnRecorded)]
+        assert event.time == datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+        said[captions] = str(event.data)
+    assert "red boat" in said[True] and "red boat" not in said[False]
+
+
+def test_fitting_finds_the_weights_that_made_the_evidence() -> None:
+    rng = np.random.default_rng(5)
+    truth = np.array([2.0, 3.0, 0.5, 0.4, 1.0, -0.8, 0.6, 0.2])
+    made = []
+    for _ in range(800):
+        columns = rng.normal(size=(20, 8))
+        score = columns @ truth
+        chance = np.exp(score - score.max())
+        evidence = np.zeros(20)
+        evidence[rng.choice(20, p=chance / chance.sum())] = 1
+        made.append(Case(columns, evidence, 1.0))
+    found = fit(made, Weights())
+    fitted = [found.words, found.dense, found.near, found.speaker, -found.question, found.opens, found.detail]
+    assert np.allclose(fitted, truth[1:] / truth[0], atol=0.2)
+
+
+def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.md"
+    put_section(path, "Turns", "old")
+    put_section(path, "Memories", "kept")
+    put_section(path, "Turns", "new")
+    assert path.read_text().count("## Turns") == 1
+    assert "old" not in path.read_text() and "new\n\n## Memories\n\nkept\n" in path.read_text()
+
+
+def test_without_the_conversations_nothing_is_measured_and_it_says_what_is_needed(tmp_path: Path) -> None:
+    before = DOCUMENT.read_bytes()
+    run = [sys.executable, "-m", "tests.evaluation"]
+    environment = {**os.environ, "TURNLOG_EVALUATION_DATA": str(tmp_path)}
+    told = subprocess.run(run, cwd=DOCUMENT.parents[1], env=environment, capture_output=True, text=True, check=True)
+    assert "not evaluated" in told.stderr and "TURNLOG_EVALUATION_DATA" in told.stderr
+    assert DOCUMENT.read_bytes() == before

@@ -1,0 +1,112 @@
+"""Explicit remember (M1): the seed's two patterns, and what must not be taken for a request."""
+
+import pytest
+from extraction import contents, found, look, reasons
+
+REQUESTS = [
+    ("remember my favorite color is blue", "Favourite color: blue"),
+    ("记住我的名字是 Bob", "名字是Bob"),
+    ("Remember that the door code is 4411.", "the door code is 4411"),
+    ("Please remember: I park on level 3!", "I park on level 3"),
+    ("REMEMBER THAT my locker is 12", "my locker is 12"),
+    ("Hey, can you remember that I'm allergic to nuts?", "Allergic to nuts"),
+    ("请记住：我周三不上班。", "我周三不上班"),
+    ("帮我记住 门禁密码是4411", "门禁密码是4411"),
+    ("你要记住我对花生过敏！", "对花生过敏"),
+    ("记住，我的车停在三层，好吗？", "我的车停在三层"),
+    ("你能记住我不吃辣吗？", "饮食：不吃辣"),
+    ("请记住这一点：我妈妈姓李", "我妈妈姓李"),
+    ("Thanks! Also, remember that my train leaves at 9. What else?", "my train leaves at 9"),
+    ("记住我的车停在三层。今天天气怎么样？", "我的车停在三层"),
+    ("Remember to water the ficus on Sundays", "to water the ficus on Sundays"),
+]
+
+
+@pytest.mark.parametrize(("text", "content"), REQUESTS, ids=[text for text, _ in REQUESTS])
+def test_a_request_to_remember_is_stored(text: str, content: str) -> None:
+    [one] = [one for one in found(text) if one.origin == "explicit"]
+    assert one.content == content
+    assert one.importance >= 0.95
+    assert one.confidence == 1.0
+    assert one.source.quote in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do you remember that day?",
+        "Do you remember my name?",
+        "I remember that day well.",
+        "I remember: it was raining.",
+        "I can't remember the code.",
+        "I'll always remember that trip.",
+        "She remembers the code is 4411.",
+        "Remember when we went hiking last year?",
+        "Remember me?",
+        "Remember how it felt.",
+        "Can you remember my name?",
+        "It helps me remember that life is short.",
+        "你还记得我的名字吗？",
+        "你记住了吗？",
+        "我记住了。",
+        "我会记住你的话。",
+        "单词很难记住啊。",
+        "你能记住我的名字吗？",
+        "他让我记住这句话。",
+        "记住了，谢谢！",
+        "请记住我",
+        "> remember that I am quoted",
+        "```\nremember that this is code\n```",
+        "assistant: remember that you have an exam",
+    ],
+)
+def test_what_is_no_request_stores_nothing(text: str) -> None:
+    assert contents(text) == []
+
+
+def test_a_rule_gives_what_is_remembered_its_key_so_that_it_can_be_contradicted() -> None:
+    first, second = found("记住我的名字是 Bob", "Please remember that my name is Rob.")
+    assert (first.dedupe_key, first.value, first.rule) == ("name", "Bob", "name")
+    assert (second.dedupe_key, second.value) == ("name", "Rob")
+
+
+def test_what_no_rule_covers_is_kept_in_the_users_words_beside_what_one_does() -> None:
+    made = found("Remember that my name is Bob and the safe behind the picture opens with 77-31-05.")
+    assert [one.content for one in made] == [
+        "Name is Bob",
+        "my name is Bob and the safe behind the picture opens with 77-31-05",
+    ]
+
+
+def test_a_list_after_the_colon_is_a_memory_a_line() -> None:
+    text = "请记住：\n- 我不吃辣\n- 周三不上班\n\n谢谢！"
+    assert contents(text) == ["饮食：不吃辣", "周三不上班"]
+    assert all(one.source.quote in text for one in found(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("remember that I prefer the window", "PREFERENCE"),
+        ("记住我宁愿坐火车", "PREFERENCE"),
+        ("remember that I've decided against the boat", "DECISION"),
+        ("remember that your answers take too long", "FEEDBACK"),
+        ("remember that the bin goes out on Mondays", "FACT"),
+    ],
+)
+def test_the_kind_follows_from_what_is_said(text: str, kind: str) -> None:
+    assert found(text)[0].kind == kind
+
+
+def test_what_was_refused_says_why() -> None:
+    assert "no-request" in reasons("I remember that day well.")
+    assert "says-nothing" in reasons("Remember when we met?")
+    assert "question" in reasons("Can you remember my name?")
+
+
+def test_a_statement_beside_a_request_is_read_by_the_rules_as_ever() -> None:
+    looked = look("I live in Berlin. Remember that the bin goes out on Mondays.")
+    assert [(one.content, one.origin) for one in looked.findings] == [
+        ("the bin goes out on Mondays", "explicit"),
+        ("Lives in Berlin", "rule"),
+    ]

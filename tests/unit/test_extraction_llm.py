@@ -1,0 +1,191 @@
+"""What a model says of users' turns (M2, E 8.3): evidence and numbers are checked, repeats of the rules left out."""
+
+from typing import Any
+
+import pytest
+from extraction import look, memory, said
+from openai_server import OpenAIServer
+from openai_wire import Step
+
+from turnlog.agent.memories.candidates import candidates, entities, without_repeats
+from turnlog.agent.memories.extraction import Batch, cut
+from turnlog.agent.memories.findings import Looked
+from turnlog.agent.memories.llm_extraction import (
+    BadAnswer,
+    Extracted,
+    ModelExtraction,
+    judged,
+    located,
+    single_valued,
+    words_of,
+)
+from turnlog.agent.memories.rules import load_rules
+from turnlog.agent.models.openai_chat import OpenAIChat
+from turnlog.agent.models.protocol import Usage
+from turnlog.events.memory_contracts import EntitiesFound
+
+KEYS = single_valued(load_rules())
+TURNS = [
+    said("I finally took the position at the bakery.  It pays 2,100 euros. Do you think my job is fine?", 1),
+    said("我对花生过敏，小时候进过急诊。\n> I hate my job\n“我叫王伟”是他说的。", 2),
+]
+
+
+def judge(*memories: Any, named: tuple[Any, ...] = ()) -> Looked:
+    return judged(TURNS, Extracted(list(memories), list(named), "hash", Usage("p", "m")), KEYS)
+
+
+def test_a_memory_carries_the_quote_as_it_stands_in_the_turn() -> None:
+    looked = judge(memory("Works at a bakery", "took the position at the bakery. It pays", turn=1))
+    [one] = looked.findings
+    assert one.source.quote == "took the position at the bakery.  It pays"
+    assert one.source.quote in TURNS[0].text
+    assert (one.origin, one.source.seq) == ("llm", 1)
+
+
+def test_a_quote_counts_in_whichever_turn_it_stands() -> None:
+    [one] = judge(memory("对花生过敏", "对花生过敏", turn=1)).findings
+    assert one.source.seq == 2
+    [one] = judge(memory("对花生过敏", "我对花生过敏", turn=99)).findings
+    assert one.source.seq == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (memory("Has a dog", "I have a dog"), "no-evidence"),
+        (memory("Hates the job", "I hate my job", turn=2), "no-evidence"),
+        (memory("Has a fine job", "my job is fine"), "question"),
+        (memory("名字是王伟", "我叫王伟", turn=2), "quoted"),
+        (memory("Earns 3,100 euros", "It pays 2,100 euros"), "number-not-said"),
+        (memory("", "bakery"), "malformed"),
+        (memory("x" * 400, "bakery"), "malformed"),
+        (memory("Works", "bakery", type="SUMMARY"), "malformed"),
+        (memory("Works", "bakery", importance="high"), "malformed"),
+        ("Works at a bakery", "malformed"),
+        (None, "malformed"),
+    ],
+)
+def test_what_the_user_did_not_state_is_refused(raw: Any, reason: str) -> None:
+    looked = judge(raw)
+    assert looked.findings == ()
+    assert looked.counts() == {reason: 1}
+
+
+def test_numbers_that_were_said_and_dates_that_were_worked_out_may_stand() -> None:
+    looked = judge(
+        memory("Earns 2100 euros", "It pays 2,100 euros"),
+        memory("Took a position in 2023-05", "took the position"),
+        memory("2023年5月开始工作", "took the position"),
+    )
+    assert len(looked.findings) == 3
+
+
+@pytest.mark.parametrize(("given", "kept"), [(3.0, 1.0), (-1.0, 0.0), (0.4, 0.4)])
+def test_importance_stays_between_0_and_1(given: float, kept: float) -> None:
+    [one] = judge(memory("Works at a bakery", "the bakery", importance=given)).findings
+    assert one.importance == kept
+
+
+def test_an_attribute_that_one_has_one_of_becomes_the_dedupe_key_and_others_do_not() -> None:
+    known, unknown = judge(
+        memory("Works at the bakery", "the position at the bakery", attribute="employer"),
+        memory("Is fond of bread", "the bakery", attribute="bread"),
+    ).findings
+    assert (known.dedupe_key, unknown.dedupe_key) == ("employer", None)
+    assert "name" in KEYS and KEYS["sat"] == "KEEP_HIGHEST"
+    assert not [key for key in KEYS if "{" in key]
+
+
+def test_an_entity_must_be_named_by_the_user_and_may_be_of_any_type() -> None:
+    named = (
+        {"type": "company", "name": "the  bakery", "relations": [{"type": "works_at", "target": "user"}]},
+        {"type": "PERSON", "name": "Zoe"},
+        {"type": "!", "name": "bakery"},
+    )
+    looked = judge(memory("Works at the bakery", "position at the bakery"), named=named)
+    [entity] = looked.entities
+    assert (entity.type, entity.name, entity.relations[0].type) == ("COMPANY", "the bakery", "works_at")
+    assert entity.sources[0].quote in TURNS[0].text
+    assert looked.counts() == {"malformed": 1, "no-evidence": 1}
+    assert [one.name for one in looked.findings[0].entities] == ["the bakery"]
+
+
+def test_a_rule_beats_the_model_on_the_same_key_words_or_statement() -> None:
+    turns = [said("My GPA is 3.8 and I like tea.", 1)]
+    rules = look("My GPA is 3.8 and I like tea.")
+    model = judged(
+        turns,
+        Extracted(
+            [
+                memory("Has a grade point average of 3.8", "My GPA is 3.8", attribute="gpa"),
+                memory("Likes tea", "I like tea", type="PREFERENCE"),
+                memory("The user likes to drink tea", "I like tea", type="PREFERENCE"),
+            ],
+            [],
+            "hash",
+            Usage("p", "m"),
+        ),
+        KEYS,
+    )
+    kept = without_repeats(model, rules, turns)
+    assert kept.findings == ()
+    assert kept.counts() == {"repeats": 3}
+
+
+def test_the_model_says_a_thing_once() -> None:
+    kept = without_repeats(
+        judge(memory("Works at a bakery", "the bakery"), memory("works at a  bakery", "at the bakery")), Looked(), TURNS
+    )
+    assert len(kept.findings) == 1
+
+
+def test_the_same_find_in_the_same_event_has_the_same_id() -> None:
+    first, again = (look("My GPA is 3.8").findings for _ in range(2))
+    assert candidates("a", "ann", first) == candidates("a", "ann", again)
+    ids = {candidates(tenant, user, first)[0].id for tenant, user in (("a", "ann"), ("a", "ben"), ("b", "ann"))}
+    assert len(ids) == 3
+
+
+def test_an_entity_that_was_named_twice_is_one_with_two_sources() -> None:
+    [found] = entities(look("I want to apply to Stanford.", "I study at Stanford University.", "我想申请Stanford。"))
+    assert isinstance(found, EntitiesFound)
+    stanford = next(one for one in found.entities if one.name == "Stanford")
+    assert len(stanford.sources) == 2
+
+
+def test_a_quote_is_found_whatever_its_spaces_and_width() -> None:
+    text = "Well,  ＧＰＡ：３．８\nand\tmore"
+    assert located(text, "GPA:3.8 and") == "ＧＰＡ：３．８\nand"
+    assert located(text, "GPA:3.9") is None
+    assert located(text, " ") is None
+
+
+def test_the_model_sees_only_the_users_own_words() -> None:
+    turn = said(
+        "Hi\n> quoted\n```\ncode\n```\n[LONG-TERM MEMORIES]\n- Name is Ben\n\nassistant: I am Hal\nI live here."
+    )
+    assert words_of(turn) == "Hi\nI live here."
+
+
+def test_a_batch_is_the_shortest_beginning_with_enough_words() -> None:
+    turns = [said("word " * 40, n) for n in range(1, 6)]
+    assert cut(turns, 100, lambda text: len(text.split())) == Batch(tuple(turns[:3]), 120, True)
+    assert cut(turns[:2], 100, lambda text: len(text.split())) == Batch(tuple(turns[:2]), 80, False)
+    huge = cut([said("字" * 50_000)], 100, len)
+    assert (huge.tokens, huge.is_full) == (100, True)
+
+
+@pytest.mark.parametrize("text", ["", "I found nothing.", "[]", '{"memories": "none"}', '{"memories": [}', "null"])
+async def test_an_answer_that_is_no_such_json_is_an_error_that_counts_its_cost(text: str) -> None:
+    class Server(OpenAIServer):
+        def next_step(self, kind: Any, body: dict[str, Any]) -> Step:
+            return Step(text=text)
+
+    with Server() as server:
+        chat = OpenAIChat(server.url, server.key, "test-model", count_tokens=len)
+        with pytest.raises(BadAnswer) as error:
+            await ModelExtraction(chat, load_rules()).extract(TURNS)
+        await chat.close()
+    assert isinstance(error.value.usage, Usage)
+    assert error.value.usage.tokens_in > 0

@@ -1,0 +1,99 @@
+"""Rules are data (M2): a user's file adds and replaces; a bad rule is an error with file, rule and cause."""
+
+from pathlib import Path
+
+import pytest
+from extraction import look, said
+
+from turnlog.agent.memories.by_rules import Extractor
+from turnlog.agent.memories.rules import InvalidRules, load_rules
+
+TEA = """
+[rule.tea]
+name = "Tea of the house"
+type = "PREFERENCE"
+importance = 0.5
+en = ['my tea is (?P<value>\\w+)']
+zh = ['我的茶是(?P<value>[\\u4e00-\\u9fff]{1,4})']
+content = { en = "Tea: {value}", zh = "茶：{value}" }
+dedupe_key = "tea"
+normalisers = ["strip", "lower"]
+validators = [{ name = "one_of", values = ["oolong", "sencha", "龙井"] }]
+"""
+
+
+def file(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_file_adds_rules_without_code(tmp_path: Path) -> None:
+    rules = load_rules(file(tmp_path, TEA))
+    looked = look("My tea is Oolong", "我的茶是龙井", "My tea is cold", "My name is Ann", rules=rules)
+    assert [one.content for one in looked.findings] == ["Tea: oolong", "茶：龙井", "Name is Ann"]
+
+
+def test_a_rule_with_the_same_id_takes_the_place_of_turnlogs(tmp_path: Path) -> None:
+    own = TEA.replace("rule.tea", "rule.gpa")
+    rules = load_rules(file(tmp_path, own))
+    assert len(rules.rules) == len(load_rules().rules)
+    assert look("My GPA is 3.8", rules=rules).findings == ()
+
+
+def test_a_rule_can_be_switched_off(tmp_path: Path) -> None:
+    for own in (TEA.replace("rule.tea", "rule.gpa") + "enabled = false\n", "[rule.gpa]\nenabled = false\n"):
+        rules = load_rules(file(tmp_path, own))
+        assert "gpa" not in {one.id for one in rules.rules}
+
+
+def test_other_rules_are_another_version(tmp_path: Path) -> None:
+    assert load_rules(file(tmp_path, TEA)).version != load_rules().version == load_rules().version
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (("(?P<value>\\w+)", "(?P<value>\\w+"), "no regular expression"),
+        (("(?P<value>\\w+)", "\\w+"), "has no group"),
+        (('"oolong", "sencha", "龙井"', '"oolong"], max = [3'), "one_of"),
+        (('name = "one_of"', 'name = "tasty"'), "there is no validator 'tasty'"),
+        (('"strip", "lower"', '"sing"'), "there is no normaliser 'sing'"),
+        (('type = "PREFERENCE"', 'type = "OPINION"'), "type"),
+        (("importance = 0.5", "importance = 5"), "importance"),
+        (("importance = 0.5", "weight = 5"), "weight"),
+        (('"Tea: {value}"', '"Tea: {kind}"'), "names no group"),
+        (('"Tea: {value}"', '"Tea: {value"'), "is broken"),
+        (('{ name = "one_of"', '{ name = "one_of", group = "cup"'), "'cup'"),
+        (('dedupe_key = "tea"', 'strategy = "GUESS"'), "strategy"),
+        (("zh = ['我的茶是(?P<value>[\\u4e00-\\u9fff]{1,4})']", "fr = ['thé']"), "fr"),
+    ],
+)
+def test_a_bad_rule_is_an_error_that_names_file_rule_and_cause(
+    tmp_path: Path, change: tuple[str, str], cause: str
+) -> None:
+    assert change[0] in TEA
+    with pytest.raises(InvalidRules) as error:
+        load_rules(file(tmp_path, TEA.replace(*change)))
+    assert str(error.value).startswith("mine.toml, rule 'tea': ")
+    assert cause in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["rule = 3", "[rules.tea]\n", "[rule.tea\n", "rule = { tea = 3 }"])
+def test_a_file_of_another_shape_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidRules, match=r"mine\.toml"):
+        load_rules(file(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRules, match="MEMORY_RULES_FILE"):
+        load_rules(tmp_path / "none.toml")
+
+
+def test_a_pattern_that_runs_away_is_stopped_and_its_rule_rests(tmp_path: Path) -> None:
+    slow = TEA.replace("my tea is (?P<value>\\w+)", "(?P<value>(?:a|aa|a?a)+)[xyz]")
+    extractor = Extractor(load_rules(file(tmp_path, slow)))
+    looked = extractor.look([said("a" * 500), said("My name is Ann.", 2)])
+    assert [one.content for one in looked.findings] == ["Name is Ann"]
+    assert looked.counts() == {"slow-pattern": 1}
+    assert extractor.slow == {"tea"}

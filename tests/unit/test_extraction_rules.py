@@ -1,0 +1,234 @@
+"""The rules that turnlog ships, in English and Chinese (M2, E 8.7): what they read, and what they must not."""
+
+from datetime import timedelta
+
+import pytest
+from extraction import SAID_AT, contents, found, look, reasons
+from memory_cases import told
+
+from turnlog.agent.memories.candidates import candidates
+from turnlog.agent.memories.rules import load_rules
+
+READ = [
+    ("My name is Emily. Nice to meet you.", "Name is Emily"),
+    ("你好，我叫张曼婷，很高兴认识你。", "名字是张曼婷"),
+    ("Hi, I'm Lin Wei (林薇), a senior.", "Name is Lin Wei"),
+    ("你好，我是姚国栋。", "名字是姚国栋"),
+    ("Hmm, I think you can call me Lulu.", "Wants to be called Lulu"),
+    ("嗯，我觉得你可以叫我小琳吧。", "希望被称呼为小琳"),
+    ("I'm 17 years old.", "Is 17 years old"),
+    ("我今年十七岁。", "17岁"),
+    ("My birthday is May 3rd.", "Birthday is 05-03"),
+    ("我的生日是1998年5月3日。", "生日是1998-05-03"),
+    ("Today is my birthday!", "Birthday is 05-08"),
+    ("I'm originally from New Zealand.", "Comes from New Zealand"),
+    ("我来自成都。", "来自成都"),
+    ("I recently moved to San Francisco.", "Lives in San Francisco"),
+    ("我现在住在上海。", "住在上海"),
+    ("I work as a software engineer at Initech.", "Works as software engineer"),
+    ("我是一名护士。", "职业是护士"),
+    ("I work for Initech.", "Works at Initech"),
+    ("我在人民医院上班。", "在人民医院工作"),
+    ("I study at Stanford University.", "Studies or studied at Stanford University"),
+    ("我就读于杭州第二中学。", "就读或毕业于杭州第二中学"),
+    ("My sister's name is Mia.", "sister is called Mia"),
+    ("我女儿叫小雨。", "女儿叫小雨"),
+    ("I have two younger brothers.", "Has two younger brothers"),
+    ("我有一个弟弟。", "一个弟弟"),
+    ("I'm married.", "Is married"),
+    ("We have a dog named Rex.", "Pet: a dog named Rex"),
+    ("我养了一只猫，叫咪咪。", "宠物：一只猫，叫咪咪"),
+    ("I'm allergic to peanuts, so no satay.", "Allergic to peanuts"),
+    ("我对花生严重过敏，随身带药。", "对花生过敏"),
+    ("I'm a vegetarian.", "Diet: vegetarian"),
+    ("我不吃辣。", "饮食：不吃辣"),
+    ("I was diagnosed with asthma.", "Has asthma"),
+    ("我有哮喘。", "患有哮喘"),
+    ("I speak English and French.", "Speaks English and French"),
+    ("我会说粤语。", "会说粤语"),
+    ("My native language is Polish.", "Native language is Polish"),
+    ("我的母语是温州话。", "母语是温州话"),
+    ("You can email me at Bob.Lee+x@Example.org.", "Email: bob.lee+x@example.org"),
+    ("我的邮箱是 bob@example.org。", "邮箱：bob@example.org"),
+    ("我的手机号是 138 0013 8000", "电话：+8613800138000"),
+    ("My phone number is +1 650-253-0000.", "Phone: +16502530000"),
+    ("I really enjoy painting, playing piano and tea tasting.", "Likes painting, playing piano and tea tasting"),
+    ("我很喜欢绘画、弹钢琴和品茶，你觉得呢？", "喜欢绘画、弹钢琴和品茶"),
+    ("I can't stand cilantro.", "Dislikes cilantro"),
+    ("我讨厌下雨天。", "不喜欢下雨天"),
+    ("I no longer like coffee.", "No longer likes coffee"),
+    ("My favorite color is blue.", "Favourite color: blue"),
+    ("我最喜欢的颜色是蓝色。", "最喜欢的颜色是蓝色"),
+    ("My hobbies are chess and rowing.", "Hobbies: chess and rowing"),
+    ("我的爱好是下棋。", "爱好：下棋"),
+    ("I play the violin.", "Plays violin"),
+    ("我拉二胡九年了。", "会拉二胡"),
+    ("I've been learning to draw recently.", "Is learning to draw"),
+    ("我最近在学习编程。", "在学编程"),
+    ("My goal is to run a marathon.", "Goal: run a marathon"),
+    ("我的目标是考上北大。", "目标：考上北大"),
+    ("I'm planning a trip to New Zealand.", "Plan: a trip to New Zealand"),
+    ("I want to go to Spain next month.", "Plan: go to Spain next month (2023-06)"),
+    ("我下个月想去西班牙旅行。", "计划下个月（2023-06）去西班牙旅行"),
+    ("I've decided to quit my job.", "Decided: quit my job"),
+    ("我决定辞职。", "决定辞职"),
+    ("Please answer in Chinese.", "Wants answers in Chinese"),
+    ("请用中文回答。", "希望用中文回答"),
+    ("Keep your answers short.", "Wants answers short"),
+    ("回答请简短一点。", "希望回答简短"),
+    ("Please don't use emojis.", "Wishes: don't use emojis"),
+    ("Your answer was too long.", "Found an answer too long"),
+    ("你的回答太啰嗦了。", "对回答的评价：太啰嗦了"),
+    ("My GPA is 3.8.", "GPA is 3.80"),
+    ("我的GPA是3.8", "GPA是3.80"),
+    ("绩点是3.75", "GPA是3.75"),
+    ("I got 1530 on the SAT.", "SAT 1530"),
+    ("SAT 3 月 1480。", "SAT 1480"),
+    ("My ACT score is 33.", "ACT 33"),
+    ("托福 6 月考了 104，口语只有 22。", "托福104"),
+    ("My IELTS score is 7.5.", "IELTS 7.5"),
+    ("年级排名大概前 12%。", "排名：前12%"),
+    ("I'm in the top 5% of my class.", "Class rank: top 5%"),
+    ("I want to apply to Stanford.", "Wants to apply to Stanford"),
+    ("我想申请复旦大学。", "想申请复旦大学"),
+    ("I've decided to apply ED to Cornell.", "Applies ED to Cornell"),
+    ("我决定 11 月 1 日 EA Lakeshore。", "EA 申请 Lakeshore"),
+    ("我不 ED Northgate 了。", "决定不 ED Northgate"),
+    ("I'm majoring in biology.", "Major: biology"),
+    ("我想学计算语言学。", "专业：计算语言学"),
+    ("I'm the president of the debate club.", "Is president of the debate club"),
+    ("我是学生会主席。", "担任学生会主席"),
+    ("My budget is $45,000 a year.", "Budget: $45,000 a year"),
+    ("护照 2027 年 3 月 18 日到期。", "护照2027-03-18到期"),
+    ("My passport expires on 18 March 2027.", "Passport expires on 2027-03-18"),
+    ("I'm quite introverted and I avoid parties.", "Is introverted"),
+]
+
+
+@pytest.mark.parametrize(("text", "content"), READ, ids=[text for text, _ in READ])
+def test_a_statement_becomes_a_memory(text: str, content: str) -> None:
+    assert content in contents(text)
+
+
+NOT_READ = [
+    "What is my name?",
+    "Do you know that I like photography?",
+    "你知道我喜欢拍照吗？",
+    "Is my GPA of 3.8 enough?",
+    "我的GPA是3.8够吗？",
+    "If I lived in Paris, I would walk more.",
+    "如果我住在上海，我会很开心。",
+    "He said I live in a dream.",
+    "他说我喜欢抱怨。",
+    'She wrote: "My name is Bob and I live in Rome."',
+    "他说：“我叫王伟，我住在北京。”",
+    "> My name is Quoted.",
+    "```\nI live in Code\n```",
+    "assistant: I live in the cloud.",
+    "[LONG-TERM MEMORIES]\n- I live in Berlin\n- I like tea",
+    "My friend likes tea and lives in Rome.",
+    "我朋友喜欢喝茶。",
+    "It's my friend's birthday today.",
+    "I like it.",
+    "我很喜欢这种气质。",
+    "I love that you ask!",
+    "I'd like to ask you something.",
+    "I like talking to you.",
+    "我喜欢和你聊天。",
+    "I'm back to chat with you again!",
+    "I'm Chinese.",
+    "我是高中生。",
+    "I live in fear.",
+    "I'm from time to time tired.",
+    "My GPA is 88.6.",
+    "My name is not important.",
+    "我目前在一家公司工作。",
+    "Today I plan to go out to dinner.",
+    "今天我打算去散步。",
+    "I have been learning a new skill.",
+    "Thanks, those suggestions are very useful.",
+    "非常感谢你的建议，我会尝试一下。",
+    "I've been feeling a bit down and anxious.",
+    "Don't give up!",
+    "My phone number is 12.",
+]
+
+
+@pytest.mark.parametrize("text", NOT_READ)
+def test_what_states_nothing_lasting_about_the_user_is_left_out(text: str) -> None:
+    assert contents(text) == []
+
+
+def test_a_later_answer_to_the_same_question_has_the_same_key() -> None:
+    """The seed's `gpa:${value}` would let two GPAs stand side by side under KEEP_LATEST."""
+    first, second = found("My GPA is 3.6", "我的GPA是3.8")
+    assert (first.dedupe_key, second.dedupe_key, second.strategy) == ("gpa", "gpa", "KEEP_LATEST")
+
+
+def test_liking_and_no_longer_liking_contradict_each_other_and_other_tastes_do_not() -> None:
+    keys = [one.dedupe_key for one in found("I like coffee.", "I no longer like Coffee.", "I don't like tea.")]
+    assert keys == ["taste:coffee", "taste:coffee", "taste:tea"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I like coffee.", "I don't like coffee any more."),
+        ("I hate coffee.", "I like coffee."),
+        ("我喜欢喝茶。", "我不喜欢喝茶了。"),
+    ],
+)
+def test_the_opposite_of_a_taste_ends_it_and_does_not_confirm_it(first: str, second: str) -> None:
+    findings = found(first, second)
+    held = told(candidates("default", "ann", findings))
+    assert held.valid == [findings[1].content]
+
+
+def test_the_best_result_of_a_test_holds() -> None:
+    assert {one.strategy for one in found("SAT 1480", "TOEFL 104", "ACT成绩33", "雅思7.5")} == {"KEEP_HIGHEST"}
+
+
+def test_the_rules_cover_the_seed_and_many_more_in_both_languages() -> None:
+    rules = load_rules().rules
+    assert len(rules) >= 45
+    assert {"gpa", "sat", "act", "toefl", "ielts", "class-rank", "target-school", "early-decision", "major"} <= {
+        one.id for one in rules
+    }
+    assert all(one.rule.en and one.rule.zh for one in rules)
+    assert {one.rule.type for one in rules} == {"FACT", "PREFERENCE", "DECISION", "FEEDBACK"}
+
+
+def test_a_memory_lives_as_long_as_its_rule_says_from_when_it_was_said() -> None:
+    [gpa] = found("My GPA is 3.8")
+    assert gpa.expires_at == gpa.source.said_at + timedelta(days=365)
+    assert abs(gpa.source.said_at - SAID_AT) < timedelta(hours=1)
+
+
+def test_the_quote_is_the_sentence_as_it_stands_in_the_turn() -> None:
+    text = "Well…  I'm back!  我叫张伟，很高兴认识你。 I live in\tBerlin, and you?"
+    looked = look(text)
+    assert [one.source.quote for one in looked.findings] == ["我叫张伟，很高兴认识你。", "I live in\tBerlin, and you?"]
+    assert all(one.source.quote in text for one in looked.findings)
+
+
+def test_a_rejection_says_why() -> None:
+    assert reasons("Is my GPA 3.8?") == {"question"}
+    assert reasons("If I wanted, my GPA is 3.8") == {"hypothetical"}
+    assert reasons("Tom said my GPA is 3.8") == {"reported"}
+    assert reasons("My GPA is 9.8") == {"invalid-value"}
+    assert reasons("The place where I live in Berlin is small") == {"inside-a-clause"}
+    assert reasons('The song "I live in Berlin" is old') == {"quoted"}
+    assert reasons("Today I plan to move house") == {"excluded"}
+
+
+def test_entities_come_with_the_memories_that_name_them() -> None:
+    [sister, school] = found("My sister's name is Mia.", "I want to apply to Stanford.")
+    assert [(one.type, one.name, one.attributes) for one in (*sister.entities, *school.entities)] == [
+        ("PERSON", "Mia", {"relation": "sister"}),
+        ("SCHOOL", "Stanford", {}),
+    ]
+
+
+def test_a_very_long_turn_and_a_very_long_sentence_are_bounded() -> None:
+    assert contents("a" * 1_000_000 + ". My name is Ann.") == []
+    assert contents("My name is Ann. " + "word " * 100_000) == ["Name is Ann"]

@@ -1,0 +1,158 @@
+"""In whichever order sayings arrive, what holds and when is the same; nothing is lost, and nothing contradicts (M5)."""
+
+from collections import defaultdict
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_cases import Told, claim, day, told
+
+from turnlog.agent.memories.revisions import edited, reverted
+from turnlog.events.memory_contracts import Memory, Strategy
+from turnlog.projectors.memory_lookup import StoredMemory
+
+VALUES = ("3.80", "3.8", "4", "1,500", "-2", "晚上跑步", "喝茶", "tea", "no")
+ORDERLESS: tuple[Strategy, ...] = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
+
+values = st.sampled_from(VALUES)
+histories = st.lists(st.tuples(values, st.integers(0, 6)), min_size=1, max_size=9)
+strategies = st.sampled_from(ORDERLESS)
+
+
+def sayings(history: list[tuple[str, int]], strategy: Strategy, **fields: Any) -> list[Memory]:
+    """The same value is said in the same words, so that rows can be compared by their words."""
+    return [
+        claim(f"说：{value}", on, f"saying {n}", value=value, dedupe_key="k", strategy=strategy, **fields)
+        for n, (value, on) in enumerate(history)
+    ]
+
+
+def outcome(rows: list[StoredMemory]) -> set[tuple[Any, ...]]:
+    """What held from when to when, and what came after it. Memories that never held are history, no outcome."""
+    words = {row.id: canonical(row) for row in rows}
+    return {
+        (canonical(row), row.valid_from, row.valid_to, words[row.replaced_by] if row.replaced_by else None)
+        for row in rows
+        if row.valid_to is None or row.valid_to > row.valid_from
+    }
+
+
+def canonical(row: StoredMemory) -> str:
+    """3.80 and 3.8 are one value; the first that arrived lends its words."""
+    return row.content.replace("3.80", "3.8")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), histories, strategies)
+def test_order_of_arrival_does_not_change_what_holds_and_when(
+    data: st.DataObject, history: list[tuple[str, int]], strategy: Strategy
+) -> None:
+    said = sayings(history, strategy)
+    arrived = data.draw(st.permutations(said))
+    in_order = sorted(said, key=lambda memory: memory.valid_from)
+    assert outcome(told(arrived).rows) == outcome(told(in_order).rows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, strategies)
+def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], strategy: Strategy) -> None:
+    rows = told(sayings(history, strategy)).rows
+    assert sum(row.status == "valid" for row in rows) == 1
+    held = sorted(
+        (row.valid_from, row.valid_to) for row in rows if row.valid_to is None or row.valid_to > row.valid_from
+    )
+    assert all(end == begin for (_, end), (begin, _) in pairwise(held)), "neither overlap nor gap"
+    assert held[0][0] == min(memory.valid_from for memory in sayings(history, strategy))
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
+def test_nothing_that_was_said_is_lost_from_history(history: list[tuple[str, int]], strategy: Strategy) -> None:
+    said = sayings(history, strategy)
+    after = told(said)
+    kept = defaultdict[Any, set[str]](set)
+    for row in after.rows:
+        for source in row.sources:
+            kept[source.event_id].add(source.quote)
+    assert all(memory.content in kept[memory.sources[0].event_id] for memory in said)
+    ids = {row.id for row in after.rows}
+    assert all(row.replaced_by in ids for row in after.rows if row.replaced_by)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
+def test_saying_it_all_from_the_same_sources_again_changes_nothing(
+    history: list[tuple[str, int]], strategy: Strategy
+) -> None:
+    said = sayings(history, strategy)
+    after = told(said)
+    assert len(told([*said, *said]).events) == len(after.events)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories, strategies)
+def test_worth_stays_within_zero_and_one(history: list[tuple[str, int]], strategy: Strategy) -> None:
+    rows = told(sayings(history, strategy, importance=1.0, confidence=0.0)).rows
+    assert all(0 <= row.importance <= 1 and 0 <= row.confidence <= 1 for row in rows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories)
+def test_the_latest_holds_and_history_says_what_was_said_last_at_each_time(history: list[tuple[str, int]]) -> None:
+    said = sayings(history, "KEEP_LATEST")
+    after = told(said)
+    for on in range(7):
+        before = [memory for memory in said if memory.valid_from <= day(on)]
+        held = [row for row in after.rows if holds(row, day(on))]
+        if not before:
+            assert held == []
+            continue
+        last = max(memory.valid_from for memory in before)
+        assert len(held) == 1
+        assert canonical(held[0]) in {m.content.replace("3.80", "3.8") for m in before if m.valid_from == last}
+
+
+def holds(row: StoredMemory, at: datetime) -> bool:
+    return row.valid_from <= at and (row.valid_to is None or at < row.valid_to)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.lists(values, min_size=1, max_size=5, unique=True))
+def test_merging_is_the_same_in_any_order_and_joins_in_order_of_saying(data: st.DataObject, said: list[str]) -> None:
+    memories = [claim(value, on, dedupe_key="k", strategy="MERGE") for on, value in enumerate(said) if value != "3.80"]
+    after: Told = told(data.draw(st.permutations(memories)))
+    [valid] = after.valid or [""]
+    assert valid.replace("；", "; ") == "; ".join(memory.content for memory in memories)
+
+
+steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.integers(0, 9), st.integers(0, 5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, min_size=1, max_size=10), strategies)
+def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_never_overlap(
+    taken: list[tuple[str, str, int, int]], strategy: Strategy
+) -> None:
+    after = Told()
+    for n, (what, value, on, which) in enumerate(taken):
+        step(after, n, what, which, claim(value, on, f"step {n}", value=value, dedupe_key="k", strategy=strategy))
+        assert len(after.valid) == 1
+    intervals = [(row.valid_from, row.valid_to or day(9_999)) for row in after.rows if row.valid_to != row.valid_from]
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(intervals)))
+
+
+def step(after: Told, n: int, what: str, which: int, memory: Memory) -> None:
+    valid = [row for row in after.rows if row.status == "valid"]
+    closed = [row for row in after.rows if row.status == "closed"]
+    if what == "edit" and valid:
+        after.apply(edited(valid[0], UUID(int=n), f"edit {n}", day(10 + n)))
+        assert after.valid == [f"edit {n}"]
+    elif what == "revert" and closed:
+        row = closed[which % len(closed)]
+        after.apply(reverted(row.id, after.rows))
+        assert after.valid == [row.content]
+    else:
+        after.say(memory)

@@ -1,0 +1,130 @@
+"""What goes with a memory that is forgotten, and what comes back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memory_cases import Told, claim, day
+
+from turnlog.agent.memories.alike import settled_alike
+from turnlog.agent.memories.forgetting import forgetting, settled
+from turnlog.events.memory_contracts import EndReason, Interval, MemoriesRevised
+from turnlog.projectors.memory_lookup import Conflict, StoredMemory
+
+
+def chain(*links: tuple[str, str | None, EndReason | None]) -> dict[str, StoredMemory]:
+    """Rows by content: (content, what replaced it, why)."""
+    told = Told().say(*(claim(content, n) for n, (content, _, _) in enumerate(links)))
+    rows = {row.content: row for row in told.rows}
+    for content, by, reason in links:
+        if by is not None:
+            end = Interval(memory_id=rows[content].id, valid_to=day(9), replaced_by=rows[by].id, reason=reason)
+            told.apply(MemoriesRevised(intervals=(end,)))
+    return {row.content: row for row in told.rows}
+
+
+def forgotten(rows: dict[str, StoredMemory], content: str) -> tuple[str, str]:
+    names = {row.id: row.content for row in rows.values()}
+    plan = forgetting(rows[content].id, list(rows.values()))
+    return "".join(sorted(names[one] for one in plan.ids)), "".join(sorted(names[one] for one in plan.reopened))
+
+
+def test_duplicates_members_and_what_was_edited_go_with_it() -> None:
+    rows = chain(("a", "d", "duplicate"), ("b", "d", "merged"), ("c", "b", "edited"), ("d", None, None))
+    assert forgotten(rows, "d") == ("abcd", "")
+
+
+def test_what_it_superseded_said_something_else_and_stays() -> None:
+    rows = chain(("a", "b", "superseded"), ("b", None, None))
+    assert forgotten(rows, "b") == ("b", "")
+    assert forgotten(rows, "a") == ("a", "")
+
+
+def test_an_older_version_goes_alone() -> None:
+    assert forgotten(chain(("a", "b", "edited"), ("b", None, None)), "a") == ("a", "")
+
+
+def test_merges_go_with_a_member_and_the_other_members_hold_again() -> None:
+    rows = chain(
+        ("a", "m", "merged"), ("b", "m", "merged"), ("m", "n", "merged"), ("c", "n", "merged"), ("n", None, None)
+    )
+    assert forgotten(rows, "a") == ("amn", "bc")
+    assert forgotten(rows, "c") == ("cn", "m")
+    assert forgotten(rows, "n") == ("abcmn", "")
+
+
+def test_members_of_a_merge_that_had_ended_stay_ended() -> None:
+    rows = chain(("a", "m", "merged"), ("b", "m", "merged"), ("m", "x", "superseded"), ("x", None, None))
+    assert forgotten(rows, "a") == ("am", "")
+
+
+def test_a_duplicate_takes_those_with_its_words_along() -> None:
+    rows = chain(("a", "k", "duplicate"), ("b", "k", "duplicate"), ("k", None, None))
+    assert forgotten(rows, "a") == ("abk", "")
+
+
+def test_a_ring_of_replacements_ends() -> None:
+    assert forgotten(chain(("a", "b", "merged"), ("b", "a", "merged")), "a") == ("ab", "")
+
+
+def test_questions_about_the_forgotten_are_settled() -> None:
+    a, b, c = (row.id for row in chain(("a", None, None), ("b", None, None), ("c", None, None)).values())
+    asked = [
+        Conflict(one, memory, against, "?", day(0), None, None) for one, memory, against in ((a, a, [b]), (b, c, [a]))
+    ]
+    assert [(one.answer, one.intervals) for one in settled([a], asked)] == [
+        ("old", ()),
+        ("new", (Interval(memory_id=c),)),
+    ]
+    assert settled([b], asked[1:]) == []
+
+
+def alike(first: StoredMemory, second: StoredMemory, similarity: float = 0.95) -> list[tuple[str, str]]:
+    """(who ended, why) after the second one was embedded."""
+    revised = settled_alike(second, [(first, similarity)])
+    names = {first.id: first.content, second.id: second.content}
+    return [] if revised is None else [(names[one.memory_id], one.reason or "") for one in revised.intervals]
+
+
+def two(first: str, second: str, **fields: object) -> Sequence[StoredMemory]:
+    return Told().say(claim(first, 0, **fields), claim(second, 1, **fields)).rows
+
+
+def test_what_says_it_for_longer_never_ends_for_what_ends_sooner() -> None:
+    told = Told().say(
+        claim("I really like hiking", 0, expires_at=day(30), dedupe_key="taste:hiking"),
+        claim("Hiking is what I really like", 40),
+        claim("What I really like is hiking", 41, expires_at=day(90)),
+    )
+    for_now, always, later = told.rows
+    assert alike(for_now, always) == []
+    assert alike(always, later) == []
+    assert alike(for_now, later) == []
+
+
+def test_of_two_that_say_the_same_the_strategy_keeps_one() -> None:
+    kept: dict[str, list[tuple[str, str]]] = {
+        "KEEP_LATEST": [("I really like hiking", "duplicate")],
+        "KEEP_OLDEST": [("Hiking is what I really like", "duplicate")],
+        "KEEP_BOTH": [],
+        "ASK_USER": [],
+    }
+    for strategy, expected in kept.items():
+        first, second = two("I really like hiking", "Hiking is what I really like", strategy=strategy)
+        assert alike(first, second) == expected, strategy
+        assert alike(second, first) == expected, strategy
+
+
+def test_what_is_alike_and_says_something_else_stays() -> None:
+    first, second = two("I live in Berlin", "I live in Munich")
+    assert alike(first, second, 0.99) == []
+    first, second = two("I really like hiking", "Hiking is what I really like")
+    assert alike(first, second, 0.90) == []
+    assert alike(first, replace(second, kind="DECISION")) == []
+    assert alike(replace(first, status="closed"), second) == []
+    assert alike(replace(first, dedupe_key="a"), replace(second, dedupe_key="b")) == []
+
+
+def test_the_one_with_a_key_stays_for_it_can_be_contradicted() -> None:
+    first, second = two("I really like hiking", "Hiking is what I really like")
+    assert alike(replace(first, dedupe_key="hobby"), second) == [(second.content, "duplicate")]
+    assert alike(first, replace(second, dedupe_key="hobby")) == [(first.content, "duplicate")]

@@ -1,0 +1,44 @@
+"""Near vectors are found without comparing all pairs, and the same ones as by comparing them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.agent.memories.near import FEW, near_pairs
+
+
+def vectors(count: int, copies: int, seed: int = 7) -> NDArray[np.float16]:
+    """Random directions around one that all share, as a compressed model has them, and near copies of some."""
+    chance = np.random.default_rng(seed)
+    made = chance.normal(size=(count, 64)) + 2 * chance.normal(size=(1, 64))
+    near = made[chance.integers(0, count, copies)] + 0.05 * chance.normal(size=(copies, 64))
+    return chance.permutation(np.concatenate([made, near])).astype(np.float16)
+
+
+def all_pairs(given: NDArray[np.float16], least: float) -> set[tuple[int, int]]:
+    unit = given.astype(np.float32)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    return {(int(a), int(b)) for a, b in np.argwhere(np.triu(unit @ unit.T, 1) >= least)}
+
+
+def test_of_few_vectors_every_near_pair_is_found() -> None:
+    given = vectors(300, 30)
+    found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
+    assert set(found) == all_pairs(given, 0.99)
+    assert len(found) == len(set(found)) >= 30
+
+
+def test_of_many_vectors_nearly_every_near_pair_is_found_once() -> None:
+    given = vectors(FEW, 400)
+    found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
+    wanted = all_pairs(given, 0.99)
+    assert set(found) <= wanted
+    assert len(found) == len(set(found)) >= 0.97 * len(wanted)
+
+
+def test_no_vector_and_one_vector_have_no_pairs() -> None:
+    assert list(near_pairs(np.zeros((0, 3), np.float16), 0.9)) == []
+    assert list(near_pairs(np.ones((1, 3), np.float16), 0.9)) == []
+
+
+def test_a_vector_without_length_is_near_nothing() -> None:
+    assert list(near_pairs(np.zeros((3, 4), np.float16), 0.5)) == []

@@ -1,0 +1,56 @@
+"""Preferences folded from memories: how to answer, in which language, how long, and the rest (E 10.5)."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from turnlog.agent.memories.preferences import UserPreferences, folded
+
+
+@dataclass(frozen=True)
+class Preference:
+    content: str
+    dedupe_key: str | None = None
+
+
+def fold(*contents: str) -> UserPreferences:
+    return folded(Preference(content) for content in contents)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("I prefer short answers", UserPreferences(response_length="brief")),
+        ("Please explain in detail", UserPreferences(response_length="detailed")),
+        ("Answer me in Chinese", UserPreferences(language="zh")),
+        ("I prefer English replies", UserPreferences(language="en")),
+        ("Use a casual tone", UserPreferences(communication_style="casual")),
+        ("请用中文回答", UserPreferences(language="zh")),
+        ("我喜欢简短的回答", UserPreferences(response_length="brief")),
+        ("回答要详细一点", UserPreferences(response_length="detailed")),
+        ("说话请专业一点", UserPreferences(communication_style="professional")),
+        ("请用英文简洁地回答", UserPreferences(response_length="brief", language="en")),
+    ],
+)
+def test_how_a_user_wants_to_be_answered_is_read(content: str, expected: UserPreferences) -> None:
+    assert fold(content) == expected
+
+
+def test_the_last_word_counts() -> None:
+    assert fold("I prefer detailed answers", "I prefer short answers").response_length == "detailed"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["I like short walks", "I love detailed maps", "我喜欢简单的生活", "Don't answer in English", "不要用英文回答"],
+)
+def test_what_is_no_wish_for_answers_is_among_the_others(content: str) -> None:
+    assert fold(content) == UserPreferences(others=(content,))
+
+
+def test_a_rules_key_says_that_it_is_about_answers() -> None:
+    assert folded([Preference("Keep it short", "answer-length")]).response_length == "brief"
+
+
+def test_nobody_said_anything() -> None:
+    assert fold() == UserPreferences()

@@ -1,0 +1,72 @@
+"""A string is found in bytes in whatever form a store may have written it (M9)."""
+
+import json
+import random
+from base64 import b64encode
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import SAID
+
+from turnlog.agent.privacy.needles import Needles, Searched
+from turnlog.agent.privacy.words import candidates, chosen, words_of
+from turnlog.events.memory_contracts import EntitiesFound, Entity
+
+SECRET = "Ann's cat is 琥珀, née Ämber"
+WRITTEN = {
+    "plain": SECRET,
+    "in capitals": SECRET.upper(),
+    "as JSON": json.dumps(SECRET),
+    "as JSON in JSON": json.dumps(json.dumps(SECRET)),
+    "as JSON without escapes": json.dumps(SECRET, ensure_ascii=False),
+    **{f"in base64 at {n}": b64encode(b"x" * n + SECRET.encode() + b"yz").decode() for n in range(4)},
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_every_form_is_found(form: str) -> None:
+    assert Needles([SECRET]).within(b"before " + WRITTEN[form].encode() + b" after") == {0: 1}
+
+
+def test_what_is_almost_it_is_not_found() -> None:
+    assert Needles([SECRET]).within(SECRET[:-1].encode() + b"?" + SECRET[1:].encode()) == {}
+
+
+def test_a_string_that_parts_divide_is_found_once() -> None:
+    data = b"a" * 50 + SECRET.encode() + b"b" * 50
+    for size in (1, 7, 30, 64):
+        searched = Searched(Needles([SECRET, "nowhere to be found"]))
+        for at in range(0, len(data), size):
+            searched.add(data[at : at + size])
+            searched.flush()
+        assert dict(searched.found)[0] == searched.hits == 1
+
+
+@given(st.lists(st.text(min_size=8, max_size=20), min_size=1, max_size=8), st.integers(0, 99))
+def test_it_finds_what_a_plain_search_finds(strings: list[str], seed: int) -> None:
+    chance = random.Random(seed)
+    data = "".join(chance.choice([*strings, "…", "x"]) for _ in range(12)).encode(errors="replace")
+    needles = Needles([one for one in strings if one.isprintable()])
+    found = needles.within(data)
+    for number, one in enumerate(needles.strings):
+        if one.encode(errors="replace") in data:
+            assert number in found
+
+
+def test_strings_are_chosen_that_are_somebodys_own() -> None:
+    text = 'I was born on 2001-05-08 in Ürümqi. Mail ann@example.com, "passport" or 13812345678!\n林薇的猫'
+    found = list(candidates(text))
+    assert {"ann@example.com", "13812345678", "林薇的猫", "I was born on 2001-05-08 in Ürümqi."} <= set(found)
+    assert "2001-05-08" not in found and "passport" not in found
+    assert chosen(found, 2) == ["ann@example.com", "13812345678"]
+    assert len(chosen([*found, *(f"sentence number {n} of many" for n in range(900))], 100)) == 100
+
+
+def test_ids_of_events_are_nobodys_words() -> None:
+    """Digits of an id look like a phone number, and every event's id stands in clear."""
+    given = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
+    source = SAID.model_copy(update=given)
+    entity = Entity(type="PERSON", name="Mia Lindqvist", sources=(source,))
+    assert list(words_of(EntitiesFound(entities=(entity,)))) == ["Mia Lindqvist", source.quote]

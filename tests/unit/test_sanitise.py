@@ -1,0 +1,130 @@
+"""What is sensitive is masked by level, in English and Chinese, once; what only looks like it stays (M8, E 8.9)."""
+
+import io
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import BLOCKS, turn
+
+from turnlog.agent.privacy.entering import screen_of
+from turnlog.agent.privacy.log_lines import SanitisedLines
+from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.events.contracts import TextBlock, ToolCall, TurnRecorded
+
+LIGHT, MODERATE, FULL = SanitiseLevel.LIGHT, SanitiseLevel.MODERATE, SanitiseLevel.FULL
+KEY = "sk-abcdefghijklmnopqrst1234"
+HIGH = [
+    ("my ssn is 536-90-4399 ok", "my ssn is ***-**-**** ok"),
+    ("SSN: 536904399", "SSN: ***-**-****"),
+    ("身份证11010519491231002X谢谢", "身份证******************谢谢"),
+    ("卡号4111111111111111请保密", "卡号****-****-****-****请保密"),
+    ("card 4111 1111 1111 1111, 378282246310005", "card ****-****-****-****, ****-****-****-****"),
+    (f"key {KEY} x", "key **** x"),
+    ("AKIAIOSFODNN7EXAMPLE", "****"),
+    ("Authorization: Bearer abc123.def456ghi", "Authorization: Bearer ****"),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcDEF", "****"),
+    ("password=hunter2 and", "password=**** and"),
+    ("我的密码是abc123。", "我的密码是****。"),
+    ("postgres://u:pw@h/db", "postgres://u:****@h/db"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nabc", "****"),
+    ("a -----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY----- b", "a **** b"),
+]
+MEDIUM = [
+    ("email bob.smith@example.com.", "email b***@***."),
+    ("邮箱是zhang@example.com谢谢", "邮箱是z***@***谢谢"),
+    ("我的电话是13812345678你打吧", "我的电话是138****5678你打吧"),
+    ("电话１３８１２３４５６７８", "电话138****5678"),
+    ("+86 138 1234 5678", "+86 138****5678"),
+    ("座机0755-86013388", "座机****88"),
+    ("call me at (415) 555-2671", "call me at ****71"),
+    ("+1 415 555 2671", "+1****71"),
+    ("+44 20 7946 0958", "+44****58"),
+    ("phone: 4155552671", "phone: ****71"),
+]
+LOW = [("my GPA: 3.85/4.0", "my GPA: [已脱敏]"), ("我的GPA是3.9", "我的GPA: [已脱敏]")]
+HARMLESS = [
+    "2024-11-05 12:30:45",
+    "2024/11/05",
+    "v1.2.3.4 and 10.0.22621.1265",
+    "1730784000 and 1730784000123",
+    "uuid 550e8400-e29b-41d4-a716-446655440000",
+    "IP 192.168.100.200",
+    "ISBN 978-7-111-54742-6",
+    "order 4155552671 shipped, 20241105123456789",
+    "订单号202411051234567890",
+    "身份证110105194912310021",  # its check digit is wrong
+    "4111111111111112",
+    "000-12-3456",
+    "price 1,234,567.89",
+    "bearer certificates are old",
+    "the password: required",
+    "seq 1234567 of 7654321",
+    "GPA matters",
+]
+
+
+@pytest.mark.parametrize(("text", "masked"), HIGH)
+def test_identities_cards_and_secrets_are_masked_at_every_level(text: str, masked: str) -> None:
+    assert {sanitise(text, level) for level in SanitiseLevel} == {masked}
+
+
+@pytest.mark.parametrize(("text", "masked"), MEDIUM)
+def test_mail_and_phones_are_masked_for_exports(text: str, masked: str) -> None:
+    assert sanitise(text, LIGHT) == text
+    assert sanitise(text, MODERATE) == sanitise(text, FULL) == masked
+
+
+@pytest.mark.parametrize(("text", "masked"), LOW)
+def test_grades_are_masked_for_the_public_only(text: str, masked: str) -> None:
+    assert sanitise(text, MODERATE) == text
+    assert sanitise(text, FULL) == masked
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_only_looks_like_it_stays(text: str) -> None:
+    assert sanitise(text, FULL) == text
+
+
+PIECES = st.sampled_from([text for text, _ in [*HIGH, *MEDIUM, *LOW]] + HARMLESS + list(" -.+*@:=0123456789a中"))
+
+
+@given(st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join), st.sampled_from(list(SanitiseLevel)))
+def test_what_was_sanitised_once_stays_as_it_is(text: str, level: SanitiseLevel) -> None:
+    once = sanitise(text, level)
+    assert sanitise(once, level) == once
+
+
+@pytest.mark.parametrize("text", ["1", "a@", "sk-", "123-", "eyJ", "-----BEGIN PRIVATE KEY-----", "4111 ", "密码是a"])
+def test_no_text_takes_long(text: str) -> None:
+    assert isinstance(sanitise(text * 20_000, FULL), str)
+
+
+def test_in_json_the_value_of_a_secret_is_masked_whole_and_names_stay() -> None:
+    value = {"api_key": "plain", "to": ["bob@example.com", 7, None], "bob@example.com": True}
+    assert sanitise_json(value, FULL) == {"api_key": "****", "to": ["b***@***", 7, None], "bob@example.com": True}
+
+
+def test_a_log_line_says_no_secret_nor_does_its_traceback() -> None:
+    stream, logger = io.StringIO(), logging.Logger("t")
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(SanitisedLines())
+    logger.addHandler(handler)
+    try:
+        raise ValueError(f"bad {KEY}")
+    except ValueError:
+        logger.exception("with %s of bob@example.com", KEY)
+    assert KEY not in stream.getvalue()
+    assert "with **** of bob@example.com" in stream.getvalue()
+
+
+def test_turns_are_sanitised_before_they_are_published() -> None:
+    screen = screen_of(FULL, ["US"])
+    said = turn((TextBlock(text="I am bob@example.com"),), tool_calls=(ToolCall(id="c", name="n", arguments=KEY),))
+    data = screen(said).data
+    assert isinstance(data, TurnRecorded)
+    assert data.content == (TextBlock(text="I am b***@***"),)
+    assert data.tool_calls[0].arguments == "****"
+    harmless = turn(BLOCKS)
+    assert screen(harmless).data is harmless.data

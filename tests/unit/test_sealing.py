@@ -1,0 +1,270 @@
+"""Sealed events: what a person said is unreadable in the log, comes back whole with the key, and is gone without it."""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from key_rings import KeysAtHand
+from pydantic import BaseModel
+from samples import EVERY_CONTRACT, MAY_8, event, turn
+from test_codec import IDS, TENANTS, TEXT
+
+from turnlog.events.codec import CONTRACTS, decode, encode, unsealed
+from turnlog.events.contracts import Erased, Event, EventData, ThreadDeleted, ThreadOpened, TurnRecorded
+from turnlog.events.errors import InvalidEvent, KeyUnavailable
+from turnlog.events.frozen import ERASED, Frozen
+from turnlog.events.sealing import is_erased
+
+KEYS, DESTROYED = KeysAtHand(), KeysAtHand(destroyed=True)
+GOLDEN = Path(__file__).parent.parent / "golden" / "sealed" / "turn_recorded.v2.json"
+DOCS = Path(__file__).parents[2] / "docs" / "privacy.md"
+SAYING = [data for data in EVERY_CONTRACT if CONTRACTS[data.type].PERSONAL]  # type: ignore[attr-defined]
+# Texts of contracts that stay readable, and why.
+CLEAR = {
+    "an id, or a name that programs gave": {
+        "agent",
+        "current_agent_key",
+        "tool_call_id",
+        "source_id",
+        "parent",
+        "conversation",
+        "job",
+        "checkpoint_ns",
+        "checkpoint_id",
+        "checkpoint_ids",
+        "parent_checkpoint_id",
+        "run_id",
+        "task_id",
+        "task_path",
+        "namespace",
+        "key",
+        "memory.rule",
+        "source.thread",
+        "memories",
+    },
+    "what made it, and by which rules": {
+        "model",
+        "provider",
+        "extractor",
+        "derivation.provider",
+        "derivation.model",
+        "derivation.prompt_hash",
+    },
+    "a digest of far more than could be guessed": {"context_hash", "sha256"},
+    "counts by our own names": {"rejected", "counts", "scanned"},
+    "what a server said": {"error"},
+    "what the operator said; no key must be made for it": {"reason"},
+    "where a file is": {"path"},
+    "envelopes, which are sealed within": {"events"},
+}
+
+
+@given(st.sampled_from(EVERY_CONTRACT), IDS, TENANTS, IDS)
+def test_what_is_sealed_opens_to_the_same(data: EventData, thread: str, tenant: str, user: str) -> None:
+    made = event(data, thread, tenant=tenant, user=user)
+    assert decode(encode(made, KEYS), KEYS) == made
+
+
+@given(TEXT, st.none() | TEXT)
+def test_any_text_comes_back_whole(text: str, name: str | None) -> None:
+    made = turn(text, name=name, user="ann")
+    assert decode(encode(made, KEYS), KEYS) == made
+
+
+@pytest.mark.parametrize("data", SAYING, ids=lambda data: data.type)
+def test_a_sealed_document_holds_none_of_the_personal_values(data: EventData) -> None:
+    made = event(data, user="ann", minutes=7)
+    document = json.loads(encode(made, KEYS))
+    assert {"sealed", "sealedkey"} <= document.keys()
+    clear = json.loads(encode(made))
+    for path in personal(type(data)):
+        assert at(document["data"], path) is None
+        for words in texts(at(clear["data"], path)):
+            assert words not in json.dumps(document, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("data", EVERY_CONTRACT, ids=lambda data: data.type)
+def test_without_the_key_an_event_is_valid_and_says_that_its_words_are_gone(data: EventData) -> None:
+    made = event(data, user="ann")
+    found = decode(encode(made, KEYS), DESTROYED)
+    assert found.model_copy(update={"data": made.data}) == made
+    assert is_erased(found) == (data in SAYING)
+    assert not is_erased(made)
+    kept = found.data.model_dump(exclude={path[0] for path in personal(type(data))})
+    assert kept == made.data.model_dump(exclude={path[0] for path in personal(type(data))})
+
+
+def test_the_numbers_of_a_sealed_turn_stay_readable() -> None:
+    made = turn("my secret", "assistant", user="ann", model="m", tokens_in=3, tokens_out=5, latency_ms=8.5, agent="a")
+    data = json.loads(encode(made, KEYS))["data"]
+    assert data == {"role": "assistant", "model": "m", "tokens_in": 3, "tokens_out": 5, "latency_ms": 8.5, "agent": "a"}
+
+
+@pytest.mark.parametrize("made", [turn("hello"), event(ThreadOpened(), user="ann"), turn("", user="ann")])
+def test_an_event_of_nobody_and_one_that_says_nothing_are_written_in_clear(made: Event) -> None:
+    assert encode(made, KEYS) == encode(made)
+
+
+@pytest.mark.parametrize("made", [turn("hello"), event(Erased(), user="ann"), event(ThreadDeleted(), user="ann")])
+def test_no_key_is_needed_or_made_for_what_can_hold_no_words_of_a_user(made: Event) -> None:
+    assert encode(made, KeysAtHand(away=True)) == encode(made)
+
+
+def test_a_user_whose_key_cannot_be_had_is_not_written_in_clear() -> None:
+    with pytest.raises(KeyUnavailable, match="ann"):
+        encode(turn("my secret", user="ann"), KeysAtHand(away=True))
+
+
+@pytest.mark.parametrize("keys", [None, KeysAtHand(away=True)])
+def test_a_reader_that_cannot_get_the_key_now_is_told_so_and_does_not_take_the_event_for_broken(keys: Any) -> None:
+    with pytest.raises(KeyUnavailable):
+        decode(encode(turn("my secret", user="ann"), KEYS), keys)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": str(UUID(int=7))},
+        {"thread": "another"},
+        {"type": "turnlog.thread_renamed", "dataschema": None},
+        {"sealed": "AAAA"},
+        {"sealed": "no base64!"},
+        {"sealed": 5},
+        {"sealed": ""},
+        {"sealedkey": None},
+        {"sealedkey": 5},
+        {"user": None},
+    ],
+    ids=str,
+)
+def test_a_seal_that_was_changed_or_moved_to_another_event_is_no_event(change: dict[str, Any]) -> None:
+    document = json.loads(encode(turn("my secret", user="ann"), KEYS)) | change
+    with pytest.raises(InvalidEvent):
+        decode(json.dumps(document).encode(), KEYS)
+
+
+@given(st.data())
+def test_no_bit_of_a_seal_can_be_changed(choice: st.DataObject) -> None:
+    document = json.loads(encode(turn("my secret", user="ann"), KEYS))
+    raw = bytearray(b64decode(document["sealed"]))
+    raw[choice.draw(st.integers(0, len(raw) - 1))] ^= 1 << choice.draw(st.integers(0, 7))
+    document["sealed"] = b64encode(raw).decode()
+    with pytest.raises(InvalidEvent, match="was changed"):
+        decode(json.dumps(document).encode(), KEYS)
+
+
+def test_long_words_take_less_room_sealed_than_in_clear() -> None:
+    made = turn("I ran along the river, 然后我喝了茶. " * 2_000, user="ann")
+    assert len(encode(made, KEYS)) < len(encode(made)) / 2
+    assert decode(encode(made, KEYS), KEYS) == made
+
+
+def test_the_same_words_never_look_the_same() -> None:
+    made = turn("my secret", user="ann")
+    assert json.loads(encode(made, KEYS))["sealed"] != json.loads(encode(made, KEYS))["sealed"]
+
+
+def test_the_golden_sealed_document_opens_for_ever() -> None:
+    found = decode(GOLDEN.read_bytes(), KEYS)
+    assert (found.user, found.time) == ("ann", MAY_8)
+    assert found.data == TurnRecorded(
+        role="user", content="My GPA is 3.80. 我的平均绩点是 3.80。", name="Ann", tokens_in=9
+    )
+    assert decode(GOLDEN.read_bytes(), DESTROYED).data == TurnRecorded(role="user", content=ERASED, tokens_in=9)
+
+
+def test_a_sealed_event_is_shown_to_people_as_if_it_were_not() -> None:
+    made = turn("my secret", user="ann")
+    assert unsealed(json.loads(encode(made, KEYS)), KEYS) == json.loads(encode(made))
+
+
+def test_an_old_version_that_was_sealed_is_opened_before_it_is_made_new() -> None:
+    document = json.loads(GOLDEN.read_bytes()) | {"dataschema": "urn:turnlog:turn_recorded:1"}
+    document["data"] = {"role": "user", "tokens": 9}
+    found = decode(json.dumps(document).encode(), DESTROYED)
+    assert found.data == TurnRecorded(role="user", content=ERASED, tokens_out=9)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=lambda contract: contract.__name__)
+def test_every_contract_says_what_is_personal_and_every_text_in_it_is_sealed_or_clear_for_a_reason(
+    contract: Any,
+) -> None:
+    assert "PERSONAL" in vars(contract)
+    reasons = set().union(*CLEAR.values())
+    sealed = set(contract.PERSONAL)
+    open_texts = {path for path in text_paths(contract) if not {path, path.split(".")[0]} & sealed}
+    assert open_texts <= reasons, f"{contract.__name__}: seal {open_texts - reasons} or say why not"
+    assert sealed <= set(all_paths(contract))
+
+
+def test_the_documentation_lists_what_is_sealed() -> None:
+    listed = dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", DOCS.read_text("utf-8"), re.MULTILINE))
+    sealed = {name: contract.PERSONAL for name, contract in CONTRACTS.items()}  # type: ignore[attr-defined]
+    assert listed == {name: ", ".join(f"`{path}`" for path in paths) for name, paths in sealed.items() if paths}
+
+
+def personal(contract: type[Frozen]) -> list[tuple[str, ...]]:
+    return [tuple(path.split(".")) for path in contract.PERSONAL]  # type: ignore[attr-defined]
+
+
+def at(value: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text of some length in a JSON value, no times; short ones may stand in an id by chance."""
+    match value:
+        case str() if len(value) > 5 and not value.startswith("2023-05-08T"):
+            yield value
+        case dict():
+            for item in value.values():
+                yield from texts(item)
+        case list():
+            for item in value:
+                yield from texts(item)
+
+
+def all_paths(contract: type[BaseModel]) -> Iterator[str]:
+    """Fields, and those of a model within (one deep): what PERSONAL may name."""
+    for name, found in contract.model_fields.items():
+        yield name
+        for inner in models_in(found.annotation):
+            yield from (f"{name}.{field}" for field in inner.model_fields)
+
+
+def text_paths(contract: type[BaseModel]) -> Iterator[str]:
+    for name, found in contract.model_fields.items():
+        inner = models_in(found.annotation)
+        for model in inner:
+            yield from (f"{name}.{n}" for n, f in model.model_fields.items() if holds_text(f.annotation))
+        if not inner and holds_text(found.annotation):
+            yield name
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Models that a field is, or may be; not those in a tuple, which is sealed whole."""
+    options = [annotation, *(get_args(annotation) if not is_collection(annotation) else ())]
+    return [one for one in options if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def is_collection(annotation: Any) -> bool:
+    return get_origin(annotation) in (tuple, list, dict)
+
+
+def holds_text(annotation: Any) -> bool:
+    if annotation in (str, Any):
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return any(holds_text(f.annotation) for f in annotation.model_fields.values())
+    if get_origin(annotation) is Literal:
+        return False
+    return any(holds_text(inner) for inner in get_args(annotation))
