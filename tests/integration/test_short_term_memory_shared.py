@@ -96,7 +96,7 @@ async def test_processes_that_cross_the_threshold_at_once_get_one_checkpoint(
     play: Play, nats_url: str, model: MemoryServer
 ) -> None:
     async with play() as stage, memory_of(stage) as memory:
-        log = await Log.connect(nats_url, StreamOptions())
+        log = await Log.connect(nats_url, StreamOptions(), keyring=stage.runtime.log.keyring)
         async with memory_of(stage, log=log) as other:
             await memory.create(create())
             await write_turns(memory, 1, 16)
