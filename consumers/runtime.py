@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool
@@ -46,10 +47,21 @@ class Runtime:
     runners: list[Runner] = field(default_factory=list)
 
     async def settle(self, timeout_s: float = 60.0, names: Sequence[str] = tuple(BY_NAME)) -> None:
-        """Waits until the named projections have applied all that is in the log now. Raises NotProjectedInTime."""
-        async with self.pool.connection() as conn:
-            for partition in range(self.log.partitions):
-                await self._wait(conn, partition, tuple(names), timeout_s)
+        """Waits until the named projections have applied all that is in the log now. Raises NotProjectedInTime.
+
+        A connection that a restart of Postgres ended is tried in vain until the pool doubts those that are left.
+        """
+        doubted_at = time.monotonic() + 2 * TRUSTED_S
+        while True:
+            try:
+                async with self.pool.connection() as conn:
+                    for partition in range(self.log.partitions):
+                        await self._wait(conn, partition, tuple(names), timeout_s)
+                return
+            except psycopg.OperationalError:
+                if time.monotonic() > doubted_at:
+                    raise
+            await asyncio.sleep(TRUSTED_S / 10)
 
     async def _wait(self, conn: Connection, partition: int, names: tuple[str, ...], timeout_s: float) -> None:
         try:
