@@ -69,7 +69,10 @@ class Extractor:
         rejections: list[Rejection] = []
         for turn in turns:
             for one in self._turn(turn):
-                (findings if isinstance(one, Finding) else rejections).append(one)  # type: ignore[arg-type]
+                if isinstance(one, Finding):
+                    findings.append(one)
+                else:
+                    rejections.append(one)
         return Looked(tuple(findings), tuple(rejections))
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:

@@ -199,7 +199,10 @@ def judged(turns: Sequence[Turn], answer: Extracted, keys: dict[str, Strategy]) 
     named = list(_entities(turns, answer.entities, rejections))
     for raw in answer.memories:
         one = _finding(turns, raw, keys, named)
-        (found if isinstance(one, Finding) else rejections).append(one)  # type: ignore[arg-type]
+        if isinstance(one, Finding):
+            found.append(one)
+        else:
+            rejections.append(one)
     return Looked(tuple(found), tuple(rejections), tuple(named))
 
 
