@@ -1,17 +1,10 @@
 """Long-term memory by hand: memories, remember, edit, rate, revert, forget, conflicts, answer."""
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from memory_cases import claim, day
+from said import Cli as Cli
+from said import turnlog as turnlog
 from samples import event
 
 from turnlog.agent.memories.conflicts import decide
@@ -21,49 +14,6 @@ from turnlog.events.contracts import EventData
 from turnlog.events.log import Log
 from turnlog.events.memory_contracts import Memory
 from turnlog.events.subjects import memory_thread
-
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
-
-
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        assert self.code == 0, self.out + self.err
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> str:
-        code: str = json.loads(self.out)["error"]["code"]
-        assert self.code == 1
-        return code
-
-
-Cli = Callable[..., Awaitable[Said]]
-
-
-@pytest.fixture
-def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-    environment = kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
-
-    async def run(*words: str, stdin: str = "") -> Said:
-        process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, *words),
-            env=environment | {"COLUMNS": "200"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        out, err = await process.communicate(stdin.encode())
-        assert b"Traceback" not in err
-        return Said(process.returncode or 0, out.decode(), err.decode())
-
-    return run
 
 
 async def tell(log: Log, *memories: Memory, user: str = "ann") -> None:
