@@ -119,6 +119,9 @@ class Log:
     ) -> list[Appended]:
         return await self.appender.append_many(events, expected, fresh)
 
+    async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
+        return await self.appender.append_in_order(events)
+
     async def append_whole(self, events: Sequence[Event]) -> bool:
         return await self.appender.append_whole(events)
 

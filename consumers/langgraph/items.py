@@ -1,7 +1,8 @@
 """Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -11,6 +12,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from turnlog.consumers.langgraph.messages import SHAPES, Fields, built, containers, copied, fields
 
 Marker = dict[str, Any]
+_fields_of = attrgetter("__dict__")
+_extra_of = attrgetter("__pydantic_extra__")
+_private_of = attrgetter("__pydantic_private__")
 
 
 class Codec:
@@ -89,6 +93,21 @@ class MessageItem:
     def _fields(self) -> Fields:
         marker = self.marker
         return fields(marker["kind"], self._turn or {}, marker.get("id"), marker.get("more"))
+
+
+def are_messages(items: Sequence[Item], value: Sequence[Any]) -> bool:
+    """Whether every item is a message that matches the value at its place: all of them at once, in half of the time.
+
+    False too where nobody looked at one of the items before.
+    """
+    found = [item for item in items if type(item) is MessageItem]
+    return (
+        len(found) == len(items) == len(value)
+        and [item._shape.cls for item in found] == list(map(type, value))
+        and [item._own for item in found] == list(map(_fields_of, value))
+        and not any(map(_extra_of, value))
+        and not any(map(_private_of, value))
+    )
 
 
 class SerializedItem:

@@ -1,4 +1,4 @@
-"""Puts go to the log in the order they were made, those that wait together as one atomic batch."""
+"""Puts go to the log in the order they were made, those that wait together at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Sender:
 
     async def _batch(self, held: Held, batch: list[Put]) -> None:
         try:
-            await self._log.append_many([event for put in batch for event in put.events])
+            await self._log.append_in_order([event for put in batch for event in put.events])
         except (InvalidEvent, EventTooLarge) as error:  # nothing was sent: one of them is at fault
             if len(batch) == 1:
                 _fail(held, batch, error)

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from turnlog.consumers.langgraph.growth import Known, Source, common, grow
 from turnlog.consumers.langgraph.held import Held
 from turnlog.consumers.langgraph.interning import Turns
-from turnlog.consumers.langgraph.items import Codec, Item, is_plain
+from turnlog.consumers.langgraph.items import Codec, Item, are_messages, is_plain
 from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, ROOT, Saved, Written
 from turnlog.consumers.langgraph.values import Listed, Value, interned
 from turnlog.events.contracts import Event, EventData
@@ -141,12 +141,18 @@ class Writer:
         for known in (held.lists.get((ns, channel)), held.older.get((ns, channel)), held.lists.get((ROOT, channel))):
             if known is None or known is best:
                 continue
-            prefix = common(known.items, value, lambda item, one: item.matches(one, self._codec))
+            prefix = self._common(known.items, value)
             if prefix > most:
                 best, most = known, prefix
             if most == len(known.items):
                 break
         return best, most
+
+    def _common(self, items: list[Item], value: list[Any]) -> int:
+        begin = value[: len(items)]
+        if are_messages(items, begin):
+            return len(begin)
+        return common(items, value, lambda item, one: item.matches(one, self._codec))
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
         """Messages always; other items when the list begins with the objects that it had before."""

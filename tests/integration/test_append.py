@@ -6,7 +6,7 @@ import pytest
 from places import now
 from samples import said, turn
 
-from turnlog.events.append import MAX_BATCH, Appender
+from turnlog.events.append import FEW, MAX_BATCH, Appender
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
 from turnlog.events.errors import (
@@ -19,6 +19,7 @@ from turnlog.events.errors import (
     WrongExpectedVersion,
 )
 from turnlog.events.log import Log, connect_nats
+from turnlog.events.publish import Appended
 from turnlog.events.stream import StreamOptions, stream_config
 from turnlog.events.subjects import STREAM, publish_subject
 
@@ -131,6 +132,51 @@ async def test_results_that_belong_together_are_stored_together_or_not_at_all(lo
     assert await texts(log) == ["0", "1", "2", "3"]
     with pytest.raises(ValueError, match="more than one atomic batch"):
         await log.append_whole(turns(MAX_BATCH + 1))
+
+
+async def batch_ids(log: Log) -> list[str | None]:
+    """What each stored message says of the atomic batch that it came with."""
+    js, count = log.nc.jetstream(), await log.head()
+    headers = [(await js.get_msg(STREAM, seq)).headers or {} for seq in range(1, count + 1)]
+    return [found.get("Nats-Batch-Id") for found in headers]
+
+
+async def test_a_few_events_in_order_go_one_by_one_and_many_as_a_batch(log: Log) -> None:
+    few, many = turns(FEW), turns(FEW + 1, thread="many")
+    assert [done.seq for done in await log.append_in_order(few)] == list(range(1, FEW + 1))
+    await log.append_in_order(many)
+    assert await texts(log) == [said(event) for event in few]
+    assert await texts(log, "many") == [said(event) for event in many]
+    batches = await batch_ids(log)
+    assert batches[:FEW] == [None] * FEW
+    assert len(set(batches[FEW:])) == 1 and None not in batches[FEW:]
+
+
+async def test_a_few_events_in_order_are_looked_at_before_the_first_is_sent(log: Log) -> None:
+    with pytest.raises(EventTooLarge):
+        await log.append_in_order([turn(), turn("x" * 20_000_000)])
+    assert await log.head() == 0
+
+
+async def test_the_retry_of_a_few_events_in_order_adds_only_the_new_ones(log: Log) -> None:
+    events = turns(3)
+    await log.append_in_order(events[:2])
+    assert [(done.seq, done.duplicate) for done in await log.append_in_order(events)] == [
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
+
+
+async def test_a_few_concurrent_appends_keep_each_callers_order_and_fail_alone(log: Log) -> None:
+    good, stale = turns(3), turn("late", thread="other")
+    await log.append(turn(thread="other"))
+    results = await asyncio.gather(
+        *(log.append(event) for event in good), log.append(stale, expected=0), return_exceptions=True
+    )
+    assert [type(result) for result in results] == [Appended] * 3 + [WrongExpectedVersion]
+    assert await texts(log) == [said(event) for event in good]
+    assert set(await batch_ids(log)) == {None}
 
 
 async def test_more_events_than_one_batch_holds_keep_their_order(log: Log) -> None:
