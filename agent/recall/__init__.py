@@ -21,7 +21,8 @@
 The parts add up to the score, so `recall --explain` prints them as they are. Weights, measured: ranking.py.
 """
 
-from turnlog.agent.recall.ranking import Query, Scored, VectorMismatch, Weights, rank
+from turnlog.agent.recall.ranking import Query, Scored, Weights, rank
 from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.agent.recall.space import VectorMismatch
 
 __all__ = ["Query", "ScopeIndex", "Scored", "VectorMismatch", "Weights", "rank"]

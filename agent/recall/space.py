@@ -5,11 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.events.errors import TurnlogError
+
 Floats = NDArray[np.float32]
 
 # Of the mean variance, added to each: the smaller, the more weight has what seldom varies. 2 to 16 measure alike.
 RIDGE = 6.0
 FEWEST = 3  # rows from which a spread can be told
+
+
+class VectorMismatch(TurnlogError):
+    """The query was embedded by another model than the chunks; rebuild memory_vectors for the new model."""
+
+    code = "vector-mismatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,18 @@ class Space:
         return cls(center, covariance, inverse.astype(np.float32))
 
     def direction(self, query: NDArray[np.floating]) -> Direction | None:
-        """None when the rows do not differ in the direction of the query."""
+        """None when the rows do not differ in the direction of the query. Raises VectorMismatch."""
+        check_dimensions(query, self.center)
         length = float(np.linalg.norm(query)) or 1.0
         toward = self.inverse @ (np.asarray(query, dtype=np.float32) / length - self.center)
         variance = float(toward @ self.covariance @ toward)
         return Direction(toward, float(self.center @ toward), variance**0.5) if variance > 1e-14 else None
+
+
+def check_dimensions(query: NDArray[np.floating], row: Floats) -> None:
+    """Raises VectorMismatch."""
+    if query.shape != row.shape:
+        raise VectorMismatch(
+            f"the query has {len(query)} dimensions, the chunks {len(row)}; "
+            "use the chunks' embedding model or rebuild memory_vectors with the new one"
+        )
