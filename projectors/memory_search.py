@@ -22,13 +22,13 @@ from turnlog.projectors.writer import Connection
 
 # Up to so many memories all of them are candidates.
 WHOLE_UP_TO = 500
-# Of a term, entity or interval that so many memories have, not all are looked at: it tells little.
-TERM_CAP = 200
+# Of a term that so many memories have, not all are looked at: it tells little, and the less the more there are.
+TERM_CAP, TERM_CAP_OF_MANY = 200, 100
 PAIRS = 6
 CANDIDATES = 60
 # Random memories (ids are hashes) that show what a cosine of this model is like for what has nothing to do with it.
 SAMPLE = 200
-COUNT_UP_TO = 10_000
+COUNT_UP_TO = 10_000  # so many are many
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
 MAX_QUESTION_CHARS = 400
@@ -141,7 +141,7 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: S
         "first": [first for first, _ in asked.spans],
         "end": [end for _, end in asked.spans],
     }
-    query = _query(scope, asked, whole)
+    query = _query(scope, asked, whole, TERM_CAP if size.memories < COUNT_UP_TO else TERM_CAP_OF_MANY)
     async with conn.pipeline(), conn.transaction():
         await conn.execute(_HERE.encode())
         cursor = conn.cursor(row_factory=class_row(Candidate), binary=True)
@@ -156,7 +156,7 @@ _HERE = (
 )
 
 
-def _query(scope: MemoryScope, asked: Asked, whole: bool) -> str:
+def _query(scope: MemoryScope, asked: Asked, whole: bool, term_cap: int) -> str:
     near = _cosine(asked)
     ways = [f"SELECT id FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, near)
     sample = (
@@ -165,8 +165,8 @@ def _query(scope: MemoryScope, asked: Asked, whole: bool) -> str:
     )
     return f"""
     WITH said AS MATERIALIZED (SELECT q.term, h.id FROM unnest(%(terms)s::text[]) q (term), LATERAL (
-        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {TERM_CAP}) h),
-      weights AS MATERIALIZED (SELECT term, ln(1 + %(size)s / count(*)::float) AS weight, count(*) = {TERM_CAP} AS often
+        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {term_cap}) h),
+      weights AS MATERIALIZED (SELECT term, ln(1 + %(size)s / count(*)::float) AS weight, count(*) = {term_cap} AS often
         FROM said GROUP BY term),
       found AS MATERIALIZED ({" UNION ".join(f"({way})" for way in ways)}),
       sample AS MATERIALIZED (SELECT avg(cosine) AS usual, stddev_pop(cosine) AS spread FROM (

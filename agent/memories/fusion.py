@@ -7,7 +7,7 @@ from math import log1p
 
 import numpy as np
 
-from turnlog.agent.memories.policy import SEED, Policy, score
+from turnlog.agent.memories.policy import SEED, Policy, importance_now, score
 from turnlog.projectors.memory_search import Candidate
 
 WORDS, VECTOR, ENTITY, TIME = "words", "vector", "entity", "time"
@@ -53,7 +53,12 @@ class Ranked:
     parts: dict[str, Part]
     importance: float
     power: float
-    worth: float
+    now: datetime
+    policy: Policy
+
+    @property
+    def worth(self) -> float:
+        return score(self.candidate, self.now, self.policy).total
 
 
 def fused(
@@ -88,9 +93,9 @@ def _ranked(
         parts[TIME] = Part(float(one.dated), weights.time)
     total = sum(part.weight for part in parts.values())
     similarity = sum(part.value * part.weight for part in parts.values()) / total if total else 0.0
-    worth = score(one, now, policy)
-    power = worth.importance**weights.importance
-    return Ranked(one, similarity * power, similarity, parts, worth.importance, weights.importance, worth.total)
+    importance = importance_now(one, now, policy)
+    ranked_by = similarity * importance**weights.importance
+    return Ranked(one, ranked_by, similarity, parts, importance, weights.importance, now, policy)
 
 
 def _rarity(about: int, of: int) -> float:

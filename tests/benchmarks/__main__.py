@@ -17,6 +17,7 @@ from tests.benchmarks import (
     evidence,
     langgraph_turns,
     memories,
+    memory_jobs,
     memory_recall,
     projecting,
     rebuild_memory,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "langgraph": langgraph_turns.measure,
     "memories": memories.measure,
     "memory-recall": memory_recall.measure,
+    "memory-jobs": memory_jobs.measure,
 }
 out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 

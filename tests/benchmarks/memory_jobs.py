@@ -1,0 +1,153 @@
+"""The nightly jobs over all memories of one user, in a process of their own whose memory is watched.
+
+Run as a program it is the child that is measured: `python -m tests.benchmarks.memory_jobs JOB DUE_AT`, with NATS_URL
+and DATABASE_URL in the environment.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import cycle
+from typing import Any
+from uuid import UUID, uuid5
+
+from pgvector import HalfVector
+
+from tests.benchmarks.conversations import Conversations
+from tests.benchmarks.measuring import Row
+from tests.benchmarks.rebuild_memory import MEGABYTE, Peak
+from tests.benchmarks.recalls import DIMENSIONS, MODEL, RandomVectors
+from tests.benchmarks.stand import Stand, fill, worker
+from turnlog.agent.settings import Settings
+from turnlog.consumers.jobs.all_jobs import all_jobs
+from turnlog.consumers.jobs.job import run_now
+from turnlog.consumers.runtime import opened
+from turnlog.events.contracts import Event
+from turnlog.events.memory_contracts import MemoriesEmbedded, Memory, MemoryRecorded, MemorySource
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.database import connect
+from turnlog.projectors.lag import wait_for
+from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.writer import Connection
+
+USER, THREAD = "ann", memory_thread("ann")
+NAMESPACE = UUID(int=5)
+BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
+APART = timedelta(minutes=1)
+AGAIN = 100  # one memory in so many says what the one before it says
+MOST_S = {"compaction": 120.0, "decay": 60.0}
+
+
+async def measure(stand: Stand) -> list[Row]:
+    many = stand.sized(100_000, 10_000)
+    few = await _jobs(stand, many // 10)
+    return [_row(job, many, took, few[job]) for job, took in (await _jobs(stand, many)).items()]
+
+
+def _row(job: str, many: int, took: dict[str, Any], few: dict[str, Any]) -> Row:
+    counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in took["counts"].items() if value)
+    return Row(
+        f"{job}, {many:,} memories of one user",
+        f"{took['seconds']:.1f} s, {took['grown'] / MEGABYTE:.0f} MB",
+        f"{few['seconds']:.1f} s, {few['grown'] / MEGABYTE:.0f} MB",
+        took["seconds"] / few["seconds"],
+        None,
+        None,
+        f"Seconds of the whole job (asked for: {MOST_S[job]:g} s) and how much its process's resident memory grows at "
+        f"most: {counts}. Random vectors of {DIMENSIONS} dimensions; one memory in {AGAIN} says again what another "
+        "says. Floor: the same job over a tenth of the memories.",
+    )
+
+
+async def _jobs(stand: Stand, many: int) -> dict[str, dict[str, Any]]:
+    """Compaction first, for what is archived takes no part in it; then a look at all of them a year later."""
+    texts = list(_texts(stand.conversations, many))
+    async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
+        await _cache(conn, texts)
+        await fill(log, _events(texts))
+        async with worker(stand, url):
+            await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), timeout_s=900)
+            last = BEGIN + many * APART
+            return {
+                "compaction": await _child(stand.nats_url, url, "compaction", last),
+                "decay": await _child(stand.nats_url, url, "decay", last + timedelta(days=365)),
+            }
+
+
+def _texts(conversations: Conversations, count: int) -> Iterator[str]:
+    """No two alike, but for every AGAIN-th, which differs from the one before in its last sign alone."""
+    said = cycle([text for text in conversations.texts(2 * count) if len(text) > 25] or ["nothing"])
+    before = ""
+    for number in range(count):
+        before = f"{before}!" if number % AGAIN == AGAIN - 1 else f"{next(said)} {number}"
+        yield before
+
+
+def _events(texts: list[str]) -> Iterator[Event]:
+    for number, text in enumerate(texts):
+        at = BEGIN + number * APART
+        said = MemorySource(thread="t", seq=number + 1, event_id=_id(text), quote=text, said_at=at)
+        made = Memory(
+            id=_id(text),
+            kind="FACT",
+            content=text,
+            importance=0.5 + number % 50 / 100,
+            confidence=0.8,
+            origin="llm",
+            valid_from=at,
+            sources=(said,),
+        )
+        yield Event(time=at, thread=THREAD, user=USER, data=MemoryRecorded(memory=made))
+    for start in range(0, len(texts), 500):
+        ids = tuple(_id(text) for text in texts[start : start + 500])
+        embedded = MemoriesEmbedded(model=MODEL, dimensions=DIMENSIONS, memory_ids=ids)
+        yield Event(time=datetime.now(UTC), thread=THREAD, user=USER, data=embedded)
+
+
+def _id(text: str) -> UUID:
+    return uuid5(NAMESPACE, text)
+
+
+async def _cache(conn: Connection, texts: list[str]) -> None:
+    """What says the same has the same vector."""
+    vectors = RandomVectors().vectors(len(texts))
+    async with conn.cursor() as cursor:
+        await cursor.execute("CREATE TEMP TABLE made (text_hash bytea, embedding text)")
+        async with cursor.copy("COPY made FROM STDIN") as copy:
+            for number, text in enumerate(texts):
+                vector = vectors[number - 1 if text.endswith("!") and number else number]
+                await copy.write_row((sha256(text.encode()).digest(), HalfVector(vector).to_text()))
+        await cursor.execute(
+            "INSERT INTO embedding_cache SELECT %s, text_hash, embedding::halfvec FROM made ON CONFLICT DO NOTHING",
+            (MODEL,),
+        )
+
+
+async def _child(nats_url: str, database_url: str, job: str, due_at: datetime) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.memory_jobs", job, due_at.isoformat()),
+        env={**os.environ, "NATS_URL": nats_url, "DATABASE_URL": database_url},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+async def _run(name: str, due_at: datetime) -> dict[str, Any]:
+    settings = Settings()
+    job = next(job for job in all_jobs(settings) if job.name == name)
+    async with opened(settings, "turnlog-bench-job") as runtime:
+        with Peak() as peak:
+            ran = await run_now(runtime, job, due_at, lambda done, total: None)
+    assert ran is not None and not ran.errors
+    return {"seconds": ran.duration_ms / 1_000, "grown": peak.grown, "counts": ran.counts}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_run(sys.argv[1], datetime.fromisoformat(sys.argv[2])))))
