@@ -5,7 +5,7 @@ Every statement reads a bounded number of rows, whatever the scope's size.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,22 +23,10 @@ WIDER = 1.5  # the search is so much wider than what is wanted: a second look co
 MOST_VISITED = 2_000  # vectors that are looked at for a scope that has few of a table's chunks
 _ID_BITS = 32
 
-_COLUMNS = "v.thread_id, v.seq, v.piece, v.id, v.speaker, v.chunk, v.terms, v.created_at"
-_OF_MODEL = "v.embedding_model = %(model)s"
+_COLUMNS = """v.thread_id, v.seq, v.piece, v.id, v.speaker, v.chunk, v.terms, v.created_at,
+  CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END AS vector"""
 
 Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conversation
-
-
-@dataclass(frozen=True, slots=True)
-class NearTo:
-    """A vector as statements take it."""
-
-    text: str
-    dimensions: int
-
-    @classmethod
-    def of(cls, vector: NDArray[np.floating]) -> "NearTo":
-        return cls(HalfVector(vector).to_text(), len(vector))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +39,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Chunks in parallel columns, sorted by key. terms: only for ranking.
-
-    vectors: (n, dimensions), of a sample; cosines: (n,) to a direction. Both NaN where there is no vector of the model.
-    """
+    """Chunks in parallel columns, sorted by key. vectors: NaN where there is none. terms: only for ranking."""
 
     keys: list[Key]
     speakers: list[str]
     texts: list[str]
     terms: list[list[str]]
     times: list[datetime]
-    vectors: NDArray[np.float32] | None = None
-    cosines: NDArray[np.float32] | None = None
+    vectors: NDArray[np.float32] | None
 
     def places(self, hits: Sequence[Key]) -> list[int]:
         """Row numbers that are right within the neighbourhood of a hit; across, they are too far apart to matter."""
@@ -92,13 +76,11 @@ async def probe(conn: Connection, scope: Scope, model: str | None) -> Probe:
 async def sample(conn: Connection, scope: Scope, model: str | None, share: float) -> Part:
     """A share of the scope's chunks, chosen by their ids: the same ones every time."""
     rows = await conn.execute(
-        f"SELECT {_COLUMNS}, CASE WHEN {_OF_MODEL} THEN halfvec_send(v.embedding) END FROM memory_vectors v "
-        f"WHERE {scope.of('v')} AND v.id < %(below)s".encode(),
+        f"SELECT {_COLUMNS} FROM memory_vectors v WHERE {scope.of('v')} AND v.id < %(below)s".encode(),
         {**scope.params, "model": model, "below": _share(share)},
         binary=True,
     )
-    part, sent = _part(await rows.fetchall())
-    return replace(part, vectors=vector_rows(sent))
+    return _part(await rows.fetchall())
 
 
 def _share(of_all: float) -> str:
@@ -119,9 +101,9 @@ async def by_terms(
     return [((thread, seq, piece, chunk_id), terms) for thread, seq, piece, chunk_id, terms in await rows.fetchall()]
 
 
-async def by_vector(conn: Connection, scope: Scope, toward: NearTo, model: str, most: int) -> list[Key]:
+async def by_vector(conn: Connection, scope: Scope, toward: NDArray[np.float32], model: str, most: int) -> list[Key]:
     """The chunks whose vectors point most toward a direction, nearly all of them right (HNSW)."""
-    size = toward.dimensions
+    size = len(toward)
     async with conn.pipeline(), conn.transaction():
         await conn.execute(
             "SELECT set_config('hnsw.iterative_scan', 'relaxed_order', true), set_config('hnsw.ef_search', %s, true), "
@@ -131,55 +113,43 @@ async def by_vector(conn: Connection, scope: Scope, toward: NearTo, model: str, 
         rows = await conn.execute(
             f"SELECT thread_id, seq, piece, id FROM memory_vectors WHERE {scope.where} AND embedding_model = %(model)s "
             f"ORDER BY (embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d}) LIMIT {most:d}".encode(),
-            {**scope.params, "model": model, "vector": toward.text},
+            {**scope.params, "model": model, "vector": HalfVector(toward).to_text()},
         )
     return [(thread, seq, piece, chunk_id) for thread, seq, piece, chunk_id in await rows.fetchall()]
 
 
-def _near(scope: Scope, columns: str, comparison: str, order: str, most: int) -> str:
+def _near(scope: Scope, comparison: str, order: str, most: int) -> str:
     """In the order of the index memory_vectors_place: no more than these rows are read."""
-    return f"""(SELECT {columns} FROM memory_vectors v WHERE v.tenant = %(tenant)s AND v.thread_id = h.thread_id
+    return f"""(SELECT {_COLUMNS} FROM memory_vectors v WHERE v.tenant = %(tenant)s AND v.thread_id = h.thread_id
       AND (v.seq, v.piece, v.id) {comparison} (h.seq, h.piece, h.id) AND {scope.of("v")}
       ORDER BY v.seq {order}, v.piece {order}, v.id {order} LIMIT {most})"""
 
 
-async def around(conn: Connection, scope: Scope, hits: Sequence[Key], model: str | None, toward: NearTo | None) -> Part:
-    """The chunks of hits with those just before and after them, by an index in the order of conversations.
-
-    toward: the direction that `cosines` are to; the vectors themselves are most of a chunk's bytes, and stay there.
-    """
+async def around(conn: Connection, scope: Scope, hits: Sequence[Key], model: str | None) -> Part:
+    """The chunks of hits with those just before and after them, by an index in the order of conversations."""
     if not hits:
-        return _part([])[0]
+        return _part([])
     threads, seqs, pieces, ids = (list(column) for column in zip(*hits, strict=True))
-    cosine = f"CASE WHEN {_OF_MODEL} THEN (1 - (v.embedding <=> %(toward)s::halfvec))::float4 END"
-    columns = f"{_COLUMNS}, {'NULL' if toward is None else cosine}"
-    before, after = _near(scope, columns, "<", "DESC", NEIGHBOURS), _near(scope, columns, ">=", "ASC", NEIGHBOURS + 1)
+    before, after = _near(scope, "<", "DESC", NEIGHBOURS), _near(scope, ">=", "ASC", NEIGHBOURS + 1)
     rows = await conn.execute(
         f"""SELECT near.* FROM unnest(%(threads)s::text[], %(seqs)s::bigint[], %(pieces)s::int[], %(ids)s::text[])
           h (thread_id, seq, piece, id) CROSS JOIN LATERAL ({before} UNION ALL {after}) near""".encode(),
-        {
-            **scope.params,
-            "model": model,
-            "toward": None if toward is None else toward.text,
-            **{"threads": threads, "seqs": seqs, "pieces": pieces, "ids": ids},
-        },
+        {**scope.params, "model": model, "threads": threads, "seqs": seqs, "pieces": pieces, "ids": ids},
         binary=True,
     )
-    part, cosines = _part(await rows.fetchall())
-    return part if toward is None else replace(part, cosines=np.array(cosines, dtype=np.float32))
+    return _part(await rows.fetchall())
 
 
-def _part(rows: Sequence[tuple[Any, ...]]) -> tuple[Part, list[Any]]:
-    """With what each row says of its vector."""
+def _part(rows: Sequence[tuple[Any, ...]]) -> Part:
     found = sorted({row[:4]: row for row in rows}.values(), key=lambda row: row[:4])
-    part = Part(
+    return Part(
         keys=[row[:4] for row in found],
         speakers=[row[4] for row in found],
         texts=[row[5] for row in found],
         terms=[row[6] for row in found],
         times=[row[7] for row in found],
+        vectors=vector_rows([row[8] for row in found]),
     )
-    return part, [row[8] for row in found]
 
 
 async def found_at(conn: Connection, scope: Scope, keys: Sequence[Key]) -> list[Found]:

@@ -14,8 +14,9 @@
    question  a minus for turns that ask: they name the subject and do not know the answer
    opens     a bonus for the first turn after a pause: it tells what is new
    detail    a bonus for a number, a name or a quotation
+   feedback  likeness to the two best so far: what answers a part of the question leads to the rest of the answer
    again     a minus for every better turn of the same session, when the query asks for several things
-4. No query vector, or none in the scope: dense is 0 and recall is keyword search with the same code.
+4. No query vector, or none in the scope: dense and feedback are 0 and recall is keyword search with the same code.
 5. `relevant_episodes` (episodes.py) gives the questions with their answers that the best turns belong to, and
    `hybrid_history` (hybrid.py) puts them before the newest turns.
 The parts add up to the score, so `recall --explain` prints them as they are. Weights, measured: ranking.py.

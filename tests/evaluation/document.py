@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "evaluation.md"
 HEAD = (
     "# Evaluation\n\nWhat turnlog finds and keeps, measured on public conversations. `make eval` writes the numbers.\n"
 )
-WEIGHTS = ("words", "dense", "near", "speaker", "question", "opens", "detail")
+WEIGHTS = ("words", "dense", "near", "speaker", "question", "opens", "detail", "feedback")
 
 
 def put_section(path: Path, title: str, text: str) -> None:
@@ -49,8 +49,9 @@ recall@10. recall: the mean share of a question's evidence; any: questions with 
 {sum(c.repaired for c in told)} references to evidence were malformed and put right, {sum(c.unusable for c in told)}
 name no turn and were left out.
 
-"Leave one out" is the number that counts: the seven weights below were fitted by conditional logit on four
-conversations (multi-hop questions count three times) and tested on the fifth. As shipped they are rounded and the
+"Leave one out" is the number that counts: the eight weights below were fitted by conditional logit on four
+conversations (multi-hop questions count three times) and tested on the fifth; feedback comes from a first fit
+without it. As shipped they are rounded and the
 same for all. Fixed are BM25's k1 and b, the shares of neighbours and `again`. The floors' document is
 "[date] speaker: text", their query the question as it is.
 """

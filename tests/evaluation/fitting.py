@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from turnlog.agent.recall.ranking import Features, Query, Weights, features
+from turnlog.agent.recall.ranking import Features, Query, Weights, features, feedback
 from turnlog.agent.recall.scope import ScopeIndex
 
 from .locomo import Array, Conversation
@@ -17,7 +17,7 @@ STEPS, ENOUGH = 20, 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A question: the chunks' columns (n, 8), which of them are evidence, as shares that add up to 1, its weight."""
+    """A question: the chunks' columns (n, 8 or 9), which are evidence, as shares that add up to 1, its weight."""
 
     columns: Array
     evidence: Array
@@ -25,7 +25,7 @@ class Case:
 
 
 def cases(conversation: Conversation, weights: Weights) -> list[Case]:
-    """weights: only the shapes in them matter (k1, b, before, after, answer)."""
+    """Without feedback. weights: only the shapes in them matter (k1, b, before, after, answer)."""
     made = []
     for question in conversation.questions:
         found = features(Query(question.text, question.vector), conversation.scope, weights)
@@ -33,6 +33,18 @@ def cases(conversation: Conversation, weights: Weights) -> list[Case]:
         weight = COUNTS if question.category == MULTI_HOP else 1.0
         made.append(Case(_columns(found, conversation.scope), is_evidence / is_evidence.sum(), weight))
     return made
+
+
+def with_feedback(conversation: Conversation, known: Sequence[Case], first: Weights) -> list[Case]:
+    """first: the weights of the first ranking, whose best the feedback comes from."""
+    weighed = np.array(
+        [1, first.words, first.dense, first.near, first.speaker, -first.question, first.opens, first.detail]
+    )
+    columns = [
+        np.column_stack([case.columns, feedback((case.columns @ weighed).astype(np.float32), conversation.scope)])
+        for case in known
+    ]
+    return [replace(case, columns=found) for case, found in zip(known, columns, strict=True)]
 
 
 def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
@@ -49,9 +61,17 @@ def fit(learned_from: Sequence[Case], weights: Weights) -> Weights:
         found, (loss, slope, curve) = found - step, nearer
         if np.abs(step).max() <= ENOUGH:
             break
-    words, dense, near, speaker, question, opens, detail = (float(w) for w in found[1:] / found[0])
+    words, dense, near, speaker, question, opens, detail, *rest = (float(w) for w in found[1:] / found[0])
     return replace(
-        weights, words=words, dense=dense, near=near, speaker=speaker, question=-question, opens=opens, detail=detail
+        weights,
+        words=words,
+        dense=dense,
+        near=near,
+        speaker=speaker,
+        question=-question,
+        opens=opens,
+        detail=detail,
+        feedback=rest[0] if rest else 0.0,
     )
 
 

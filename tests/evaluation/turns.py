@@ -7,12 +7,12 @@ import numpy as np
 
 from turnlog.agent.recall.ranking import Query, Weights, rank
 
-from .fitting import cases, fit
+from .fitting import cases, fit, with_feedback
 from .floors import DEPTH, Ranker, floors
 from .locomo import CATEGORIES, Conversation
 
 KS = (5, 10, 20)
-PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "again")
+PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[_Outcome]
     known = [cases(conversation, shapes) for conversation in conversations]
     outcomes, folds = [], []
     for left, conversation in enumerate(conversations):
-        weights = fit([case for at, found in enumerate(known) if at != left for case in found], shapes)
+        others = [(one, found) for at, (one, found) in enumerate(zip(conversations, known, strict=True)) if at != left]
+        first = fit([case for _, found in others for case in found], shapes)
+        weights = fit([case for one, found in others for case in with_feedback(one, found, first)], shapes)
         outcomes += _outcomes(conversation, shipped(weights))
         folds.append(weights)
     return outcomes, folds

@@ -59,7 +59,7 @@ async def test_neighbours_come_with_a_hit_and_end_at_the_thread(log: Log, db: Co
     await log.append_many([*chat(8), turn("elsewhere", thread="other")])
     await settled()
     [(first, _), *_] = await by_terms(db, T, [(["llama"], 10)])
-    part = await around(db, T, [first], None, None)
+    part = await around(db, T, [first], None)
     assert [key[1] for key in part.keys] == [3, 4, 5, 6, 7, 8]
     assert part.places([first]) == [1, 2, 3, 4, 5, 6]
     assert {key[0] for key in part.keys} == {"t"}
@@ -71,7 +71,7 @@ async def test_turns_between_two_neighbourhoods_are_known_to_be_missing(
     await log.append_many(chat())
     await settled()
     hits = sorted(key for key, _ in await by_terms(db, T, [(["llama"], 10), (["parrot"], 10)]))
-    part = await around(db, T, hits, None, None)
+    part = await around(db, T, hits, None)
     gaps = [after - before for before, after in zip(part.places(hits), part.places(hits)[1:], strict=False)]
     assert sorted(gaps) == [1] * 12 + [6]
 

@@ -158,3 +158,25 @@ def test_chinese_questions_find_chinese_turns() -> None:
 def test_an_empty_scope_has_no_answer() -> None:
     assert best("x", scope()) == []
     assert best("llama", scope("A: the llama"), k=0) == []
+
+
+def test_what_is_like_the_best_is_lifted() -> None:
+    """The words of the two best lead to another turn like them, which shares no word with the question."""
+    said = ("A: kayaks are fun", "B: a red boat", "A: paddling on rivers", "B: tax forms", "A: soup", "B: chess")
+    vectors = np.array([[1, 0, 0.1], [0.9, 0.1, 0.1], [0.8, 0, 0.3], [0, 1, 0.3], [0, 0.8, 1], [0.1, 0.9, 0.6]])
+    found = rank(Query("kayaks boat", np.array([0.5, 0.5, 0.2])), scope(*said, vectors=vectors), 6)
+    lifted = {one.chunk: one.parts["feedback"] for one in found}
+    assert lifted[2] > 0 > max(lifted[3], lifted[4], lifted[5])
+    assert found[2].chunk == 2
+
+
+def test_the_best_is_not_helped_by_being_like_itself() -> None:
+    said = ("A: a llama", "B: soup", "A: chess", "B: tax forms")
+    vectors = np.array([[1, 0, 0], [0, 1, 0.2], [0, 0.9, 0.4], [0.1, 0.8, 0.1]])
+    first = rank(Query("llama", np.array([0.9, 0.2, 0.1])), scope(*said, vectors=vectors), 1)[0]
+    assert first.chunk == 0
+    assert first.parts["feedback"] < 0
+
+
+def test_words_alone_have_no_feedback() -> None:
+    assert "feedback" not in rank(Query("llama"), scope("A: a llama", "B: a llama too", "A: llamas"))[0].parts
