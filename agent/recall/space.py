@@ -61,8 +61,8 @@ class Space:
         """None when the rows do not differ in the direction of the query. Raises VectorMismatch."""
         check_dimensions(query, self.center)
         length = float(np.linalg.norm(query)) or 1.0
-        toward = self.inverse @ (np.asarray(query, dtype=np.float32) / length - self.center)
-        variance = float(toward @ self.covariance @ toward)
+        toward = np.vecdot(self.inverse, np.asarray(query, dtype=np.float32) / length - self.center)
+        variance = float(toward @ np.vecdot(self.covariance, toward))
         return Direction(toward, float(self.center @ toward), variance**0.5) if variance > 1e-14 else None
 
 
