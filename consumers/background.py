@@ -13,6 +13,7 @@ from typing import IO
 
 import psutil
 
+from turnlog.agent.embedded.processes import alive, wait_until
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import TurnlogError
 
@@ -36,11 +37,12 @@ def log_path(settings: Settings) -> Path:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """The pid of this home's `up`; a file left by a crash, or a pid used anew, is none."""
+    """The pid of this home's `up`; a file left by a crash, a pid used anew, or a zombie is none."""
     try:
         found = json.loads(pid_path(settings).read_text("utf-8"))
         process = psutil.Process(int(found["pid"]))
-        return process.pid if abs(process.create_time() - float(found["created"])) < 1.0 else None
+        is_it = abs(process.create_time() - float(found["created"])) < 1.0
+        return process.pid if is_it and alive(process) else None
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
 
@@ -83,11 +85,14 @@ async def stop(settings: Settings) -> int | None:
         return None
     process = psutil.Process(pid)
     process.send_signal(signal.SIGTERM)
-    try:
-        await asyncio.to_thread(process.wait, STOP_TIMEOUT_S)
-    except psutil.TimeoutExpired:
+    if not await wait_until(lambda: _is_gone(process), lambda: True, STOP_TIMEOUT_S):
         process.kill()
     return pid
+
+
+async def _is_gone(process: psutil.Process) -> bool:
+    """A zombie is: who is to collect its exit status may take long, and in a container often never does."""
+    return not alive(process)
 
 
 def _spawn(log: IO[bytes]) -> "subprocess.Popen[bytes]":

@@ -10,7 +10,7 @@ from turnlog.agent.privacy.scanning import files_below
 from turnlog.agent.privacy.traces import OnProgress, Person
 from turnlog.agent.settings import Settings
 from turnlog.consumers.background import log_path
-from turnlog.consumers.graph.recall import memories_of
+from turnlog.consumers.graph.spaces import memories_of
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.subjects import check_id, check_tenant
 from turnlog.projectors.store_items import store_thread

@@ -126,12 +126,16 @@ class MemoryRated(Frozen):
 
 
 class MemoryForgotten(Frozen):
-    """The user wants one memory gone: every read model drops its words and keeps that there was one."""
+    """The user wants one memory gone: every read model drops its words and keeps that there was one.
 
-    VERSION: ClassVar[int] = 1
+    source_ids: events of the turns that it was said in, so that read models drop what else was taken from there.
+    """
+
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memory_forgotten"] = "memory_forgotten"
     memory_id: UUID
+    source_ids: tuple[UUID, ...] = ()
 
 
 class MemoryConflictRaised(Frozen):

@@ -24,9 +24,15 @@ def answer_receipt_v1(data: Data) -> Data:
     return data
 
 
+def memory_forgotten_v1(data: Data) -> Data:
+    """v1 → v2: v2 also names the turns in which the memory was said; of v1 nobody knows."""
+    return data
+
+
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("answer_receipt", 1): answer_receipt_v1,
+    ("memory_forgotten", 1): memory_forgotten_v1,
 }
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from uuid import UUID
 
-from turnlog.events.contracts import Recorded, TurnRecorded
+from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.pieces import pieces
 from turnlog.projectors.speech import clean, spoken_text
 from turnlog.projectors.terms import MONTHS, terms
@@ -51,10 +51,10 @@ def chunks(recorded: Recorded) -> list[Chunk]:
     event, turn = recorded.event, recorded.event.data
     if not isinstance(turn, TurnRecorded) or turn.role == "system":
         return []
-    speaker = clean(turn.name or "") or turn.role
+    speaker = _speaker(turn)
     made = []
     for piece, text in enumerate(pieces(spoken_text(turn))):
-        index_text = f"[{day(event.time)}] {speaker}: {text}"
+        index_text = _index_text(event, speaker, text)
         made.append(
             Chunk(
                 id=content_id(event.tenant, event.thread, index_text),
@@ -72,6 +72,22 @@ def chunks(recorded: Recorded) -> list[Chunk]:
             )
         )
     return made
+
+
+def index_texts(event: Event) -> list[str]:
+    """What is embedded of an event: the index text of each of its chunks."""
+    turn = event.data
+    if not isinstance(turn, TurnRecorded) or turn.role == "system":
+        return []
+    return [_index_text(event, _speaker(turn), text) for text in pieces(spoken_text(turn))]
+
+
+def _speaker(turn: TurnRecorded) -> str:
+    return clean(turn.name or "") or turn.role
+
+
+def _index_text(event: Event, speaker: str, text: str) -> str:
+    return f"[{day(event.time)}] {speaker}: {text}"
 
 
 def fold(found: Iterable[Chunk]) -> list[Chunk]:

@@ -41,9 +41,12 @@ async def configure(conn: Connection) -> None:
 
 
 def search_path_option(search_path: str = SCHEMA) -> str:
-    """Also has the server notice within half a minute that a machine vanished, for it frees what that one locked."""
+    """Also has the server notice within half a minute that a machine vanished, for it frees what that one locked.
+
+    And times come back in UTC: days that are worked out from them must not depend on the server's own clock.
+    """
     alive = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
-    return f"-c search_path={search_path},{SCHEMA},public {alive}"
+    return f"-c search_path={search_path},{SCHEMA},public -c timezone=UTC {alive}"
 
 
 async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 
+from turnlog.events.frozen import ERASED
 from turnlog.projectors.message import Message
 from turnlog.projectors.writer import Connection
 
-_TURNS = """
+# Of somebody who was erased a thread of several people keeps empty turns: nobody's words, and nothing for a model.
+_SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
+
+_TURNS = f"""
 SELECT seq, event_id, role, content, time, name FROM messages
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
-AND seq > %(after)s ORDER BY seq LIMIT %(limit)s"""
+AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
 
 _USERS = """
 SELECT DISTINCT user_id FROM messages
@@ -20,16 +24,15 @@ SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) 
   count(*) FILTER (WHERE role = 'assistant') = 0
 FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
 
-# A shadow's progress is no progress: its memory threads begin otherwise.
-_BEHIND = """
-SELECT DISTINCT t.tenant, m.user_id, t.thread_id FROM thread_activity t CROSS JOIN LATERAL (
-  SELECT user_id, seq FROM messages
-  WHERE tenant = t.tenant AND thread_id = t.thread_id AND role = 'user' AND user_id IS NOT NULL
-  AND seq > coalesce((SELECT min(e.through_seq) FROM memory_extractions e WHERE e.tenant = t.tenant
-    AND e.conversation = t.thread_id AND e.stage = 'llm' AND e.thread_id LIKE 'memories/%%'), 0)) m
-WHERE t.user_message_count > 0 AND m.seq > coalesce((SELECT e.through_seq FROM memory_extractions e
-  WHERE e.tenant = t.tenant AND e.conversation = t.thread_id AND e.stage = 'llm' AND e.user_id = m.user_id
-  AND e.thread_id LIKE 'memories/%%'), 0)
+# A shadow's progress is no progress: its memory threads begin otherwise. Every user of a conversation has their own.
+# CASE: only the words of turns that nobody has looked at are read.
+_BEHIND = f"""
+WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
+  WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
+SELECT DISTINCT m.tenant, m.user_id, m.thread_id FROM messages m
+LEFT JOIN seen s ON s.tenant = m.tenant AND s.conversation = m.thread_id AND s.user_id = m.user_id
+WHERE m.role = 'user' AND m.user_id IS NOT NULL
+AND CASE WHEN m.seq > coalesce(s.through, 0) THEN m.{_SAYS_SOMETHING} ELSE false END
 LIMIT %(limit)s"""
 
 _CONVERSATIONS = """
@@ -42,7 +45,7 @@ async def user_turns(
 ) -> list[Message]:
     """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past."""
     params = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles), "after": after, "limit": limit}
-    rows = await conn.execute(_TURNS, params)
+    rows = await conn.execute(_TURNS.encode(), params)
     return [
         Message(seq, event_id, role, content, time, name, user=user)
         for seq, event_id, role, content, time, name in await rows.fetchall()
@@ -63,8 +66,8 @@ async def is_among_people(conn: Connection, tenant: str, thread: str, user: str)
 
 
 async def behind(conn: Connection, limit: int = 1_000) -> list[tuple[str, str, str]]:
-    """(tenant, user, thread) of conversations with turns that no model has looked at. Reads every thread."""
-    rows = await conn.execute(_BEHIND, {"limit": limit})
+    """(tenant, user, thread) of conversations with turns that no model has looked at. Reads every message once."""
+    rows = await conn.execute(_BEHIND.encode(), {"limit": limit})
     return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.events.memory_contracts import Origin
 from turnlog.projectors.writer import Connection
 
 AT_ONCE = 2_000
@@ -43,6 +44,9 @@ class Embedded:
     expires_at: datetime | None
     valid_from: datetime
     seq: int
+    origin: Origin
+    entities: list[str]
+    has_evidence: bool
     vector: NDArray[np.float16]
 
 
@@ -61,7 +65,8 @@ async def embedded_memories(conn: Connection, of: VectorsOf) -> AsyncIterator[Se
     async with conn.transaction(), conn.cursor("memory_compacting", binary=True) as cursor:
         await cursor.execute(
             "SELECT id, kind, content, dedupe_key, importance, importance_at, confidence, access_count, "
-            "last_accessed_at, confirmed_at, expires_at, valid_from, seq, halfvec_send(embedding) FROM memories "
+            "last_accessed_at, confirmed_at, expires_at, valid_from, seq, origin, entities, sources <> '[]', "
+            "halfvec_send(embedding) FROM memories "
             "WHERE tenant = %s AND thread_id = %s AND status = 'valid' AND embedding_model = %s "
             "AND vector_dims(embedding) = %s ORDER BY kind, id",
             (of.tenant, of.thread, of.model, of.dimensions),
@@ -106,9 +111,11 @@ async def compactions(conn: Connection, tenant: str, thread: str, event_id: UUID
 
 
 async def kept_apart(conn: Connection, tenant: str, thread: str) -> list[frozenset[UUID]]:
-    """Members of each compaction that was taken back: they are not made one again."""
+    """Members that are not made one again, by compaction: of those that were taken back, and of those that made a new
+    memory, for when two of their members hold again somebody wanted that."""
     rows = await conn.execute(
-        "SELECT members FROM memory_compactions WHERE tenant = %s AND thread_id = %s AND undone_at IS NOT NULL",
+        "SELECT members FROM memory_compactions WHERE tenant = %s AND thread_id = %s "
+        "AND (undone_at IS NOT NULL OR made IS NOT NULL)",
         (tenant, thread),
     )
     return [frozenset(members) for (members,) in await rows.fetchall()]

@@ -146,15 +146,18 @@ async def rivals(
     content_keys: Iterable[bytes],
     ids: Iterable[UUID] = (),
 ) -> list[StoredMemory]:
-    """Memories with one of the keys or ids, in any status, ended ones too: the last SAME_KEY_UP_TO of each key.
+    """Memories with one of the keys or ids, in any status, ended ones too: the last SAME_KEY_UP_TO of each key, and
+    those in use, which may be older.
 
     Found by index, however many memories the user has.
     """
     newest = "ORDER BY m.seq DESC LIMIT %(limit)s"
+    in_use = "AND m.status IN ('valid', 'archived', 'pending')"
     rows = await conn.execute(
         f"""
         SELECT {FIELDS} FROM unnest(%(keys)s::text[]) k CROSS JOIN LATERAL (
-          SELECT * FROM memories m WHERE {_INDEXED} AND m.dedupe_key = k {newest}) m
+          (SELECT * FROM memories m WHERE {_INDEXED} AND m.dedupe_key = k {newest})
+          UNION ALL (SELECT * FROM memories m WHERE {_INDEXED} AND m.dedupe_key = k {in_use} {newest})) m
         UNION ALL SELECT {FIELDS} FROM unnest(%(contents)s::bytea[]) c CROSS JOIN LATERAL (
           SELECT * FROM memories m WHERE {_INDEXED} AND m.content_key = c {newest}) m
         UNION ALL SELECT {FIELDS} FROM memories m WHERE {_THREAD} AND m.id = ANY(%(ids)s::uuid[])""".encode(),

@@ -5,7 +5,7 @@ said of each of them, so that ranking needs no second look. Every query names te
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -134,7 +134,7 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: S
     params = {
         **scope.params,
         "terms": list(asked.terms),
-        "names": list(size.names),
+        "names": _spellings(size.names),
         "size": size.memories,
         "model": asked.model,
         "vector": None if asked.vector is None else HalfVector(asked.vector).to_text(),
@@ -182,7 +182,9 @@ def _query(scope: MemoryScope, asked: Asked, whole: bool, term_cap: int) -> str:
 
 _EMBEDDED = "m.embedding_model = %(model)s"
 _SPANS = "unnest(%(first)s::timestamptz[], %(end)s::timestamptz[]) s (first, last)"
-_DATED = f"""SELECT FROM {_SPANS} WHERE m.valid_from >= s.first AND m.valid_from < s.last
+# What was made of others holds since it was made, and was said before.
+_DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s.first
+        AND least(m.valid_from, m.confirmed_at) < s.last
       OR m.confirmed_at >= s.first AND m.confirmed_at < s.last"""
 
 
@@ -214,6 +216,12 @@ def _cosine(asked: Asked) -> str | None:
 def _distance(asked: Asked) -> str:
     size = 0 if asked.vector is None else len(asked.vector)
     return f"(m.embedding::halfvec({size:d})) <=> %(vector)s::halfvec({size:d})"
+
+
+def _spellings(names: Iterable[str]) -> list[str]:
+    """An entity's row has the first spelling, a memory has its own turn's: "berlin", "Berlin", "ＢＥＲＬＩＮ"."""
+    forms = {form for name in names for form in (name, name_key(name))}
+    return sorted(forms | {form.title() for form in forms} | {form.upper() for form in forms})
 
 
 def name_keys(text: str) -> list[str]:

@@ -122,6 +122,15 @@ entities = sa.Table(
 )
 sa.Index("entities_user", entities.c.tenant, entities.c.user_id)
 
+forgotten_turns = sa.Table(
+    "forgotten_turns",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
+    comment="Turns of which a memory was forgotten: no entity has words of them.",
+)
+
 job_runs = sa.Table(
     "job_runs",
     metadata,

@@ -8,10 +8,12 @@ from psycopg import sql
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from turnlog.projectors.database import take_locks
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.tables import SCHEMA
 from turnlog.projectors.writer import Connection
 
+_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our name are no builds, such as that of analytics
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
@@ -64,6 +66,24 @@ async def discard(conn: Connection, projections: Sequence[Projection], build: st
             sql.SQL("DELETE FROM {} WHERE projection = ANY(%s) AND build = %s").format(sql.Identifier(table)),
             ([projection.name for projection in projections], build),
         )
+
+
+async def discard_abandoned(conn: Connection) -> int:
+    """Removes every build that nobody is at any more, as one whose process was killed; returns how many.
+
+    conn's session must hold no advisory locks; it holds none afterwards.
+    """
+    rows = await conn.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (_OF_A_BUILD,))
+    count = 0
+    for (schema,) in await rows.fetchall():
+        build = str(schema).removeprefix(schema_of(""))
+        if await take_locks(conn, [build], "build", -1):
+            await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+            for table in ("projection_positions", "dead_letters"):
+                await conn.execute(sql.SQL("DELETE FROM {} WHERE build = %s").format(sql.Identifier(table)), (build,))
+            count += 1
+        await conn.execute("SELECT pg_advisory_unlock_all()")
+    return count
 
 
 def _key_sql(text: LiteralString, table: sa.Table, build: str) -> sql.Composed:

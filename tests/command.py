@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loaded import command
+
 from turnlog.agent.embedded.servers import Servers
 
 COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
@@ -98,10 +100,8 @@ class Cli:
     servers: Servers
 
     def __call__(self, *arguments: str, **env: str) -> Done:
-        done = subprocess.run(
-            [*COMMAND, *arguments], env=environment(self.home, **env), capture_output=True, timeout=60
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        done = command(*arguments, environment=environment(self.home, **env))
+        return Done(done.code, done.out, done.err)
 
     def together(self, *calls: tuple[str, ...]) -> list[Done]:
         with ThreadPoolExecutor(2) as pool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from samples import DERIVED, GPA, MAY_8, SAID, event, turn
 
-from turnlog.consumers.graph.recall import memories_of
+from turnlog.consumers.graph.spaces import memories_of
 from turnlog.events.contracts import (
     AnswerReceipt,
     AnswerRequested,

@@ -224,7 +224,7 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
     ),
     st.builds(MemoriesRevised, intervals=INTERVALS),
     st.builds(MemoryRated, memory_id=MEMORY_IDS, importance=SHARES),
-    st.builds(MemoryForgotten, memory_id=MEMORY_IDS),
+    st.builds(MemoryForgotten, memory_id=MEMORY_IDS, source_ids=SOURCES.map(lambda source: (source.event_id,))),
     st.builds(
         MemoryConflictAnswered,
         conflict_id=MEMORY_IDS,

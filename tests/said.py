@@ -3,14 +3,15 @@
 import asyncio
 import json
 import os
-import subprocess
-from collections.abc import Awaitable, Callable
+import pty
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import COMMAND
+from loaded import command
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,25 @@ Cli = Callable[..., Awaitable[Said]]
 def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     environment = kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+    environment["COLUMNS"] = "200"
 
-    async def run(*words: str, stdin: str = "") -> Said:
-        process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, *words),
-            env=environment | {"COLUMNS": "200"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        out, err = await process.communicate(stdin.encode())
-        assert b"Traceback" not in err
-        return Said(process.returncode or 0, out.decode(), err.decode())
+    async def run(*words: str, typed: str | None = None) -> Said:
+        """typed: what a person at a terminal answers; nobody is there when it is not given."""
+        with nullcontext(os.devnull) if typed is None else terminal(typed) as stdin:
+            done = await asyncio.to_thread(command, *words, environment=environment, stdin=stdin)
+        assert "Traceback" not in done.err
+        return Said(done.code, done.out, done.err)
 
     return run
+
+
+@contextmanager
+def terminal(typed: str) -> Iterator[str]:
+    """The path of a terminal at which a person has typed already."""
+    keyboard, screen = pty.openpty()
+    try:
+        os.write(keyboard, typed.encode())
+        yield os.ttyname(screen)
+    finally:
+        os.close(keyboard)
+        os.close(screen)

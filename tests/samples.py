@@ -253,7 +253,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
     ),
     MemoriesRevised(intervals=(Interval(memory_id=UUID(int=99)),), similarity=0.94),
     MemoryRated(memory_id=UUID(int=100), importance=0.5),
-    MemoryForgotten(memory_id=UUID(int=100)),
+    MemoryForgotten(memory_id=UUID(int=100), source_ids=(SAID.event_id,)),
     MemoryConflictRaised(
         conflict_id=UUID(int=200),
         memory=GPA,

@@ -5,6 +5,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.memories.findings import Finding, Looked, Rejection, Turn
 from turnlog.events.memory_contracts import EntitiesFound, Entity, Memory
+from turnlog.projectors.memories_sql import MAX_SOURCES
 from turnlog.projectors.memory_text import content_key, name_key, normal
 from turnlog.projectors.terms import terms
 
@@ -88,6 +89,6 @@ def _joined(one: Entity, other: Entity) -> Entity:
             "description": one.description or other.description,
             "attributes": {**one.attributes, **other.attributes},
             "relations": tuple(dict.fromkeys((*one.relations, *other.relations))),
-            "sources": tuple(sources.values()),
+            "sources": tuple(sources.values())[:MAX_SOURCES],
         }
     )

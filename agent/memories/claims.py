@@ -63,21 +63,43 @@ def same_claim(first: str, second: str) -> bool:
     if one == other:
         return True
     return (
-        _numbers(one) == _numbers(other)
-        and _negations(one) == _negations(other)
+        numbers(one) == numbers(other)
+        and negations(one) == negations(other)
         and _names(first) == _names(second)
-        and not _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other))
-        and not _changed_places(one, other)
+        and not answer_one_question(first, second)
     )
 
 
-def _numbers(text: str) -> Counter[str]:
+def answer_one_question(first: str, second: str) -> bool:
+    """Whether they may be two answers to it: another word in one place, or two things that have changed places."""
+    one, other = normal(first), normal(second)
+    return _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other)) or _changed_places(one, other)
+
+
+def may_contradict(first: str, second: str) -> bool:
+    """Two answers to one question, another negation, or numbers or names of which each has some for itself."""
+    one, other = normal(first), normal(second)
+    return (
+        answer_one_question(first, second)
+        or negations(one) != negations(other)
+        or _each_has_its_own(set(numbers(one)), set(numbers(other)))
+        or _each_has_its_own(_names(first), _names(second))
+    )
+
+
+def _each_has_its_own(one: set[str], other: set[str]) -> bool:
+    return bool(one - other) and bool(other - one)
+
+
+def numbers(text: str) -> Counter[str]:
+    """Of a text in normal form: digits by what they amount to, and numbers in words."""
     plain = _THOUSANDS.sub("", text)
     digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
     return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
 
 
-def _negations(text: str) -> int:
+def negations(text: str) -> int:
+    """How many words of a text in normal form negate."""
     return len(_NEGATION.findall(_NO_NEGATION.sub(" ", text)))
 
 

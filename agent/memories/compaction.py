@@ -14,14 +14,17 @@ from turnlog.agent.memories.chains import closed
 from turnlog.agent.memories.claims import same_claim
 from turnlog.agent.memories.near import Near
 from turnlog.agent.memories.similarity import similarity
-from turnlog.events.memory_contracts import Interval, MemoriesCompacted
+from turnlog.events.memory_contracts import Interval, MemoriesCompacted, Origin
 
 SAME = 0.92  # calibrated similarity from which two memories are one (E 8.8)
 
 
 @dataclass(frozen=True, slots=True)
 class Compactable:
-    """A valid memory as compaction sees it. importance: what is left of it now."""
+    """A valid memory as compaction sees it. importance: what is left of it now.
+
+    touched_at: when it was last said, learned, rated or read. has_evidence: it names the turns that say it.
+    """
 
     id: UUID
     kind: str
@@ -30,7 +33,11 @@ class Compactable:
     importance: float
     valid_from: datetime
     seq: int
-    expires_at: datetime | None = None
+    expires_at: datetime | None
+    origin: Origin
+    entities: tuple[str, ...]
+    touched_at: datetime
+    has_evidence: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,19 @@ class Group:
     kept: Compactable
     others: tuple[Compactable, ...]
     similarity: float
+
+
+class Apart:
+    """Sets of memories, of which no two in one set are made one."""
+
+    def __init__(self, sets: Sequence[frozenset[UUID]]) -> None:
+        self._numbers: defaultdict[UUID, set[int]] = defaultdict(set)
+        for number, members in enumerate(sets):
+            for one in members:
+                self._numbers[one].add(number)
+
+    def hold(self, first: UUID, second: UUID) -> bool:
+        return not self._numbers.get(first, set()).isdisjoint(self._numbers.get(second, ()))
 
 
 def same_ones(
@@ -85,12 +105,13 @@ def _alike(
     memories: Sequence[Compactable], near: Iterable[Near], model: str, apart: Sequence[frozenset[UUID]]
 ) -> dict[int, dict[int, float]]:
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    sets = Apart(apart)
     for pair in near:
         first, second = memories[pair.first], memories[pair.second]
         likeness = similarity(model, pair.cosine, first.content, second.content)
         if likeness <= SAME or not _says_the_same(first, second):
             continue
-        if not any(first.id in members and second.id in members for members in apart):
+        if not sets.hold(first.id, second.id):
             found[pair.first][pair.second] = found[pair.second][pair.first] = likeness
     return found
 

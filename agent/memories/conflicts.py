@@ -42,7 +42,7 @@ def _found(candidate: Memory, held: Sequence[Held], similar: Sequence[tuple[Held
     settle = SETTLE[candidate.strategy]
     keyed = [row for row in held if candidate.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key]
     if keyed:
-        return settle(candidate, keyed)
+        return settle(_with_value(candidate, keyed), keyed)
     key = content_key(candidate.kind, candidate.content)
     if same := [row for row in held if row.content_key == key and _may_stand_for(candidate, row)]:
         return _one_stays(candidate, same[0])
@@ -64,6 +64,15 @@ def _is_same(candidate: Memory, row: Held) -> bool:
         return True
     keyed = row.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key
     return keyed and value_of(row.value, row.content) == value_of(candidate.value, candidate.content)
+
+
+def _with_value(candidate: Memory, keyed: Sequence[Held]) -> Memory:
+    """Of two that say the same words under one key, a rule may have found a value and a model none: they agree."""
+    key = content_key(candidate.kind, candidate.content)
+    for row in reversed(keyed):
+        if row.content_key == key and row.value != candidate.value and None in (row.value, candidate.value):
+            return candidate.model_copy(update={"value": row.value})
+    return candidate
 
 
 def _may_stand_for(candidate: Memory, row: Held) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from turnlog.events.memory_contracts import EndReason, Interval, MemoryConflictAnswered
+from turnlog.events.memory_contracts import EndReason, Interval, MemoryConflictAnswered, MemoryForgotten
 from turnlog.projectors.memory_lookup import Conflict, StoredMemory
 
 _IN_USE = ("valid", "archived")
@@ -43,6 +43,23 @@ def together(plans: Iterable[Forgetting]) -> Forgetting:
     ids = tuple(dict.fromkeys(id_ for plan in every for id_ in plan.ids))
     reopened = dict.fromkeys(id_ for plan in every for id_ in plan.reopened if id_ not in ids)
     return Forgetting(ids, tuple(reopened))
+
+
+def told(plan: Forgetting, family: Iterable[StoredMemory]) -> list[MemoryForgotten]:
+    """One event for each that goes, with the turns it was said in. family: of all of them.
+
+    What was made of several has the sources of all: the turns of members that stay are not its own.
+    """
+    rows = {row.id: row for row in family}
+    members = [row for row in rows.values() if row.closed_reason == "merged" and row.replaced_by in plan.ids]
+    made = {row.replaced_by for row in members}
+    staying = {source.event_id for row in members if row.id not in plan.ids for source in row.sources}
+    found: list[MemoryForgotten] = []
+    for row in (rows[id_] for id_ in plan.ids):
+        turns = dict.fromkeys(source.event_id for source in row.sources)
+        own = tuple(turn for turn in turns if row.id not in made or turn not in staying)
+        found.append(MemoryForgotten(memory_id=row.id, source_ids=own))
+    return found
 
 
 def settled(ids: Sequence[UUID], questions: Iterable[Conflict]) -> list[MemoryConflictAnswered]:

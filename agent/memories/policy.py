@@ -138,12 +138,16 @@ def fate(memory: Standing, now: datetime, policy: Policy = SEED) -> Fate:
         return "expire"
     if not policy.enabled:
         return "keep"
-    touched = max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
-    age = _days(touched, now)
+    age = _days(touched_at(memory), now)
     if age > policy.delete_after_days:
         return "delete"
     faint = importance_now(memory, now, policy) < policy.archive_threshold
     return "archive" if faint or age > policy.archive_after_days else "keep"
+
+
+def touched_at(memory: Standing) -> datetime:
+    """When it was last said, learned, rated or read."""
+    return max(memory.confirmed_at, memory.importance_at, memory.last_accessed_at or memory.confirmed_at)
 
 
 def _boost(accesses: int, policy: Policy) -> float:

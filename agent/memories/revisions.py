@@ -53,11 +53,17 @@ class Question(Protocol):
 def answered(question: Question, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
     """held: rows of the question's memories and of their dedupe key. Raises QuestionSettled.
 
-    "new": what holds ends when the new one was said. "old": the new one never held. "both": both hold.
+    "new": what holds ends when the new one was said. "old": the new one never held. "both": both hold. Of one whose
+    time to live has ended only "old" is left, which ends the question.
     """
     new = next((row for row in held if row.id == question.memory_id), None)
-    if new is None or new.status != "pending" or (new.expires_at is not None and new.expires_at <= now):
+    if new is None or new.status != "pending":
         raise QuestionSettled(f"question {question.conflict_id} needs no answer: its memory no longer waits for one")
+    if answer != "old" and is_over(new, now):
+        raise QuestionSettled(
+            f"the new memory of question {question.conflict_id} holds no more, for its time to live has ended; "
+            "answer 'old' to end the question"
+        )
     rivals = [row for row in held if row.status in _IN_USE and (row.id in question.against or _same_key(row, new))]
     intervals = [Interval(memory_id=new.id)]
     if answer == "new":
@@ -65,6 +71,20 @@ def answered(question: Question, held: Sequence[StoredMemory], answer: Answer, n
     elif answer == "old":
         intervals = [closed(new.id, new.valid_from, rivals[0].id if rivals else None, "rejected")]
     return MemoryConflictAnswered(conflict_id=question.conflict_id, answer=answer, intervals=tuple(intervals))
+
+
+def is_over(row: StoredMemory, now: datetime) -> bool:
+    """Whether its time to live has ended, seen by the daily job or not."""
+    return row.expires_at is not None and row.expires_at <= now
+
+
+def must_live(row: StoredMemory, now: datetime) -> None:
+    """Raises NothingToRevert."""
+    if is_over(row, now):
+        raise NothingToRevert(
+            f"memory {row.id} cannot hold again: its time to live ended at {row.expires_at}; "
+            "`turnlog remember` says it anew"
+        )
 
 
 def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
@@ -109,9 +129,17 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
     return MemoriesRevised(
         intervals=(
             Interval(memory_id=memory_id),
+            *(Interval(memory_id=row.id) for row in _beside(target, later, rows)),
             *(closed(row.id, max(row.valid_from, target.valid_from), memory_id, "reverted") for row in later),
         )
     )
+
+
+def _beside(target: StoredMemory, later: Sequence[StoredMemory], rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:
+    """What compaction made one with it, where that ends now: it says something else, which still holds."""
+    made = {row.id for row in later if row.origin == "compaction" and row.dedupe_key is None}
+    members = [row for row in rows.values() if row.replaced_by in made and row.closed_reason == "merged"]
+    return [row for row in members if row.id != target.id and row.status == "closed"]
 
 
 def _others(target: StoredMemory, rows: dict[UUID, StoredMemory]) -> list[StoredMemory]:

@@ -8,6 +8,7 @@ loses against something new is closed, never erased.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, get_args
 from uuid import UUID, uuid5
 
@@ -17,10 +18,10 @@ from turnlog.agent.memories.alike_rows import alike_ones
 from turnlog.agent.memories.by_hand import checked, share, written
 from turnlog.agent.memories.conflicts import decide
 from turnlog.agent.memories.event_ids import event_ids
-from turnlog.agent.memories.forgetting import forgetting, settled, together
+from turnlog.agent.memories.forgetting import forgetting, settled, together, told
 from turnlog.agent.memories.known import Known
 from turnlog.agent.memories.outcomes import Outcome, outcome
-from turnlog.agent.memories.revisions import Answer, answered, edited, reverted
+from turnlog.agent.memories.revisions import Answer, answered, edited, must_live, reverted
 from turnlog.agent.memories.writing import Clock, Decided, MemoryWriter, Place, Pool, Rows, utc_now
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import NotFound
@@ -32,7 +33,6 @@ from turnlog.events.memory_contracts import (
     MemoriesEmbedded,
     MemoriesRevised,
     Memory,
-    MemoryForgotten,
     MemoryKind,
     MemoryRated,
 )
@@ -122,9 +122,10 @@ class Memories:
             row = await _row(rows, memory_id)
             place = (rows.place.tenant, rows.place.thread)
             same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
-            told = [memory_id, *(one.id for one in await rivals(rows.conn, *place, [], same))]
-            plan = together([forgetting(one, await family(rows.conn, *place, one)) for one in dict.fromkeys(told)])
-            events: list[EventData] = [MemoryForgotten(memory_id=one) for one in plan.ids]
+            alike = [memory_id, *(one.id for one in await rivals(rows.conn, *place, [], same))]
+            families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
+            plan = together(forgetting(one, members) for one, members in families.items())
+            events: list[EventData] = [*told(plan, chain.from_iterable(families.values()))]
             if plan.reopened:
                 events.append(MemoriesRevised(intervals=tuple(Interval(memory_id=one) for one in plan.reopened)))
             events += settled(plan.ids, await conflicts(rows.conn, *place))
@@ -139,6 +140,7 @@ class Memories:
         """
 
         async def changed(rows: Rows, row: StoredMemory) -> list[EventData]:
+            must_live(row, self._clock())
             if row.status == "archived":
                 return [MemoriesRevised(intervals=(Interval(memory_id=row.id),))]
             return [reverted(row.id, await history(rows.conn, rows.place.tenant, rows.place.thread, row.id))]

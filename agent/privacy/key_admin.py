@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
 from uuid_utils.compat import uuid7
 
@@ -19,7 +19,7 @@ from turnlog.events.errors import KeyUnavailable
 from turnlog.projectors.writer import Connection
 
 logger = logging.getLogger("turnlog.privacy")
-REWRAP_AT_ONCE = 1_000
+REWRAP_AT_ONCE, ROTATE_TRIES = 1_000, 20
 LOCK_MS, LOCK_AGAIN_S, LOCK_TRIES = 250, 0.25, 4
 # Longer than any process takes to hear of a retired key and to publish what it has sealed.
 SETTLE_S = 1.0
@@ -68,7 +68,17 @@ async def refuse_other_keks(conn: Connection, keks: Keks | None) -> None:
 
 
 async def rotate(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
-    """A new key seals from now on, the ones before still open; returns its id."""
+    """A new key seals from now on, the ones before still open; returns its id. conn must not be in a transaction.
+
+    Raises KeyUnavailable when others change the user's keys all the time.
+    """
+    for _ in range(ROTATE_TRIES):
+        with contextlib.suppress(UniqueViolation):  # another one made a key between our two statements
+            return await _rotated(conn, keks, tenant, user)
+    raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
+
+
+async def _rotated(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
     key_id, raw = str(uuid7()), AESGCM.generate_key(256)
     async with conn.transaction():
         await conn.execute(_RETIRE, (tenant, user))

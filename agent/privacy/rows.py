@@ -26,6 +26,14 @@ only_mine AS (
     SELECT t.index_text FROM memory_vectors t JOIN mine ON mine.text = t.index_text WHERE NOT coalesce({_MINE}, false)
     UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
 DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))"""
+# Of texts whose rows went before: with their conversation into the archive, by a deletion, by a memory's forgetting.
+_HASHED = f"""
+DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
+AND c.text_hash NOT IN (
+  SELECT sha256(convert_to(t.index_text, 'UTF8')) FROM memory_vectors t WHERE NOT coalesce({_MINE}, false)
+  UNION SELECT sha256(convert_to(t.content, 'UTF8')) FROM memories t WHERE NOT coalesce({_MINE}, false))
+AND NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ITEMS = "(t.tenant = %(tenant)s AND t.thread_id = ANY(%(threads)s))"
 _ITEM_VECTORS = f"""
 DELETE FROM embedding_cache c USING store_vectors t WHERE {_ITEMS} AND c.model = t.model AND c.embedding = t.embedding
@@ -85,8 +93,10 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
     return counts
 
 
-async def clear_caches(conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str]) -> Cleared:
-    """While the rows are there, for they say which vectors are the person's."""
+async def clear_caches(
+    conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
+) -> Cleared:
+    """While the rows are there, for they say which vectors are the person's. hashes: SHA-256 of texts of theirs."""
     every = [*own, *shared]
     given = {
         "tenant": person.tenant,
@@ -94,13 +104,20 @@ async def clear_caches(conn: Connection, person: Person, own: Sequence[str], sha
         "threads": list(own),
         "all": every,
         "tokens": [thread_token(thread) for thread in every],
+        "hashes": list(hashes),
     }
     async with conn.transaction():
         vectors = (await conn.execute(_VECTORS.encode(), given)).rowcount
         vectors += (await conn.execute(_ITEM_VECTORS.encode(), given)).rowcount
-        answers = (await conn.execute(_ANSWERS.encode(), given)).rowcount
+        vectors += (await conn.execute(_HASHED.encode(), given)).rowcount
+        answers = await clear_answers(conn, person, every)
         letters = (await conn.execute(_LETTERS.encode(), given)).rowcount
     return Cleared(vectors, answers, letters)
+
+
+async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]) -> int:
+    given = {"tenant": person.tenant, "user": person.user, "all": list(threads)}
+    return (await conn.execute(_ANSWERS.encode(), given)).rowcount
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
@@ -134,11 +151,18 @@ def _tables() -> list[sa.Table]:
 
 # Tables with words that people said or wrote themselves: what stands there of others is not only the person's.
 SAID_TABLES = ("messages", "memories", "store_items", "entities")
+# And those with what applications and models wrote about threads: "New conversation" is nobody's own. Of threads shared
+# with others they hold the person's words too.
+TOLD_TABLES = (
+    *("thread_activity", "conversation_summaries", "memory_topics", "memory_conflicts", "sessions"),
+    *("session_checkpoints", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists"),
+)
 
 
 def others_query(table: str, person: Person, threads: Sequence[str]) -> sql.Composed:
     """All rows of a table that are not the person's, as COPY."""
-    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if table != "store_items" else sql.SQL("")
+    has_user = any(one.name == table and "user_id" in one.columns for one in _tables())
+    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if has_user else sql.SQL("")
     return sql.SQL(
         "COPY (SELECT t.* FROM {table} t WHERE NOT coalesce("
         "t.tenant = {tenant} AND (t.thread_id = ANY({threads}){mine}), false)) TO STDOUT (FORMAT BINARY)"

@@ -4,13 +4,14 @@ Tables are read by COPY in its binary form, in which every type stands as it was
 them. It costs the reading of the database once, and no more with more strings.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nats.errors import Error as NatsError
-from nats.js.errors import NotFoundError
+from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
 from turnlog.agent.privacy.needles import Needles, Searched
@@ -83,9 +84,13 @@ async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
     try:
         bucket = await log.nc.jetstream().key_value(SESSION_BUCKET)
         for key in await bucket.keys():
-            searched.add(((await bucket.get(key)).value or b"") + b"\0")
-    except (NotFoundError, NatsError):  # there is none, or it has no keys
+            with contextlib.suppress(KeyNotFoundError):  # it went meanwhile; the others are looked at all the same
+                searched.add(((await bucket.get(key)).value or b"") + b"\0")
+    except (NotFoundError, NoKeysError):  # there is none, or it has no keys
         pass
+    except NatsError:
+        scan.places["buckets that cannot be read"] = 1
+        return
     searched.flush()
     scan.note("buckets", f"bucket {SESSION_BUCKET}", searched.hits)
 

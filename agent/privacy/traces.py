@@ -65,9 +65,14 @@ class Traces:
         return sorted(self.own) + sorted(self.shared)
 
 
-async def traces(log: Log, person: Person, more: Iterable[str], on_progress: OnProgress) -> Traces:
-    """more: threads that the read models have for the person. Raises GapInLog, LogUnavailable."""
-    named = await _named(log, person, on_progress) | set(more)
+async def traces(
+    log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = lambda done, total: None, after: int = 0
+) -> Traces:
+    """more: threads that are known already. after: a sequence up to which no others are sought.
+
+    Raises GapInLog, LogUnavailable.
+    """
+    named = await named_threads(log, person, on_progress, after) | set(more)
     found = Traces()
     users: defaultdict[str, set[str]] = defaultdict(set)
     first: dict[str, int] = {}
@@ -104,11 +109,14 @@ def place_of(stored: Stored) -> Place:
     return Place(stored, parse_stored(stored.subject).type, envelope)
 
 
-async def _named(log: Log, person: Person, on_progress: OnProgress) -> set[str]:
-    """Threads of which an event names the person, or that are theirs by name. Most bodies are not even parsed."""
+async def named_threads(
+    log: Log, person: Person, on_progress: OnProgress = lambda done, total: None, after: int = 0
+) -> set[str]:
+    """Threads of which an event after a sequence names the person, or that are theirs by name. Most bodies are not
+    even parsed."""
     found: set[str] = set()
     head, marks = await log.head(), _marks(person)
-    async for stored in log.read([tenant_filter(person.tenant)], 1, head):
+    async for stored in log.read([tenant_filter(person.tenant)], after + 1, head):
         if stored.seq % 1_000 == 0:
             on_progress(stored.seq, head)
         if not any(mark in stored.body for mark in marks):

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
+from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.traces import Place
 from turnlog.events.codec import CONTRACTS, decode
-from turnlog.events.contracts import Event, ThreadForked, TurnRecorded
+from turnlog.events.contracts import AnswerReceipt, Event, ThreadForked, TurnRecorded
 from turnlog.events.errors import TurnlogError
 from turnlog.events.memory_contracts import MemorySource
 from turnlog.events.sealing import fields_of
@@ -29,6 +30,10 @@ DERIVED = frozenset(
         "checkpoint_writes_saved",
     }
 )
+
+
+# They have the error text of a server in clear, which may quote what it was asked.
+WITH_ERRORS = frozenset({"usage_metered", "memories_extracted", "segment_checkpoint_failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,15 @@ def must_go(place: Place, ending: Ending) -> bool:
         return False
     if mine:
         return _is_readable(place, ending, ending.first_seq is None)
-    return place.type in DERIVED and seq >= (ending.first_seq or 0) and not _is_dead(place, ending) and _speaks(place)
+    if seq < (ending.first_seq or 0) or _is_dead(place, ending):
+        return False
+    return _names_topics(place) if place.type == "answer_receipt" else place.type in DERIVED and _speaks(place)
+
+
+def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
+    """Whether a server's error text, which is clear, has one of the person's strings in it."""
+    mine = ending.first_seq is None or place.user == ending.user
+    return mine and place.type in WITH_ERRORS and bool(needles.within(place.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:
@@ -111,6 +124,15 @@ def _speaks(place: Place) -> bool:
     except TurnlogError:
         return True
     return fields_of(type(event.data)).any_in(event.data)
+
+
+def _names_topics(place: Place) -> bool:
+    """Of a receipt, whose other parts are numbers and ids."""
+    try:
+        receipt = decode(place.stored.body, place.stored.keyring).data
+    except TurnlogError:
+        return True
+    return isinstance(receipt, AnswerReceipt) and any(tier.topics for tier in receipt.tiers)
 
 
 def _restored(envelope: dict[str, Any]) -> list[Any]:

@@ -5,11 +5,15 @@ They stand in memory only. A string counts as distinctive when it is long enough
 
 import re
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Any
 
 from turnlog.agent.privacy.needles import KEY_BYTES
-from turnlog.events.contracts import EventData
+from turnlog.events.contracts import Event, EventData
+from turnlog.events.langgraph_contracts import StoreItemPut
+from turnlog.events.memory_contracts import Memory
 from turnlog.events.sealing import fields_of
+from turnlog.projectors.chunking import index_texts
 
 MOST_CANDIDATES = 20_000
 MOST_CHARS = 60
@@ -34,6 +38,19 @@ def words_of(data: EventData) -> Iterator[str]:
         if name not in _NOT_SAID:
             for text in _strings(value):
                 yield from candidates(text)
+
+
+def text_hashes(event: Event) -> Iterator[bytes]:
+    """SHA-256 of everything in the event that gets a vector, as the cache of vectors knows it.
+
+    The rows may be gone already: of a conversation in the archive, of a memory that was forgotten.
+    """
+    data = event.data
+    yield from (sha256(text.encode()).digest() for text in index_texts(event))
+    if isinstance(memory := getattr(data, "memory", None), Memory):
+        yield sha256(memory.content.encode()).digest()
+    if isinstance(data, StoreItemPut):
+        yield from (bytes.fromhex(found) for found in data.vectors.values())
 
 
 def candidates(text: str) -> Iterator[str]:

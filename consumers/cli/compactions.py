@@ -76,5 +76,7 @@ def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = Fal
 
 
 def _line(one: "Compaction") -> str:
-    state = "taken back" if one.undone else f"similarity {one.similarity:.2f}" if one.similarity else one.method
-    return f"{one.event_id}  {one.compacted_at:%Y-%m-%d %H:%M}  {len(one.members)} memories  {state}"
+    alike = [f"similarity {one.similarity:.2f}"] if one.similarity else []
+    state = ["taken back"] if one.undone else alike
+    told = [str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", f"{len(one.members)} memories", one.method, *state]
+    return "  ".join(told)

@@ -1,6 +1,5 @@
 """erase: a person's data, out of everything, with a receipt (M9)."""
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
 from turnlog.consumers.cli.console import Json, Tenant, emit, err, out, progress, run
 from turnlog.events.errors import NotFound, TurnlogError
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def erase(
     user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
     reason: Annotated[str | None, typer.Option(help="Why, for the receipt; it stays, so name nobody.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and erase nothing.")] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(help="A namespace of LangGraph's store that is theirs too, such as users.ann.")
@@ -43,6 +43,7 @@ def erase(
     """
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(yes or dry_run, json)
         from turnlog.agent.privacy import erase as erasing
         from turnlog.consumers.erasing import person_of, surroundings
         from turnlog.consumers.runtime import opened, projecting
@@ -56,10 +57,9 @@ def erase(
             if dry_run:
                 emit(_plan_document(plan)) if json else _show_plan(plan)
                 return 0
-            if not (yes or json):
+            if not yes:
                 _show_plan(plan)
-                if not _sure(user):
-                    return 1
+            await confirm(f"Erase all of this for good? It cannot be undone. User {user}", yes)
             receipt = await erasing.erase(at, plan, reason, full)
         emit(_document(user, receipt)) if json else _show(user, receipt)
         return int(receipt.data.hits > 0)
@@ -74,12 +74,6 @@ def _lines(path: Path | None) -> list[str]:
         return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise TurnlogError(f"cannot read {path}: {error}") from error
-
-
-def _sure(user: str) -> bool:
-    if not sys.stdin.isatty():
-        raise TurnlogError("nobody is there to ask; say --yes")
-    return typer.confirm(f"Erase all of this for good? It cannot be undone. User {user}", err=True)
 
 
 def _plan_document(plan: "Plan") -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """memories, remember, edit, rate, revert, forget, conflicts, answer: long-term memory by hand (M5, E 11.5)."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,13 +10,15 @@ from uuid import UUID
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, err, out, run
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.memory_contracts import MemoryKind
 
 if TYPE_CHECKING:
     from turnlog.agent.memories.service import Memories
     from turnlog.consumers.runtime import Pool
+    from turnlog.events.log import Log
     from turnlog.projectors.memory_lookup import Conflict, StoredMemory
 
 READS = ("memories",)
@@ -187,17 +188,17 @@ def rate(
 def revert(
     which: Which,
     user: User,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     """Let an earlier version hold again; `turnlog memories show` has their ids. What came after it is taken back."""
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(yes, json)
         async with _desk(settings, tenant, user) as desk:
             row = await desk.memory(which)
-            if not await _sure(f"Let “{row.content}” hold again, and end what took its place?", yes or json):
-                return _nothing_done()
+            await confirm(f"Let “{row.content}” hold again, and end what took its place?", yes)
             await desk.memories.revert(desk.tenant, user, row.id)
         _tell({"memory": row.id}, [f"“{row.content}” holds again"], json)
         return 0
@@ -208,17 +209,17 @@ def revert(
 def forget(
     which: Which,
     user: User,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     """Drop a memory's words, and those of what says the same, from every read model. It does not come back."""
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(yes, json)
         async with _desk(settings, tenant, user) as desk:
             row = await desk.memory(which)
-            if not await _sure(f"Forget “{row.content}” for good?", yes or json):
-                return _nothing_done()
+            await confirm(f"Forget “{row.content}” for good?", yes)
             gone = await desk.memories.forget(desk.tenant, user, row.id)
         _tell({"forgotten": gone}, [f"forgot {len(gone)} {'memory' if len(gone) == 1 else 'memories'}"], json)
         return 0
@@ -287,8 +288,14 @@ class _Desk:
 
     tenant: str
     user: str
+    log: "Log"
     pool: "Pool"
-    memories: "Memories"
+
+    @property
+    def memories(self) -> "Memories":
+        from turnlog.agent.memories.service import Memories  # what only reads needs neither it nor numpy
+
+        return Memories(self.log, self.pool)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -313,14 +320,13 @@ class _Desk:
 async def _desk(
     settings: Settings, tenant: str | None, user: str | None, memory: str | None = None
 ) -> AsyncIterator[_Desk]:
-    from turnlog.agent.memories.service import Memories
     from turnlog.consumers.runtime import opened, projecting
 
     chosen = tenant or settings.tenant
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=READS)
         owner = user or await _owner(runtime.pool, chosen, memory or "")
-        yield _Desk(chosen, owner, runtime.pool, Memories(runtime.log, runtime.pool))
+        yield _Desk(chosen, owner, runtime.log, runtime.pool)
 
 
 async def _owner(pool: "Pool", tenant: str, memory: str) -> str:
@@ -353,19 +359,6 @@ def _checked_kind(kind: str | None) -> tuple[str, ...]:
     if kind.upper() not in _kinds():
         raise typer.BadParameter(f"{kind!r} is no kind of memory; there are {', '.join(_kinds())}", param_hint="--kind")
     return (kind.upper(),)
-
-
-async def _sure(question: str, sure: bool) -> bool:
-    """Asks a person; no answer is a no."""
-    try:
-        return sure or await asyncio.to_thread(typer.confirm, question)
-    except typer.Abort:
-        return False
-
-
-def _nothing_done() -> int:
-    err.print("nothing was changed")
-    return 1
 
 
 def _tell(document: Any, lines: list[str], as_json: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
 from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
 from turnlog.events.errors import TurnlogError
 
@@ -208,14 +209,13 @@ def retry_letters(
 def drop_letter(
     seq: int,
     projection: Only = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Give an event up for the read models; it stays in the log and in this list, and what waited goes on."""
-    if not yes and not json:
-        typer.confirm(f"Leave the event at sequence {seq} out of the read models for good?", abort=True)
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(yes, json)
         from turnlog.consumers.runtime import opened
         from turnlog.projectors.parking import listed
         from turnlog.projectors.registry import find
@@ -228,6 +228,7 @@ def drop_letter(
                 rows = [r for r in await listed(conn, only) if r["status"] == "parked" and r["seq"] == seq]
             if not rows:
                 raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
+            await confirm(f"Leave the event at sequence {seq} out of the read models for good?", yes)
             for row in rows:
                 done = await drop(runtime.log, runtime.database_url, find(row["projection"]), seq)
                 applied += done.applied

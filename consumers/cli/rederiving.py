@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
 from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
 
 if TYPE_CHECKING:
@@ -96,18 +97,18 @@ def compared(name: Name, tenant: Tenant = None, json: Json = False) -> None:
 
 def promoted(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     """Make the shadow's memories the ones that count; what goes is closed and stays in their history."""
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(yes, json)
         from turnlog.consumers.rederiving import promote
         from turnlog.consumers.runtime import opened, projecting
 
-        if not yes:
-            typer.confirm(f"Take over what shadow {name} remembers?", abort=True, err=True)
+        await confirm(f"Take over what shadow {name} remembers?", yes)
         async with opened(settings) as runtime, projecting(runtime):
             with progress("promoting") as update:
                 done = await promote(runtime, tenant or settings.tenant, name, update)

@@ -21,7 +21,8 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.graph.away import unless_away
 from turnlog.consumers.graph.items import item_text
 from turnlog.consumers.graph.long_term import NOTHING, long_term
-from turnlog.consumers.graph.state import MEMORIES, ConversationState, RunNode, Update, question
+from turnlog.consumers.graph.spaces import memories_of
+from turnlog.consumers.graph.state import ConversationState, RunNode, Update, question
 from turnlog.consumers.runtime import Pool
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.message import Message
@@ -91,11 +92,6 @@ def episodes(messages: Sequence[Message]) -> list[dict[str, Any]]:
         for one, text in spoken
         if text
     ]
-
-
-def memories_of(user_id: str) -> tuple[str, str]:
-    """The store's namespace of a user's long-term memories: a label has no dots, and ids such as mail addresses do."""
-    return MEMORIES, user_id.replace("%", "%25").replace(".", "%2E")
 
 
 async def _memories(store: BaseStore | None, state: ConversationState) -> tuple[list[str], str]:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnlog.consumers.graph.state import MEMORIES, ConversationState, Node, Update, question
+from turnlog.consumers.graph.spaces import MEMORIES
+from turnlog.consumers.graph.state import ConversationState, Node, Update, question
 from turnlog.events.errors import TurnlogError
 
 GENERAL = "general"

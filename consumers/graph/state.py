@@ -11,7 +11,6 @@ from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime as Run
 
 Update = dict[str, Any]
-MEMORIES = "memories"  # first label of the store's namespaces with users' memories
 
 
 class ConversationState(TypedDict, total=False):

@@ -1,22 +1,28 @@
-"""The job that makes memories that say the same one, user by user (M6; E 8.8)."""
+"""The job that makes memories that say the same one, and old ones fewer, user by user (M6; E 8.8)."""
 
 import asyncio
+import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import IO
 from uuid import UUID, uuid5
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.memories.compaction import SAME, Compactable, Group, deduped, same_ones
-from turnlog.agent.memories.near import near_pairs
-from turnlog.agent.memories.policy import Policy, importance_now
-from turnlog.agent.memories.similarity import least_cosine
+from turnlog.agent.memories.compaction import Compactable, Group, deduped
+from turnlog.agent.memories.joints import Scope
+from turnlog.agent.memories.one_kind import OneKind
+from turnlog.agent.memories.policy import Policy, importance_now, touched_at
 from turnlog.agent.memories.writing import Decided, MemoryWriter, Place, Rows
+from turnlog.agent.settings import Settings
 from turnlog.consumers.jobs.job import Done, OnProgress
+from turnlog.consumers.jobs.joining import Joiner, joiner
+from turnlog.consumers.jobs.on_file import OnFile
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import TurnlogError
@@ -26,79 +32,122 @@ from turnlog.projectors.memory_lookup import memories_by_id
 
 logger = logging.getLogger("turnlog.consumers")
 GROUPS_AT_ONCE = 200
+SKIPPED = {"stages_skipped_without_a_language_model": 2}
+JOINED = ("merged", "summarised", "calls", "refused", "failed", "left")
 OF_JOB = UUID("0d1f6a55-31f5-4d0e-8f0b-8ac1e33a6c62")
 
 
 async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Every group of memories that say the same, in every tenant, is one event. Vectors wait in a file, not in memory.
+    """Every group of memories that say the same, in every tenant, is one event. Memories and vectors wait in files.
 
-    A user whose events cannot be written now is left for the next run and counted as an error.
+    With a language model, old memories that are nearly alike are merged and faint ones summarised; without one these
+    stages are skipped. A user whose events cannot be written now is left for the next run and counted as an error.
     """
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors, looked_at = Counter(looked_at=0, groups=0, closed=0), 0, 0
     async with runtime.pool.connection() as conn:
         found = [one for one in await users_with_vectors(conn) if one.thread == memory_thread(one.user)]
     total = sum(one.count for one in found)
-    for one in found:
-        try:
-            counts.update(await _compact_user(runtime, writer, one, policy, due_at))
-        except TurnlogError as error:
-            errors += 1
-            logger.warning("the memories of one user wait for the next run: %s", error)
-        looked_at += one.count
-        on_progress(looked_at, total)
+    async with joiner(runtime, writer, policy) as joins:
+        compaction = _Compaction(runtime, writer, policy, due_at, joins)
+        counts.update(dict.fromkeys(SKIPPED if joins is None else JOINED, 0))
+        for one in found:
+            try:
+                counts.update(await compaction.of_user(one))
+            except TurnlogError as error:
+                errors += 1
+                logger.warning("the memories of one user wait for the next run: %s", error)
+            looked_at += one.count
+            on_progress(looked_at, total)
+        counts.update(SKIPPED if joins is None else {"calls": joins.calls})
     counts["looked_at"] = looked_at
     return Done(dict(counts), errors)
 
 
-async def _compact_user(
-    runtime: Runtime, writer: MemoryWriter, of: VectorsOf, policy: Policy, due_at: datetime
-) -> Counter[str]:
-    """By kind, for only memories of one kind can say the same."""
-    counts = Counter[str]()
-    place = Place(of.tenant, of.user)
-    with tempfile.TemporaryFile(prefix="turnlog-compaction-") as file:
-        vectors = np.memmap(file, np.float16, "w+", shape=(of.count, of.dimensions))
-        memories = await _load(runtime, of, vectors, policy, due_at)
-        async with runtime.pool.connection() as conn:
-            apart = await kept_apart(conn, of.tenant, of.thread)
-        for first, last in _kinds(memories):
-            groups = await asyncio.to_thread(_groups, memories[first:last], vectors[first:last], of.model, apart)
-            for start in range(0, len(groups), GROUPS_AT_ONCE):
-                counts.update(await _write(writer, place, groups[start : start + GROUPS_AT_ONCE]))
-    return counts
+@dataclass(frozen=True, slots=True)
+class _Compaction:
+    """joins: None without a language model."""
+
+    runtime: Runtime
+    writer: MemoryWriter
+    policy: Policy
+    due_at: datetime
+    joins: Joiner | None
+
+    async def of_user(self, of: VectorsOf) -> Counter[str]:
+        """By kind, for only memories of one kind can say the same."""
+        counts = Counter[str]()
+        place = Place(of.tenant, of.user)
+        with _file() as vectors_file, _file() as memories_file:
+            vectors = np.memmap(vectors_file, np.float16, "w+", shape=(of.count, of.dimensions))
+            memories = OnFile[Compactable](memories_file)
+            await _load(self.runtime, of, vectors, memories, self.policy, self.due_at)
+            async with self.runtime.pool.connection() as conn:
+                apart = await kept_apart(conn, of.tenant, of.thread)
+            for first, last in _kinds(memories):
+                kind = OneKind(memories[first:last], vectors[first:last], of.model, apart)
+                counts.update(await self._of_kind(place, kind))
+        return counts
+
+    async def _of_kind(self, place: Place, kind: OneKind) -> Counter[str]:
+        scope = None if self.joins is None else _scope(self.runtime.settings, self.due_at)
+        groups, alike = await asyncio.to_thread(kind.groups, scope, self.joins.count if self.joins else len)
+        counts = Counter[str]()
+        for start in range(0, len(groups), GROUPS_AT_ONCE):
+            counts.update(await _write(self.writer, place, groups[start : start + GROUPS_AT_ONCE]))
+        if self.joins is not None and scope is not None:
+            merged, ended = await self.joins.join(place, alike)
+            ended |= {one.id for group in groups for one in (group.kept, *group.others)}
+            faint = await asyncio.to_thread(kind.faint, scope, self.joins.count, ended)
+            summarised, _ = await self.joins.join(place, faint)
+            counts.update(merged + summarised)
+        return counts
 
 
-def _groups(
-    memories: Sequence[Compactable], vectors: NDArray[np.float16], model: str, apart: Sequence[frozenset[UUID]]
-) -> list[Group]:
-    """In a thread of its own: seconds of arithmetic, in which the process's other roles go on."""
-    return same_ones(memories, near_pairs(vectors, least_cosine(model, SAME)), model, apart)
+def _scope(settings: Settings, due_at: datetime) -> Scope:
+    before = due_at - timedelta(days=settings.compaction_after_days)
+    return Scope(before, settings.merge_similarity, settings.summarise_below)
+
+
+def _file() -> IO[bytes]:
+    return tempfile.TemporaryFile(prefix="turnlog-compaction-", buffering=0)
 
 
 async def _load(
-    runtime: Runtime, of: VectorsOf, vectors: NDArray[np.float16], policy: Policy, due_at: datetime
-) -> list[Compactable]:
-    """The vectors go into the file; a memory that was added since they were counted waits for the next run."""
-    memories: list[Compactable] = []
+    runtime: Runtime,
+    of: VectorsOf,
+    vectors: NDArray[np.float16],
+    memories: OnFile[Compactable],
+    policy: Policy,
+    due_at: datetime,
+) -> None:
+    """All into files; a memory that was added since they were counted waits for the next run."""
     async with runtime.pool.connection() as conn:
         async for batch in embedded_memories(conn, of):
             taken = batch[: of.count - len(memories)]
             if taken:
                 vectors[len(memories) : len(memories) + len(taken)] = np.stack([one.vector for one in taken])
-            memories += [_compactable(one, policy, due_at) for one in taken]
-    return memories
+            memories.extend(_compactable(one, policy, due_at) for one in taken)
 
 
 def _compactable(one: Embedded, policy: Policy, due_at: datetime) -> Compactable:
     left = importance_now(one, due_at, policy)
-    return Compactable(one.id, one.kind, one.content, one.dedupe_key, left, one.valid_from, one.seq, one.expires_at)
+    return Compactable(
+        *(one.id, one.kind, one.content, one.dedupe_key, left, one.valid_from, one.seq, one.expires_at),
+        origin=one.origin,
+        entities=tuple(one.entities),
+        touched_at=touched_at(one),
+        has_evidence=one.has_evidence,
+    )
 
 
-def _kinds(memories: Sequence[Compactable]) -> list[tuple[int, int]]:
+def _kinds(memories: Sequence[Compactable]) -> Iterator[tuple[int, int]]:
     """(first, behind the last) of each kind; the rows come in order of kind."""
-    edges = [n for n in range(len(memories)) if n == 0 or memories[n].kind != memories[n - 1].kind]
-    return list(zip(edges, [*edges[1:], len(memories)], strict=True))
+    first = 0
+    for _, group in itertools.groupby(memories, key=lambda one: one.kind):
+        last = first + sum(1 for _ in group)
+        yield first, last
+        first = last
 
 
 async def _write(writer: MemoryWriter, place: Place, groups: Sequence[Group]) -> Counter[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from turnlog.agent.context import counter_for
 from turnlog.agent.memories.by_rules import Extractor
 from turnlog.agent.memories.candidates import without_repeats
-from turnlog.agent.memories.extraction import Batch, Span, Talk, cut, parts_of, proposal
+from turnlog.agent.memories.extraction import Batch, Proposal, Span, Talk, cut, parts_of, proposal
 from turnlog.agent.memories.findings import Looked, Turn
 from turnlog.agent.memories.llm_extraction import Extracted, ModelExtraction, judged, single_valued, words_of
 from turnlog.agent.memories.rules import RuleSet
@@ -22,17 +22,19 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.settings import Settings
 from turnlog.consumers.reactors.budget import Ledger
-from turnlog.consumers.reactors.once import Owner, cached, key_of, once
+from turnlog.consumers.reactors.once import Owner, cached, forget_answers, key_of, once
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import EventData, UsageMetered
 from turnlog.events.frozen import Derivation
 from turnlog.events.memory_contracts import MemoriesExtracted
+from turnlog.projectors.archive_lookup import archived_lineage
 from turnlog.projectors.extraction_lookup import is_among_people, user_turns
 from turnlog.projectors.memory_lookup import extraction_progress
 from turnlog.projectors.writer import Connection
 
 AGENT = "extraction"
 CHUNK = 500
+TOGETHER = 100  # memories of one append, each of which may lead to several events
 QUIET_TURNS = 50  # without a find, so many turns are one event; until then they are looked at again
 PENDING = 5_000  # turns that are read for a batch; more are none
 
@@ -76,10 +78,20 @@ class Extraction:
             looked = await asyncio.to_thread(self._extractor.look, turns)
             if not looked.findings and size < QUIET_TURNS and not finish:
                 return
-            made = proposal(talk, looked, span, "rules", self._rules.version)
-            await self._memories.remember_many(talk.tenant, talk.user, made.memories, made.extra, self._shadow)
+            if looked.findings and await self._are_unsaid(conn, talk, turns):
+                return
+            await self._store(talk, proposal(talk, looked, span, "rules", self._rules.version))
             if size < CHUNK:
                 return
+
+    async def _store(self, talk: Talk, made: Proposal) -> None:
+        """In parts, for one append is bounded. How far was looked stands in the last one; whoever repeats the parts
+        before it, after a crash, finds them done."""
+        rest = made.memories
+        while len(rest) > TOGETHER:
+            await self._memories.remember_many(talk.tenant, talk.user, rest[:TOGETHER], (), self._shadow)
+            rest = rest[TOGETHER:]
+        await self._memories.remember_many(talk.tenant, talk.user, rest, made.extra, self._shadow)
 
     async def by_model(self, conn: Connection, talk: Talk, flush: bool = False) -> Pending:
         """Every full batch, and with `flush` what is left; returns what still waits. Raises ModelError, Later."""
@@ -116,6 +128,11 @@ class Extraction:
             await self._memories.remember_many(talk.tenant, talk.user, (), made.extra, self._shadow)
             return
         answer, turns = await self._answer(conn, talk, batch)
+        metered = answer.usage.metered("extraction", AGENT)
+        if await self._are_unsaid(conn, talk, turns):  # only what it cost is stored
+            await forget_answers(conn, [self._key(talk, turns)])
+            await self._memories.remember_many(talk.tenant, talk.user, (), [metered], self._shadow)
+            return
         seen = span if len(turns) == len(batch.turns) and not batch.is_full else replace(span, last=turns[-1].seq)
         rules = await asyncio.to_thread(self._extractor.look, turns)
         looked = without_repeats(judged(turns, answer, self._keys), rules, turns)
@@ -130,7 +147,6 @@ class Extraction:
             cost_usd=answer.usage.cost_usd,
         )
         made = proposal(talk, looked, seen, "llm", answer.prompt_hash, derivation)
-        metered = answer.usage.metered("extraction", AGENT)
         await self._memories.remember_many(
             talk.tenant, talk.user, made.memories, [*made.extra, metered], self._shadow, derivation=derivation
         )
@@ -140,10 +156,7 @@ class Extraction:
         assert self._model is not None
         model, owner = self._model, Owner(talk.tenant, talk.thread, talk.user)
         sizes = [len(batch.turns)] if batch.is_full else range(len(batch.turns), 0, -1)
-        keys = {
-            size: key_of(owner, model.model, parts_of(model.prompt_hash, talk.user, batch.turns[:size]))
-            for size in sizes
-        }
+        keys = {size: self._key(talk, batch.turns[:size]) for size in sizes}
         held = await cached(conn, list(keys.values()))
         known = next((size for size, key in keys.items() if key in held), None)
         size = len(batch.turns) if known is None else known
@@ -151,6 +164,19 @@ class Extraction:
         found = await once(conn, self._ledger, owner, keys[size], batch.tokens, lambda: model.extract(turns))
         usage = Usage(**found["usage"])
         return Extracted(found["memories"], found["entities"], found["prompt_hash"], usage), turns
+
+    def _key(self, talk: Talk, turns: Sequence[Turn]) -> bytes:
+        assert self._model is not None
+        parts = parts_of(self._model.prompt_hash, talk.user, turns)
+        return key_of(Owner(talk.tenant, talk.thread, talk.user), self._model.model, parts)
+
+    async def _are_unsaid(self, conn: Connection, talk: Talk, turns: Sequence[Turn]) -> bool:
+        """Whether one of the turns is gone or has lost its words since it was read: a user was erased meanwhile, or
+        the conversation deleted. In the archive it is not gone."""
+        kinds, first, count = roles(self._settings.extract_tool_results), turns[0].seq, turns[-1].seq - turns[0].seq + 1
+        messages = await user_turns(conn, talk.tenant, talk.thread, talk.user, kinds, first - 1, count)
+        now, _ = evidence(messages, talk.thread, talk.user, False, self._settings.extract_tool_results)
+        return not set(turns) <= set(now) and not await archived_lineage(conn, talk.tenant, talk.thread)
 
     async def _turns(self, conn: Connection, talk: Talk, stage: str, limit: int) -> tuple[list[Turn], Span, int]:
         """The next turns that a stage has not seen, which sequences they span, and how many were read."""
@@ -160,8 +186,9 @@ class Extraction:
         messages = await user_turns(conn, *place, kinds, after, limit)
         if not messages:
             return [], Span(after, after), 0
-        alone = not await is_among_people(conn, *place)
-        turns, others = evidence(messages, talk.thread, talk.user, not alone, self._settings.extract_tool_results)
+        is_named = any(one.name is not None for one in messages)  # else no need to look at the whole conversation
+        among_people = is_named and await is_among_people(conn, *place)
+        turns, others = evidence(messages, talk.thread, talk.user, among_people, self._settings.extract_tool_results)
         return turns, Span(messages[0].seq, messages[-1].seq, others), len(messages)
 
     async def _progress(self, talk: Talk, stage: str) -> int:

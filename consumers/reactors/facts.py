@@ -55,9 +55,9 @@ async def load(conn: Connection, event: Event, partition: int) -> Thread:
 
 
 async def is_still_there(conn: Connection, thread: Thread) -> bool:
-    """False when the thread was deleted since it was loaded."""
-    last = thread.messages[-1].seq
-    return bool(await thread_messages(conn, thread.tenant, thread.thread, last - 1, last))
+    """False when the thread was deleted since it was loaded, or a turn in it has lost its words."""
+    first, last = thread.messages[0].seq, thread.messages[-1].seq
+    return await thread_messages(conn, thread.tenant, thread.thread, first - 1, last) == list(thread.messages)
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

@@ -19,6 +19,7 @@ from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.reactors.budget import ledger
 from turnlog.consumers.reactors.derive import Deriver
 from turnlog.consumers.reactors.facts import Thread, is_still_there, load, texts
+from turnlog.consumers.reactors.once import forget_answers
 from turnlog.consumers.reactors.plan import Facts, Plan, plan
 from turnlog.consumers.reactors.results import (
     NAME as NAME,
@@ -79,7 +80,7 @@ class MemoryReactor:
                 return
             round_ = Round(thread, due, self._deriver(conn, thread))
             await self._derive(conn, round_)
-            await self._store(conn, thread, round_.events)
+            await self._store(conn, round_)
             if round_.problem is not None:
                 raise round_.problem
             done = due
@@ -121,14 +122,15 @@ class MemoryReactor:
                 round_.events += await embedding_events(conn, embedder, batch, self._embedding_ledger)
                 done |= {one.id for one in batch}
 
-    async def _store(self, conn: Connection, thread: Thread, events: list[Event]) -> None:
-        """If the thread was deleted while the models worked, only what they cost is stored."""
-        log = self._runtime.log
+    async def _store(self, conn: Connection, round_: Round) -> None:
+        """If the thread was deleted while the models worked, or somebody erased, only what they cost is stored."""
+        log, thread, events = self._runtime.log, round_.thread, round_.events
         while events:
             head = await log.thread_head(thread.tenant, thread.thread)
             await wait_for(conn, READS, thread.partition, head)
             if not await is_still_there(conn, thread):
                 events = [event for event in events if isinstance(event.data, UsageMetered)]
+                await forget_answers(conn, [call.key for call in round_.deriver.calls])
             try:
                 last = (await log.append_many(events, expected=head))[-1]
             except WrongExpectedVersion:

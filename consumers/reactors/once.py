@@ -56,6 +56,11 @@ async def once(
     return asdict(made)
 
 
+async def forget_answers(conn: Connection, keys: Sequence[bytes]) -> None:
+    """For answers that are of no use: what they were made of is gone, and they hold its words."""
+    await conn.execute("DELETE FROM model_cache WHERE request_hash = ANY(%s)", (list(keys),))
+
+
 async def cached(conn: Connection, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
     rows = await conn.execute(
         "SELECT request_hash, response FROM model_cache WHERE request_hash = ANY(%s)", (list(keys),)

@@ -22,6 +22,7 @@ from turnlog.consumers.inbox import Delivery, Later
 from turnlog.consumers.reactors.budget import ledger
 from turnlog.consumers.reactors.derive import Derived, Deriver
 from turnlog.consumers.reactors.facts import texts
+from turnlog.consumers.reactors.once import forget_answers
 from turnlog.consumers.reactors.results import NAME as LEDGER
 from turnlog.consumers.reactors.results import failure_metered
 from turnlog.consumers.reactors.segment_results import Work, checkpoint_failed, checkpointed, spent
@@ -79,7 +80,10 @@ class SegmentReactor:
         except Later:
             await self._store(request, [], spent(work, deriver.calls))
             raise
-        _count(ended, await self._store(request, [ended], [*spent(work, deriver.calls), *failure]), self._counter)
+        is_stored = await self._store(request, [ended], [*spent(work, deriver.calls), *failure])
+        if not is_stored:
+            await forget_answers(conn, [call.key for call in deriver.calls])
+        _count(ended, is_stored, self._counter)
 
     async def _tried(self, work: Work, deriver: Deriver) -> list[Event]:
         """The checkpoint, or its failure and what is metered of that. Raises Later."""

@@ -3,17 +3,15 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from extraction import user_turn
+from loaded import command
 
 from turnlog.events.log import Log
 
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 RULES = """
 [rule.tea]
 name = "Tea"
@@ -32,11 +30,8 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    stdout, stderr = await process.communicate()
-    return process.returncode or 0, (stdout or stderr).decode()
+    done = await asyncio.to_thread(command, *words, environment=environment)
+    return done.code, done.out or done.err
 
 
 async def document(environment: dict[str, str], *words: str) -> Any:

@@ -1,23 +1,28 @@
 """What the clock does, by hand: jobs, jobs run, compactions, compactions undo, rederive run|list|diff|promote|drop."""
 
 import hashlib
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from extraction import user_turn
+from joined import APART, BOTH, FOND, TEA, remember, run, text
+from openai_server import OpenAIServer
 from pgvector import HalfVector
+from pydantic import SecretStr
 from said import Cli as Cli
 from said import turnlog as turnlog
 from samples import event, memory_event, memory_of
 
+from turnlog.agent.settings import Settings
+from turnlog.consumers.jobs.compaction import SKIPPED
+from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.log import Log
 from turnlog.events.memory_contracts import MemoriesEmbedded, Memory
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.writer import Connection
 
 pytestmark = pytest.mark.timeout(300)  # every command is a process of its own
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 MODEL = "unit-vectors"  # its cosine is the similarity
 RULES = """
 [rule.instrument]
@@ -61,15 +66,37 @@ async def test_memories_that_say_the_same_are_made_one_and_two_again(log: Log, d
     await log.append_many([memory_event(one, "ann") for one in told])
     await embed(log, db, *told)
     ran = (await turnlog("jobs", "run", "compaction", "--json")).document
-    assert (ran["counts"], ran["errors"]) == ({"looked_at": 2, "groups": 1, "closed": 1}, 0)
+    assert (ran["counts"], ran["errors"]) == (SKIPPED | {"looked_at": 2, "groups": 1, "closed": 1}, 0)
     [made] = (await turnlog("compactions", "--user", "ann", "--json")).document
     assert made["event_id"] in (await turnlog("compactions", "--user", "ann")).out
     undone = await turnlog("compactions", "undo", made["event_id"], "--user", "ann")
     assert undone.out == "1 memory holds again\n"
-    assert (await turnlog("compactions", "--user", "ann")).out.endswith("2 memories  taken back\n")
+    assert (await turnlog("compactions", "--user", "ann")).out.endswith("2 memories  dedupe  taken back\n")
     wrong = ("compactions", "undo", str(told[0].id), "--user", "ann", "--json")
     assert (await turnlog(*wrong)).error == "not-found"
     assert (await turnlog("compactions", "--json")).error == "nothing-chosen"
+
+
+async def test_what_a_model_merged_is_shown_with_where_it_came_from_and_taken_back(
+    nats_url: str, database_url: str, turnlog: Cli
+) -> None:
+    with OpenAIServer() as server:
+        about: dict[str, Any] = {"api_base_url": server.url, "api_key": SecretStr(server.key)}
+        settings = Settings(nats_url=nats_url, database_url=database_url, **about)
+        async with opened(settings) as runtime, projecting(runtime):
+            await remember(runtime, APART)
+            server.reply(text(BOTH))
+            await run(runtime)
+    shown = (await turnlog("memories", "show", "really fond of it", "--user", "ann")).out
+    assert f"→ FACT        {BOTH}" in shown
+    assert all(f"“{one.content}”" in shown for one in (TEA, FOND)), shown
+    assert shown.count("merged, ") == 2
+    listed = (await turnlog("compactions", "--user", "ann")).out.strip()
+    assert listed.endswith("2 memories  merge  similarity 0.87")
+    undone = await turnlog("compactions", "undo", listed.split()[0], "--user", "ann")
+    assert undone.out == "2 memories hold again\n"
+    held = (await turnlog("memories", "--user", "ann")).out
+    assert TEA.content in held and BOTH not in held
 
 
 async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:
@@ -80,8 +107,8 @@ async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cl
     [one] = (await turnlog("rederive", "diff", "music", "--json")).document
     assert (one["user"], len(one["added"]), one["gone"]) == ("ann", 2, [])
     assert (await turnlog("memories", "--user", "ann", "--json")).document == []
-    asked = await turnlog("rederive", "promote", "music", stdin="n\n")
-    assert asked.code == 1, "without an answer nothing happens"
+    asked = await turnlog("rederive", "promote", "music", typed="n\n")
+    assert (asked.code, "[not-confirmed]" in asked.err) == (1, True)
     assert (await turnlog("rederive", "promote", "music", "--yes")).code == 0
     rows = (await turnlog("memories", "--user", "ann", "--json")).document
     assert sorted(row["content"] for row in rows) == ["Takes cello lessons", "在学钢琴"]

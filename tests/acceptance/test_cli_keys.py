@@ -3,15 +3,12 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from key_rings import KEK
-
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+from loaded import command
 
 
 @pytest.fixture
@@ -22,12 +19,9 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str, **more: str) -> tuple[int, Any]:
     """Exit code and the document on stdout."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *words, "--json", env={**environment, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    stdout, stderr = await process.communicate()
-    assert b"Traceback" not in stderr
-    return process.returncode or 0, json.loads(stdout)
+    done = await asyncio.to_thread(command, *words, "--json", environment={**environment, **more})
+    assert "Traceback" not in done.err
+    return done.code, json.loads(done.out)
 
 
 async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, str]) -> None:

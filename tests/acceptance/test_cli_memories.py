@@ -93,14 +93,16 @@ async def test_an_edit_is_taken_back_by_a_revert(log: Log, turnlog: Cli) -> None
     edited = (await turnlog("edit", "cats", "I have three cats", "--user", "ann", "--json")).document
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
     assert (row["id"], row["content"]) == (edited["memory"], "I have three cats")
-    no = await turnlog("revert", "two cats", "--user", "ann", stdin="n\n")
-    assert (no.code, no.err) == (1, "nothing was changed\n")
-    yes = await turnlog("revert", "two cats", "--user", "ann", stdin="y\n")
+    no = await turnlog("revert", "two cats", "--user", "ann", typed="n\n")
+    assert (no.code, no.out) == (1, "")
+    assert no.err.endswith("error: the answer was no, and nothing was changed [not-confirmed]\n")
+    yes = await turnlog("revert", "two cats", "--user", "ann", typed="y\n")
     assert yes.code == 0, yes.err
-    assert yes.out.endswith("“I have two cats” holds again\n")
+    assert yes.err == "Let “I have two cats” hold again, and end what took its place? [y/N]: "
+    assert yes.out == "“I have two cats” holds again\n"
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
     assert (row["id"], row["content"]) == (edited["replaced"], "I have two cats")
-    assert (await turnlog("revert", "two cats", "--user", "ann", "--json")).error == "nothing-to-revert"
+    assert (await turnlog("revert", "two cats", "--user", "ann", "--yes", "--json")).error == "nothing-to-revert"
 
 
 async def test_a_rating_changes_the_importance(log: Log, turnlog: Cli) -> None:
@@ -113,11 +115,11 @@ async def test_a_rating_changes_the_importance(log: Log, turnlog: Cli) -> None:
 
 async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I have two cats", 0), claim("I like tea", 1))
-    assert (await turnlog("forget", "cats", "--user", "ann")).code == 1, "without an answer nothing happens"
+    assert (await turnlog("forget", "cats", "--user", "ann", typed="\x04")).code == 1, "no answer is a no"
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes")).out == "forgot 1 memory\n"
     rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
     assert sorted(row["content"] for row in rows) == ["", "I like tea"]
-    assert (await turnlog("forget", "cats", "--user", "ann", "--json")).error == "not-found"
+    assert (await turnlog("forget", "cats", "--user", "ann", "--yes", "--json")).error == "not-found"
 
 
 async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None:

@@ -3,19 +3,16 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loaded import command
 from places import now
 from remembered import entities, recorded
 
 from turnlog.events.log import Log
-
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 
 
 @pytest.fixture
@@ -26,11 +23,8 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    stdout, stderr = await process.communicate()
-    return process.returncode or 0, (stdout or stderr).decode()
+    done = await asyncio.to_thread(command, *words, environment=environment)
+    return done.code, done.out or done.err
 
 
 async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environment: dict[str, str]) -> None:

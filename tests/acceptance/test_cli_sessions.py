@@ -5,19 +5,18 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import COMMAND
+from loaded import command
 from places import eventually
 from samples import event, turn
 
 from turnlog.events.log import Log
 from turnlog.events.session_contracts import SessionCreated
-
-COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
 
 
 @pytest.fixture
@@ -28,11 +27,8 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    stdout, stderr = await process.communicate()
-    return process.returncode or 0, (stdout or stderr).decode()
+    done = await asyncio.to_thread(command, *words, environment=environment)
+    return done.code, done.out or done.err
 
 
 async def a_session(log: Log) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import nats
 import pytest
+from loaded import Ended, command
 from markdown import ROOT, Step, blocks, files, shape, steps
 from places import eventually, left_behind
 
@@ -110,23 +111,29 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert left_behind(tmp_path / "home") == []
 
 
-def turnlog(command: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours."""
+def turnlog(line: str, home: Path) -> Ended:
+    """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours.
+
+    What is more than one command of turnlog is for bash.
+    """
     kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
+    if line.startswith("turnlog ") and not set(line) & set("|<>$;&"):
+        return command(*shlex.split(line)[1:], environment=environment, folder=home.parent)
     python = shlex.quote(sys.executable)
     functions = (
         f'python() {{ {python} "$@"; }}\nturnlog() {{ python -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
     )
-    return subprocess.run(
-        ["bash", "-c", functions + command],
+    done = subprocess.run(
+        ["bash", "-c", functions + line],
         cwd=home.parent,
         env=environment,
         capture_output=True,
         text=True,
         timeout=90,
     )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.timeout(300)
@@ -145,10 +152,10 @@ async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path) -
 async def show(step: Step, home: Path) -> None:
     done = await asyncio.to_thread(turnlog, step.command, home)
     deadline = time.monotonic() + PATIENCE_S
-    while shape(done.stdout) != shape(step.output) and is_a_look(step) and time.monotonic() < deadline:
+    while shape(done.out) != shape(step.output) and is_a_look(step) and time.monotonic() < deadline:
         done = await asyncio.to_thread(turnlog, step.command, home)
-    assert done.returncode == 0 or "|" in step.command, done.stderr
-    assert shape(done.stdout) == shape(step.output), f"{step.command}\n{done.stdout}{done.stderr}"
+    assert done.code == 0 or "|" in step.command, done.err
+    assert shape(done.out) == shape(step.output), f"{step.command}\n{done.out}{done.err}"
 
 
 def is_a_look(step: Step) -> bool:

@@ -67,7 +67,10 @@ async def _rebuild(nats_url: str, database_url: str) -> dict[str, int]:
 
 
 class Peak:
-    """The most resident memory that this process has while the block runs, over what it had before."""
+    """The most memory of its own that this process has while the block runs, over what it had before, in bytes.
+
+    Pages of files do not count: the system takes them back whenever it needs them.
+    """
 
     def __init__(self) -> None:
         self._process, self._over = psutil.Process(), threading.Event()
@@ -75,7 +78,7 @@ class Peak:
         self.grown = 0
 
     def __enter__(self) -> "Peak":
-        self._before: int = self._process.memory_info().rss
+        self._before = self._own()
         self._thread.start()
         return self
 
@@ -85,7 +88,11 @@ class Peak:
 
     def _sample(self) -> None:
         while not self._over.wait(SAMPLE_S):
-            self.grown = max(self.grown, self._process.memory_info().rss - self._before)
+            self.grown = max(self.grown, self._own() - self._before)
+
+    def _own(self) -> int:
+        found = self._process.memory_info()
+        return int(found.rss - getattr(found, "shared", 0))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,15 @@ from samples import MAY_8, derivation, event, turn
 from stage import Play, Stage, player
 
 from turnlog.agent.archive import archiving, restoring
+from turnlog.agent.archive import files as archive_files
 from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive, write_archive
 from turnlog.agent.archive.restoring import restore
 from turnlog.agent.forking import fork
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.privacy.erase import erase, planned
 from turnlog.agent.privacy.key_admin import destroy
+from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.scanning import Scan, scan_files
 from turnlog.consumers.archiving import restored_if_archived
 from turnlog.consumers.conversing import Conversation, talk
 from turnlog.consumers.embedding import embed_pending
@@ -135,6 +138,35 @@ async def test_the_file_is_parquet_by_month_and_holds_the_log_byte_for_byte(play
         stored = [await stage.runtime.log.stored(row.seq) for row in kept]
         assert [(row.seq, row.envelope) for row in kept] == [(one.seq, one.body) for one in stored]
         assert {(row.user, row.type) for row in kept} >= {("ann", "turn_recorded"), ("ann", "chunks_embedded")}
+
+
+async def test_a_search_finds_words_in_a_file_though_it_is_compressed(play: Play) -> None:
+    async with play() as stage:
+        await told(stage, user=None)
+        await archive(stage)
+        [file] = files(stage)
+        assert SAID[0].encode() not in file.read_bytes()
+        scan = Scan()
+        scan_files([("archive files", file)], Needles([SAID[0]]), scan, lambda done, total: None)
+        assert scan.hits == {f"file {file}": 1}
+
+
+async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with play() as stage:
+        await told(stage)
+        async with stage.runtime.pool.connection() as conn:
+            [cold] = [one async for one in cold_ones(conn, datetime.now(UTC))]
+
+        def loses_a_row(path: Path) -> None:
+            if path.is_file():
+                pq.write_table(pq.read_table(path)[1:], path)
+
+        monkeypatch.setattr(archive_files, "_sync", loses_a_row)
+        with pytest.raises(ArchiveDamaged, match="does not read back"):
+            await archiving.archive_thread(stage.runtime.log, stage.runtime.settings.archive, cold)
+        assert await stage.all("thread_archived") == []
 
 
 async def test_what_was_said_while_it_was_archived_is_where_it_would_have_been(play: Play) -> None:

@@ -14,7 +14,7 @@ from samples import MAY_8, event, memory_event, memory_of
 from turnlog.agent.memories.undoing import undo_compaction
 from turnlog.agent.memories.writing import MemoryWriter, Place
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.compaction import compact
+from turnlog.consumers.jobs.compaction import SKIPPED, compact
 from turnlog.consumers.jobs.job import Done
 from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.errors import NotFound
@@ -81,7 +81,7 @@ TEA_CN_AGAIN = memory_of(5, content="她非常爱喝绿茶")
 
 async def test_the_most_important_of_those_that_say_the_same_stays(runtime: Runtime) -> None:
     await remember(runtime, {TEA: 0, TEA_AGAIN: 20, HIKING: 90})
-    assert (await run(runtime)).counts == {"looked_at": 3, "groups": 1, "closed": 1}
+    assert (await run(runtime)).counts == SKIPPED | {"looked_at": 3, "groups": 1, "closed": 1}
     assert await valid(runtime) == [2, 3]
     async with runtime.pool.connection() as conn:
         ended = await rows(conn, "SELECT id, replaced_by, closed_reason, content FROM memories WHERE status = 'closed'")

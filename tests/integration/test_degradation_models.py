@@ -18,6 +18,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.consumers import roles
+from turnlog.consumers.reactors import segments
 
 ROLES = ("projectors", "reactors")
 WINDOW = 400
@@ -56,7 +57,9 @@ async def talk(memory: ShortTermMemory, first: int, last: int) -> None:
 async def test_a_checkpoint_that_fails_three_times_leaves_the_full_history_and_a_later_one_succeeds(
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.2))
+    monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.02))
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker is open
+    monkeypatch.setattr(segments, "PAUSES_S", (0.1, 0.2))
     async with play() as stage, memory_of(stage) as memory:
         await talk(memory, 1, 12)
         model.stop()

@@ -25,7 +25,7 @@ from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.settings import Settings
 from turnlog.agent.transcripts import Transcripts
 from turnlog.consumers.erasing import person_of, surroundings
-from turnlog.consumers.graph.recall import memories_of
+from turnlog.consumers.graph.spaces import memories_of
 from turnlog.consumers.tailing import events_from
 from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
 from turnlog.events.log import Log

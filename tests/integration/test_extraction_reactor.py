@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from conftest import execute
 from extraction import ExtractingServer, memory, stored, user_turn
 from openai_wire import Step
 from places import eventually, rows
+from psycopg.conninfo import conninfo_to_dict
 from stage import Play, Stage, player
 
 from turnlog.agent.memories.writing import SOURCE
@@ -16,6 +19,7 @@ from turnlog.consumers.inbox import Delivery
 from turnlog.consumers.reactors import extraction
 from turnlog.consumers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import Event, TextBlock, ToolResultBlock
+from turnlog.events.frozen import ERASED
 from turnlog.events.memory_contracts import MemoriesExtracted, MemoryRecorded
 from turnlog.events.subjects import STREAM, memory_thread
 from turnlog.projectors.database import connect
@@ -135,6 +139,20 @@ async def test_what_is_said_later_replaces_what_was_said_before(offline: Play) -
         assert sorted(await stored(stage)) == [("GPA是3.60", "closed"), ("GPA是3.80", "valid")]
 
 
+async def test_days_are_worked_out_alike_whatever_clock_the_database_server_has(
+    offline: Play, database_url: str
+) -> None:
+    await execute(
+        database_url, f"ALTER DATABASE {conninfo_to_dict(database_url)['dbname']} SET timezone = 'Asia/Shanghai'"
+    )
+    last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)
+    async with offline() as stage:
+        told = user_turn("I plan to go to Spain next month.").model_copy(update={"time": last_of_may})
+        await stage.runtime.log.append(told)
+        await stage.rest(NAME)
+        assert await stored(stage) == [("Plan: go to Spain next month (2026-06)", "valid")]
+
+
 async def test_turns_without_a_find_are_no_event_each(offline: Play) -> None:
     async with offline() as stage:
         for n in range(3):
@@ -208,6 +226,32 @@ async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
     assert model.extractions() == [[TOLD]]
 
 
+async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_worker_starts(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play() as stage:
+        await tell(stage, "Hello from me.", user="ben")
+        await tell(stage, f"{TOLD} {LONG}", user="ann")
+        await stage.until("memories_extracted", 1, ANNS)
+        await stage.rest(NAME)
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memories_extracted", 1, memory_thread("ben"))
+    assert model.extractions() == [[f"{TOLD} {LONG}".strip()], ["Hello from me."]]
+
+
+async def test_the_empty_turns_of_somebody_who_was_erased_are_nothing_to_look_at(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play(extract_max_age_s=0.0) as stage:
+        await tell(stage, ERASED, user="ann")
+        await tell(stage, TOLD, user="ben")
+        await stage.until("memories_extracted", 1, memory_thread("ben"))
+        await stage.rest(NAME)
+        assert await stage.events(ANNS) == []
+        assert await stage.rows("SELECT user_id FROM messages ORDER BY seq") == [("ann",), ("ben",)]
+    assert model.extractions() == [[TOLD]]
+
+
 async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play: Play, model: ExtractingServer) -> None:
     model.extracts = {
         "memories": [
@@ -275,6 +319,22 @@ async def test_thousands_of_imported_turns_are_few_events_and_few_calls(play: Pl
     assert all(len(turns) > 250 for turns in model.extractions())
 
 
+async def test_more_finds_than_one_append_can_hold_are_stored_in_parts_and_once(offline: Play) -> None:
+    async with offline("projectors") as stage:
+        seqs = await tell(
+            stage, *("".join(f"I like thing {n}{m}. " for m in "abc") for n in range(400)), "我住在柏林。" * 500
+        )
+        await stage.runtime.settle()
+        models = make_models(stage.runtime.settings)
+        for _ in range(2):
+            await ExtractionReactor(stage.runtime, models).work([delivery(seq) for seq in seqs])
+        await models.close()
+        await stage.runtime.settle()
+        assert await stage.rows("SELECT count(*) FROM memories WHERE status = 'valid'") == [(1_201,)]
+        [done] = await looks(stage, "rules")
+    assert (done.through_seq, done.stored) == (seqs[-1], 1_201)
+
+
 def delivery(seq: int) -> Delivery:
     message: Any = None  # a reactor looks into the log
     return Delivery(message, ("default", "t"), 0, seq, 1)
@@ -294,7 +354,11 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
         assert {one.error for one in await looks(stage, "llm")} == {None}
 
 
-@pytest.mark.parametrize("answer", ["I found nothing.", '{"memories": 3}', "[]"], ids=["words", "shape", "list"])
+@pytest.mark.parametrize(
+    "answer",
+    ["I found nothing.", '{"memories": 3}', "[]", '{"memories": ' + "[" * 5_000],
+    ids=["words", "shape", "list", "brackets without end"],
+)
 async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_visibly(
     play: Play, model: ExtractingServer, soon: None, answer: str
 ) -> None:

@@ -252,6 +252,15 @@ async def test_a_memory_can_be_gone_back_to(mind: Mind) -> None:
         await mind.memories.revert("default", "ann", first)
 
 
+async def test_what_would_not_hold_now_cannot_be_gone_back_to(mind: Mind) -> None:
+    short = gpa(1, "3.6", expires_at=MAY_8 + timedelta(days=10))
+    await mind.memories.remember_many("default", "ann", [short, gpa(2, "3.7", day=5)])
+    mind.clock.days(20)
+    with pytest.raises(NothingToRevert, match="time to live"):
+        await mind.memories.revert("default", "ann", short.id)
+    assert await mind.holds() == ["GPA is 3.7"]
+
+
 async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind: Mind) -> None:
     id_ = await mind.says("I like tea")
     await mind.memories.rate("default", "ann", id_, 0.25)

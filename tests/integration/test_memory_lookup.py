@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_events import INTERVALS, MANY_IDS, MEMORIES_SAID, MEMORY_IDS, SHARES, SOURCES
-from samples import GPA, MAY_8, event
+from samples import GPA, MAY_8, SAID, event
 from spec import stored
 
 from turnlog.agent.memories.known import Known
@@ -28,7 +28,9 @@ from turnlog.events.memory_contracts import (
 )
 from turnlog.events.read import recorded
 from turnlog.projectors.memories import MEMORIES, NEIGHBOUR_INDEXES
+from turnlog.projectors.memories_sql import MAX_SOURCES
 from turnlog.projectors.memory_lookup import (
+    SAME_KEY_UP_TO,
     conflicts,
     family,
     history,
@@ -120,6 +122,33 @@ async def test_rivals_are_found_by_key_words_or_id_in_any_status(db: Connection)
     assert [one.id.int for one in await rivals(db, *HERE, ["gpa"], [])] == [1]
     assert [one.id.int for one in await rivals(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [1, 2, 3]
     assert await rivals(db, "acme", ANN.thread, ["gpa"], [key], [UUID(int=3)]) == []
+
+
+async def test_a_memory_that_is_said_every_day_keeps_its_first_sources_up_to_a_bound(db: Connection) -> None:
+    said_again = [
+        MemoryConfirmed(
+            memory_id=UUID(int=1), source=SAID.model_copy(update={"seq": seq}), importance=0.5, confidence=0.5
+        )
+        for seq in range(1_000, 1_000 + MAX_SOURCES)
+    ]
+    await apply(db, MemoryRecorded(memory=memory(1, sources=(SAID,))), *said_again)
+    row = (await memories_by_id(db, *HERE, [UUID(int=1)]))[UUID(int=1)]
+    assert (len(row.sources), row.sources[0], row.sources[-1]) == (MAX_SOURCES, SAID, said_again[-2].source)
+
+
+async def test_what_holds_is_a_rival_however_many_of_its_key_ended_after_it(db: Connection) -> None:
+    first = memory(1, "salary 9000", value="9000", strategy="KEEP_HIGHEST")
+    others = [
+        MemoryRecorded(
+            memory=memory(n, f"salary {n}"),
+            intervals=(Interval(memory_id=UUID(int=n), valid_to=MAY_8, reason="rejected"),),
+        )
+        for n in range(2, SAME_KEY_UP_TO + 3)
+    ]
+    await apply(db, MemoryRecorded(memory=first), *others)
+    found = await rivals(db, *HERE, ["gpa"], [])
+    assert len(found) == SAME_KEY_UP_TO + 1
+    assert [one.id.int for one in found if one.status == "valid"] == [1]
 
 
 async def test_a_history_is_the_whole_chain_and_a_family_what_says_the_same(db: Connection) -> None:

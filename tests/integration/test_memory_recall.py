@@ -94,6 +94,17 @@ async def test_an_entity_in_the_question_brings_the_memories_about_it(ann: Remem
     assert contents(await ann.ask("清华大学那边怎么样了？"))[0] == "申请截止日期是一月"
 
 
+@pytest.mark.parametrize("question", ["What about Berlin?", "what about berlin?"])
+async def test_an_entity_is_the_same_however_its_name_is_spelled(ann: Remembering, question: str) -> None:
+    await ann.given(
+        entities(("PLACE", "berlin")),
+        recorded("it was cold there", entities=("Berlin",)),
+        recorded("the food was good", entities=("BERLIN",)),
+        recorded("the dog barks"),
+    )
+    assert sorted(contents(await ann.ask(question))) == ["it was cold there", "the food was good"]
+
+
 async def test_a_date_in_the_question_prefers_what_was_said_then(ann: Remembering) -> None:
     march, may = datetime(2026, 3, 5, tzinfo=UTC), datetime(2026, 5, 5, tzinfo=UTC)
     await ann.given(recorded("I travelled to Rome", march), recorded("I travelled to Oslo", may))

@@ -179,6 +179,11 @@ async def test_a_forgotten_memory_leaves_an_id_an_interval_and_a_hash(db: Connec
     await gone.then("SELECT question FROM memory_conflicts", [("",)])
 
 
+async def test_what_had_ended_when_it_was_forgotten_keeps_its_end(db: Connection) -> None:
+    gone = Spec(db, MEMORIES).given(recorded(memory(), closed(OLD))).when(said(MemoryForgotten(memory_id=OLD), 20))
+    await gone.then("SELECT status, valid_to FROM memories", [("forgotten", at(5))])
+
+
 async def test_a_question_waits_with_its_memory_until_it_is_answered(db: Connection) -> None:
     asked = Spec(db, MEMORIES).given(
         recorded(memory()),

@@ -1,5 +1,6 @@
 """Users' keys in Postgres: made once, held, rotated, wrapped anew, destroyed, and waited for."""
 
+import asyncio
 import json
 import os
 import re
@@ -19,8 +20,9 @@ from pydantic import SecretStr
 from samples import said, turn
 from stage import Play, Stage, on_stage, player
 
+from turnlog.agent.privacy import key_admin
 from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of, new_kek
-from turnlog.agent.privacy.key_admin import destroy, rewrap, uses
+from turnlog.agent.privacy.key_admin import destroy, rewrap, rotate, uses
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
 from turnlog.consumers.checkup import _key_waited_for
@@ -215,6 +217,56 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(db: 
             return store.find("default", "ann", old.id) is None
 
         await eventually(is_forgotten)
+
+
+async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_forgets_it_too(
+    db: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of the retiring first, and takes the retired key from the table again."""
+    async with store_on(database_url) as store:
+        key = store.current("default", "ann")
+        await eventually(lambda: _listeners(db, 1))
+
+        async def is_retired() -> bool:
+            return store.current("default", "ann").id != key.id
+
+        monkeypatch.setattr(key_admin, "SETTLE_S", 3.0)
+        destroying = asyncio.create_task(destroy(db, "default", "ann"))
+        await eventually(is_retired)
+        assert store.find("default", "ann", key.id) is not None
+        assert await destroying == 1
+
+        async def is_forgotten() -> bool:
+            return store.find("default", "ann", key.id) is None
+
+        await eventually(is_forgotten)
+
+
+async def test_a_key_that_was_put_into_another_users_row_does_not_open(db: Connection, database_url: str) -> None:
+    async with store_on(database_url) as store:
+        assert store.current("default", "ann").id != store.current("default", "bob").id
+    await db.execute(
+        "UPDATE user_keys SET wrapped = (SELECT wrapped FROM user_keys WHERE user_id = 'bob') WHERE user_id = 'ann'"
+    )
+    async with store_on(database_url) as store:
+        with pytest.raises(KeyUnavailable, match="its row in user_keys was changed"):
+            store.current("default", "ann")
+
+
+async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
+    db: Connection, database_url: str
+) -> None:
+    keks = keks_of(Settings(database_url=database_url, kek=SecretStr(KEK)))
+    assert keks is not None
+
+    async def rotated() -> str:
+        async with await connect(database_url) as conn:
+            return await rotate(conn, keks, "default", "ann")
+
+    made = await asyncio.gather(*(rotated() for _ in range(6)))
+    [(current,)] = await rows(db, "SELECT key_id::text FROM user_keys WHERE retired_at IS NULL")
+    assert current in made and len(set(made)) == 6
+    assert await rows(db, "SELECT count(*) FROM user_keys") == [(6,)]
 
 
 async def test_a_new_kek_takes_the_keys_over_and_the_old_one_is_of_no_more_use(

@@ -23,6 +23,7 @@ from turnlog.agent.memories.rules import load_rules
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import Usage
 from turnlog.events.memory_contracts import EntitiesFound
+from turnlog.projectors.memories_sql import MAX_SOURCES
 
 KEYS = single_valued(load_rules())
 TURNS = [
@@ -48,6 +49,24 @@ def test_a_quote_counts_in_whichever_turn_it_stands() -> None:
     assert one.source.seq == 2
     [one] = judge(memory("对花生过敏", "我对花生过敏", turn=99)).findings
     assert one.source.seq == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ("I work at https://acme.example as an engineer.", "I work at as an engineer"),
+        ("我在`acme`当工程师", "我在当工程师"),
+        ("I live in\nassistant: Rome\nBerlin.", "I live in Berlin"),
+    ],
+)
+def test_words_that_stand_together_only_because_others_were_left_out_are_no_quote(text: str, quote: str) -> None:
+    looked = judged(
+        [said(text, 1)],
+        Extracted([memory("Says so", quote)], [{"type": "PLACE", "name": quote}], "hash", Usage("p", "m")),
+        KEYS,
+    )
+    assert (looked.findings, looked.entities) == ((), ())
+    assert looked.counts() == {"no-evidence": 2}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +114,27 @@ def test_an_attribute_that_one_has_one_of_becomes_the_dedupe_key_and_others_do_n
     assert (known.dedupe_key, unknown.dedupe_key) == ("employer", None)
     assert "name" in KEYS and KEYS["sat"] == "KEEP_HIGHEST"
     assert not [key for key in KEYS if "{" in key]
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "value"),
+    [
+        ("Scored 105 on the TOEFL in 2025", "toefl", "105"),
+        ("2025年3月托福考了105分", "toefl", "105"),
+        ("Scored 28 in reading and 105 in all on the TOEFL", None, None),
+        ("Wants a high TOEFL score", None, None),
+    ],
+)
+def test_where_the_highest_counts_a_year_is_no_score_and_several_numbers_contradict_nothing(
+    content: str, key: str | None, value: str | None
+) -> None:
+    text = "In 2025年3月 I scored 105 on the TOEFL, 28 in reading."
+    [one] = judged(
+        [said(text, 1)],
+        Extracted([memory(content, "scored 105 on the TOEFL", attribute="toefl")], [], "hash", Usage("p", "m")),
+        KEYS,
+    ).findings
+    assert (one.dedupe_key, one.value) == (key, value)
 
 
 def test_an_entity_must_be_named_by_the_user_and_may_be_of_any_type() -> None:
@@ -189,3 +229,9 @@ async def test_an_answer_that_is_no_such_json_is_an_error_that_counts_its_cost(t
         await chat.close()
     assert isinstance(error.value.usage, Usage)
     assert error.value.usage.tokens_in > 0
+
+
+def test_an_entity_of_very_many_turns_has_a_bounded_number_of_sources() -> None:
+    [event] = entities(look(*["我住在柏林。"] * (MAX_SOURCES + 20)))
+    [berlin] = event.entities
+    assert len(berlin.sources) == MAX_SOURCES

@@ -10,7 +10,8 @@ from openai_wire import bag_of_words
 from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.graph.recall import episodes, memories_of, recall_node
+from turnlog.consumers.graph.recall import episodes, recall_node
+from turnlog.consumers.graph.spaces import memories_of
 from turnlog.consumers.graph.state import ConversationState
 from turnlog.consumers.runtime import Pool
 from turnlog.projectors.message import Message

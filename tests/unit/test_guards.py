@@ -22,6 +22,7 @@ MAY_IMPORT = {
 }
 ENVIRONMENT = {
     "agent/settings.py": "reads every setting, once",
+    "consumers/cli/__init__.py": "sets the threads of numpy's BLAS before numpy is loaded, unless they are set",
     "consumers/demonstrating.py": "hands its environment on to the processes it starts",
 }
 IMPURE = {"asyncio", "time", "random", "secrets", "os", "pathlib", "socket", "nats", "openai", "httpx", "faststream"}
@@ -61,6 +62,15 @@ def test_imports_are_written_in_full() -> None:
         assert not relative, f"{path.relative_to(ROOT)} imports relatively"
         bare = {name.split(".")[0] for name in imports(path)} & set(FOLDERS)
         assert not bare, f"{path.relative_to(ROOT)} imports {bare} without turnlog."
+
+
+def test_what_is_no_part_of_langgraph_needs_none_of_it() -> None:
+    """LangGraph is an extra. An erasure also empties its store, whose namespaces are plain words."""
+    extra = ("langgraph", "langchain", "turnlog.consumers.graph", "turnlog.consumers.langgraph")
+    for path in sources(*FOLDERS):
+        if path.parent not in (ROOT / "consumers" / "graph", ROOT / "consumers" / "langgraph"):
+            needed = {name for name in imports(path) if name.startswith(extra)}
+            assert needed <= {"turnlog.consumers.graph.spaces.memories_of"}, path.relative_to(ROOT)
 
 
 def test_projectors_know_no_framework_and_no_model() -> None:

@@ -138,6 +138,18 @@ def test_an_answer_settles_the_question(answer: Answer, valid: list[str], on_day
         answered(question, after.rows, answer, day(6))
 
 
+def test_a_question_about_what_has_expired_meanwhile_can_still_be_ended() -> None:
+    after = told([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER", expires_at=day(9))])
+    raised = after.events[-1]
+    assert isinstance(raised, MemoryConflictRaised)
+    question = Asked(raised.conflict_id, raised.memory.id, raised.against)
+    for answer in ("new", "both"):
+        with pytest.raises(QuestionSettled, match="answer 'old'"):
+            answered(question, after.rows, answer, day(9))
+    after.apply(answered(question, after.rows, "old", day(9)))
+    assert (after.valid, after.on(4)) == (["GPA is 3.8"], ["GPA is 3.8"])
+
+
 @dataclass(frozen=True)
 class Asked:
     conflict_id: UUID
@@ -258,6 +270,16 @@ def test_other_words_for_the_same_may_say_the_same(first: str, second: str) -> N
 )
 def test_values_are_compared_by_what_they_amount_to(value: str, same: str) -> None:
     assert value_of(value, "") == value_of(same, "")
+
+
+@pytest.mark.parametrize("values", [("上海", None), (None, "上海")])
+def test_the_same_words_under_one_key_are_no_contradiction_where_one_has_no_value(
+    values: tuple[str | None, ...],
+) -> None:
+    """A model gives none, a rule does."""
+    sayings = [claim("住在上海", 3 * n, f"{n}", value=one, dedupe_key="city") for n, one in enumerate(values)]
+    [row] = told(sayings).rows
+    assert (row.status, [one.said_at for one in row.sources]) == ("valid", [day(0), day(3)])
 
 
 def test_two_claims_of_one_turn_are_two_memories() -> None:

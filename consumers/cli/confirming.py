@@ -1,0 +1,50 @@
+"""Asking a person before what cannot be taken back. A script that nobody watches says --yes."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from turnlog.consumers.cli.console import err
+from turnlog.events.errors import TurnlogError
+
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json, and where stdin is no terminal.")
+]
+
+
+class NotConfirmed(TurnlogError):
+    """Nobody said yes, so nothing was changed."""
+
+    code = "not-confirmed"
+
+
+def someone_to_ask(yes: bool, as_json: bool) -> None:
+    """Comes before any other work. Raises NotConfirmed where a yes is needed and nobody can be asked for it."""
+    if yes:
+        return
+    if as_json:
+        raise NotConfirmed("with --json nobody is asked, and nothing was changed; give --yes to have it done")
+    if not sys.stdin.isatty():
+        raise NotConfirmed("stdin is no terminal to ask at, and nothing was changed; give --yes to have it done")
+
+
+async def confirm(question: str, yes: bool) -> None:
+    """Goes on after a yes, or without a question when one was given. Raises NotConfirmed after all else."""
+    if yes:
+        return
+    err.print(f"{question} [y/N]: ", end="", markup=False)
+    if (await _line()).strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("the answer was no, and nothing was changed")
+
+
+async def _line() -> str:
+    """Waits as everything else does, so that projectors go on meanwhile and Ctrl-C ends it."""
+    loop, typed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline()

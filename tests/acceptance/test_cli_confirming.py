@@ -1,0 +1,44 @@
+"""What cannot be taken back is asked for, and never done where nobody can be asked."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from said import Cli as Cli
+from said import turnlog as turnlog
+
+from turnlog.consumers.cli import app
+from turnlog.events.log import Log
+
+COMMANDS = {
+    "revert": ("tea", "--user", "ann"),
+    "forget": ("tea", "--user", "ann"),
+    "erase": ("--user", "ann"),
+    "dead-letters drop": ("1",),
+    "rederive promote": ("shadow",),
+}
+
+
+def asking(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    if any("--yes" in parameter.opts for parameter in command.params):
+        yield " ".join(path)
+    for name, child in getattr(command, "commands", {}).items():
+        yield from asking(child, (*path, name))
+
+
+def test_every_command_that_asks_is_tried_here() -> None:
+    assert set(asking(typer.main.get_command(app))) == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+async def test_without_a_yes_and_with_nobody_to_ask_nothing_is_changed(name: str, log: Log, turnlog: Cli) -> None:
+    """In a script, with --json, and with --json at a terminal, where a question would spoil the document."""
+    words = (*name.split(), *COMMANDS[name])
+    head = await log.head()
+    plain = await turnlog(*words)
+    assert (plain.code, plain.out) == (1, "")
+    assert "nothing was changed; give --yes to have it done [not-confirmed]" in plain.err
+    for typed in (None, "y\n"):
+        assert (await turnlog(*words, "--json", typed=typed)).error == "not-confirmed"
+    assert await log.head() == head

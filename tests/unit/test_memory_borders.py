@@ -1,0 +1,117 @@
+"""Memories at the borders: a time to live that ends just then, what arrives late, more than one question (M4, M5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from memory_cases import Told, claim, day, told
+
+from turnlog.agent.memories.forgetting import Forgetting, settled, together
+from turnlog.agent.memories.policy import SEED, fate, importance_now
+from turnlog.agent.memories.revisions import answered, edited
+from turnlog.events.memory_contracts import Memory, MemoryConflictRaised
+from turnlog.projectors.memory_lookup import Conflict, StoredMemory
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+def score(value: str, on: float, **fields: Any) -> Memory:
+    return claim(f"SAT {value}", on, value=value, dedupe_key="sat", **{"strategy": "KEEP_HIGHEST", **fields})
+
+
+def row(on: float = 0, **fields: Any) -> StoredMemory:
+    """A memory as it stands that was said and learned on a day."""
+    return replace(told([claim("Lives in Bonn", on)]).rows[0], importance_at=day(on), **fields)
+
+
+def ask(*sayings: tuple[str, float]) -> tuple[Told, list["Asked"]]:
+    after = told([score(value, on, strategy="ASK_USER") for value, on in sayings])
+    raised = [one for one in after.events if isinstance(one, MemoryConflictRaised)]
+    return after, [Asked(one.conflict_id, one.memory.id, one.against) for one in raised]
+
+
+@dataclass(frozen=True)
+class Asked:
+    conflict_id: UUID
+    memory_id: UUID
+    against: Sequence[UUID]
+
+
+@pytest.mark.parametrize(("after", "is_fate"), [(180, "keep"), (181, "archive"), (365, "archive"), (366, "delete")])
+def test_an_age_of_just_the_limit_is_within_it(after: float, is_fate: str) -> None:
+    assert fate(row(), day(after), replace(SEED, decay_rate=0)) == is_fate
+
+
+def test_an_importance_of_just_the_threshold_is_kept() -> None:
+    assert fate(row(importance=SEED.archive_threshold), day(0)) == "keep"
+
+
+def test_accesses_add_to_importance_up_to_their_bound() -> None:
+    assert importance_now(row(importance=0.5, access_count=5), day(0)) == pytest.approx(0.51)
+    assert importance_now(row(importance=0.5, access_count=100), day(0)) == pytest.approx(0.53)
+
+
+def test_what_expires_just_when_the_same_words_are_said_is_not_said_again() -> None:
+    after = told([claim("喜欢喝茶", 0, expires_at=day(10)), claim("喜欢喝茶", 10)])
+    assert len(after.rows) == 2
+
+
+def test_what_expires_just_when_another_begins_is_no_rival() -> None:
+    after = told([score("1500", 0, expires_at=day(10)), score("1400", 10)])
+    assert [one.valid_to for one in after.rows] == [None, None], "the daily job sees to times to live"
+
+
+def test_a_memory_with_a_key_that_was_said_before_the_same_words_without_one_leaves_them_no_time() -> None:
+    after = told([claim("SAT 1500", 5), score("1500", 2)])
+    [keyed, plain] = after.rows
+    assert (keyed.status, plain.closed_reason, plain.valid_to) == ("valid", "duplicate", plain.valid_from)
+
+
+def test_what_was_said_again_in_time_lives_on_against_what_came_meanwhile() -> None:
+    after = told([score("1500", 0, expires_at=day(10)), score("1400", 12), score("1500", 8, expires_at=day(18))])
+    assert after.row(after.rows[0].id).expires_at == day(18)
+    assert after.on(13) == ["SAT 1500"]
+
+
+def test_what_never_held_for_something_forgotten_since_ends_nothing() -> None:
+    after = told([score("1600", 1), score("1500", 2)])
+    after.put(replace(after.rows[0], status="forgotten", dedupe_key=None))
+    assert after.say(score("1400", 1.5)).valid == ["SAT 1400"]
+
+
+def test_a_merge_begins_anew_when_a_member_has_expired() -> None:
+    tags = {"dedupe_key": "likes", "strategy": "MERGE"}
+    after = told([claim("tea", 0, expires_at=day(5), **tags), claim("cake", 9, **tags), claim("figs", 10, **tags)])
+    assert after.valid[-1] == "cake; figs"
+
+
+def test_an_answer_ends_what_began_later_where_it_begins() -> None:
+    after, [question] = ask(("1400", 5), ("1500", 2))
+    after.apply(answered(question, after.rows, "new", day(6)))
+    [new, old] = after.rows
+    assert (new.status, old.valid_to, old.replaced_by) == ("valid", old.valid_from, new.id)
+
+
+def test_the_second_of_two_answers_ends_what_the_first_one_chose() -> None:
+    after, [first, second] = ask(("1300", 0), ("1400", 1), ("1500", 2))
+    for question in (first, second):
+        after.apply(answered(question, after.rows, "new", day(6)))
+    assert after.valid == ["SAT 1500"]
+
+
+def test_an_edit_lives_as_long_as_what_it_replaces_did_from_when_it_was_said() -> None:
+    [old] = told([score("1400", 0, expires_at=day(10))]).rows
+    assert edited(old, ONE, "SAT 1410", day(8)).memory.expires_at == day(18)
+
+
+def test_a_question_stays_open_while_something_that_it_is_about_holds() -> None:
+    question = Conflict(UUID(int=9), UUID(int=3), [ONE, TWO], "?", day(0), None, None)
+    assert settled([ONE], [question]) == []
+    [done] = settled([ONE, TWO], [question])
+    assert (done.answer, [one.memory_id for one in done.intervals]) == ("new", [UUID(int=3)])
+
+
+def test_what_one_of_several_forgets_no_other_lets_hold_again() -> None:
+    assert together([Forgetting((ONE,), (TWO,)), Forgetting((TWO,), ())]) == Forgetting((ONE, TWO), ())
