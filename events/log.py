@@ -23,7 +23,7 @@ from turnlog.events.stream import StreamOptions, ensure_stream
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
-NOT_DELETED = 10057
+NOT_DELETED = (10043, 10057)  # in the middle of the log, and at its ends
 _OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
     "reconnect_time_wait": 0.1,
@@ -169,7 +169,7 @@ class Log:
         try:
             return bool(await self.nc.jetstream().delete_msg(STREAM, seq))
         except (NatsError, OSError, TimeoutError) as error:
-            if isinstance(error, APIError) and error.err_code == NOT_DELETED and not await self._is_there(seq):
+            if isinstance(error, APIError) and error.err_code in NOT_DELETED and not await self._is_there(seq):
                 return False
             raise LogUnavailable(f"NATS did not delete sequence {seq}: {error!r}") from error
 

@@ -107,6 +107,16 @@ async def erase(stage: Stage, user: str = "ann", strings: Sequence[str] = ()) ->
     return await erasing.erase(at, await planned(at, person_of("default", user), strings))
 
 
+async def paid(stage: Stage, purpose: str, thread: str = "t") -> None:
+    """Until the work of a model is over: what it cost is the last thing that a reactor tells."""
+
+    async def is_metered() -> bool:
+        return any(one.purpose == purpose for one in await stage.all("usage_metered", thread))
+
+    await eventually(is_metered)
+    await stage.runtime.settle()
+
+
 async def bakeries(stage: Stage) -> dict[str, list[Any]]:
     """Table → rows that speak of it; only tables that have some."""
     found = {name: await stage.rows(f"SELECT t::text FROM {name} t WHERE t::text ILIKE '%bakery%'") for name in WORDS}
@@ -134,7 +144,7 @@ async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_store
         await asyncio.to_thread(model.asked_for.wait, 30.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
-        await stage.until("usage_metered", 1, ANNS)
+        await paid(stage, "extraction", ANNS)
         assert await bakeries(stage) == {}
         assert await stage.all("memory_recorded", ANNS) == []
 
@@ -174,7 +184,7 @@ async def test_a_models_answer_that_comes_after_the_erasure_is_not_kept_in_the_c
         assert [task_of(body) for body in model.bodies("chat")] == ["topics"]
         assert (await erase(stage)).hits == {}
         model.go.set()
-        await stage.until("usage_metered", 1)
+        await paid(stage, "topics")
         assert await bakeries(stage) == {}
 
 
@@ -186,13 +196,15 @@ async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
 
     async def cached_late(*args: Any) -> None:
         columns = "request_hash, response, tenant, user_id, thread_id"
-        insert = f"INSERT INTO model_cache ({columns}) VALUES ('x', %s, %s, %s, %s) RETURNING 1"
-        await room.rows(insert, json.dumps(TOLD), "default", "ann", "t")
+        insert = f"INSERT INTO model_cache ({columns}) VALUES (%s, %s, %s, %s, %s) RETURNING 1"
+        await room.rows(insert, b"1", json.dumps(TOLD), "default", "ann", "t")
+        await room.rows(insert, b"2", json.dumps("Hello."), "two", "ann", "t")
         await purge(*args)
 
     monkeypatch.setattr(erasing, "_purge_sessions", cached_late)
     receipt = await erase(room, strings=[TOLD])
     assert receipt.hits == {} and receipt.data.counts["cached answers"] == 1
+    assert await room.rows("SELECT tenant FROM model_cache") == [("two",)]
 
 
 async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
@@ -241,7 +253,7 @@ async def test_a_summary_under_way_when_one_of_several_speakers_is_erased_is_not
         await asyncio.to_thread(model.asked_for.wait, 30.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
-        await stage.until("usage_metered", 1)
+        await paid(stage, "topics")
         assert await bakeries(stage) == {}
 
 
@@ -407,3 +419,14 @@ async def test_an_error_of_an_event_that_was_dropped_keeps_no_words(room: Stage)
         await room.rows(f"INSERT INTO dead_letters ({columns}) VALUES ({values}) RETURNING 1")
     await erase(room)
     assert await room.rows("SELECT error FROM dead_letters ORDER BY seq") == [("erased",), ("of b",)]
+
+
+async def test_two_erasures_of_one_person_at_once_both_end_well(room: Stage) -> None:
+    """One finds gone what the other overwrote."""
+    await room.runtime.log.append_many(conversation("ann", 2) + conversation("bob", 2))
+    await room.runtime.settle()
+    at = surroundings(room.runtime, quiet)
+    plans = [await planned(at, person_of("default", "ann")) for _ in range(2)]
+    receipts = await asyncio.gather(*(erasing.erase(at, plan) for plan in plans))
+    assert [one.hits for one in receipts] == [{}, {}]
+    assert await room.rows("SELECT DISTINCT user_id FROM messages") == [("bob",)]
