@@ -3,11 +3,12 @@
 docs/configuration.md lists the same names and defaults; a test keeps both equal.
 """
 
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnlog.events.errors import TurnlogError
@@ -24,6 +25,18 @@ class InvalidSetting(TurnlogError):
 
 def _env(*names: str) -> AliasChoices:
     return AliasChoices(*names)
+
+
+def _zone(name: str) -> tzinfo:
+    """Raises ValueError. What no command needs that keeps to UTC is not loaded for it."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        raise ValueError(f"there is no time zone {name!r}; give a name such as UTC or Asia/Shanghai") from None
 
 
 def _home() -> Path:
@@ -108,6 +121,17 @@ class Settings(BaseSettings):
 
     budget_calls_per_hour: int = Field(600, ge=0, validation_alias=_env("TURNLOG_BUDGET_CALLS_PER_HOUR"))
     budget_tokens_per_hour: int = Field(2_000_000, ge=0, validation_alias=_env("TURNLOG_BUDGET_TOKENS_PER_HOUR"))
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_zone(cls, name: str) -> str:
+        _zone(name)
+        return name
+
+    @property
+    def zone(self) -> tzinfo:
+        """Whose days "yesterday" and other dates in people's words mean."""
+        return _zone(self.timezone)
 
     @property
     def archive(self) -> Path:

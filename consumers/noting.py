@@ -15,5 +15,5 @@ _ABOUT = ("kind", "category", "value", "importance", "rule", "dedupe_key", "stra
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
     """Fields of Memory, when the text is the one claim that a rule reads; {} otherwise. Raises InvalidRules."""
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
-    found = Extractor(load_rules(settings.rules_file)).look([turn]).findings
+    found = Extractor(load_rules(settings.rules_file), settings.zone).look([turn]).findings
     return {name: getattr(found[0], name) for name in _ABOUT} if len(found) == 1 else {}

@@ -38,13 +38,13 @@ async def recall_memories(
 ) -> MemoriesFound:
     """Raises InvalidTime, InvalidToken."""
     now, counter = datetime.now(UTC), counter_for(settings.model)
-    as_of = None if choice.as_of is None else time_of(choice.as_of, now)
+    as_of = None if choice.as_of is None else time_of(choice.as_of, now, settings.zone)
     scope = MemoryScope(tenant, memory_thread(user), now, as_of, choice.history)
 
     def tokens_of(memory: StoredMemory) -> int:
         return counter.text(memory_line(memory, counter))
 
-    recall = MemoryRecall(embedder, Policy.of(settings))
+    recall = MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
     async with pool.connection() as conn:
         return await recall.search(conn, scope, question, k, max_tokens=choice.max_tokens, tokens_of=tokens_of)
 

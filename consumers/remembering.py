@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from uuid import UUID
 
@@ -51,10 +51,11 @@ async def the_memory(conn: Connection, tenant: str, thread: str, user: str, give
     return found[0]
 
 
-def time_of(given: str, now: datetime) -> datetime:
+def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
     """An ISO time, or a date or an expression such as "last March" (去年三月), of which the last moment is meant.
 
-    Without a zone UTC is meant. Raises InvalidTime.
+    An ISO time or date without a zone is in UTC, as the commands show times; an expression is in `zone`. Raises
+    InvalidTime.
     """
     try:
         at = datetime.fromisoformat(given)
@@ -62,7 +63,7 @@ def time_of(given: str, now: datetime) -> datetime:
             at = at.replace(tzinfo=UTC)
         return at if re.search(r"[T ]", given) else at + timedelta(days=1) - _MOMENT
     except (ValueError, OverflowError):
-        found = dates_in(given, now)
+        found = dates_in(given, now, zone)
     if len(found) != 1:
         raise InvalidTime(f"{given!r} is no time; give one such as 2026-03-31, 2026-03-31T18:00 or 'last March'")
     return min(found[0].to_time, _LATEST) - _MOMENT

@@ -4,6 +4,7 @@ Applied in order: a later description or attribute takes the place of an earlier
 
 A forgotten memory takes along what was said in its turns, whether it was found before the memory was forgotten or
 after. Which source a description, an attribute or a relation came from is not known: where one source goes, they go.
+How often and when an entity was spoken of stays.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -13,13 +13,15 @@ def _united(column: str, limit: int) -> str:
     return f"{column} = t.{column} || ({new})"
 
 
+_FORGOTTEN = """EXISTS (SELECT FROM forgotten_turns f WHERE f.tenant = %(tenant)s AND f.thread_id = %(thread)s
+  AND f.event_id = (s ->> 'event_id')::uuid)"""
+
 # What stands on forgotten turns alone is not found; what stands on others too comes without its words.
 FOUND = f"""
-WITH told AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT EXISTS (SELECT FROM forgotten_turns f
-    WHERE f.tenant = %(tenant)s AND f.thread_id = %(thread)s AND f.event_id = (s ->> 'event_id')::uuid) AS stays
+WITH told AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
   FROM jsonb_array_elements(%(sources)s::jsonb) WITH ORDINALITY AS x (s, n)),
-found AS (SELECT coalesce(jsonb_agg(s ORDER BY n) FILTER (WHERE stays), '[]') AS sources,
-    coalesce(bool_and(stays), true) AS is_whole, count(*) AS told,
+found AS (SELECT count(*) AS told, coalesce(bool_and(stays), true) AS is_whole,
+    coalesce(jsonb_agg(s ORDER BY n) FILTER (WHERE stays), '[]') AS sources,
     coalesce(min(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS first_said,
     coalesce(max(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS last_said FROM told)
 INSERT INTO entities AS t (tenant, thread_id, type, name_key, user_id, name, description, attributes, relations,
@@ -36,7 +38,6 @@ ON CONFLICT (tenant, thread_id, type, name_key) DO UPDATE SET
 
 _PLACE = "t.tenant = %(tenant)s AND t.thread_id = %(thread)s"
 _SOURCES = "jsonb_array_elements(t.sources) WITH ORDINALITY AS x (s, n)"
-_FORGOTTEN = "(s ->> 'event_id')::uuid = ANY(%(turns)s::uuid[])"
 
 REMEMBER_TURNS = """
 INSERT INTO forgotten_turns (tenant, thread_id, event_id)
@@ -46,15 +47,9 @@ DELETE_UNSAID = f"""
 DELETE FROM entities t WHERE {_PLACE} AND t.sources <> '[]'
 AND NOT EXISTS (SELECT FROM {_SOURCES} WHERE NOT {_FORGOTTEN})"""
 
-# A row with as many sources as it may have was perhaps told of in the turn too.
+# Of a row with as many sources as it may have, the forgotten turn was perhaps one more.
 DROP_WORDS = f"""
-UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]', sources = kept.sources,
-  mention_count = least(t.mention_count, jsonb_array_length(kept.sources)),
-  first_seen_at = kept.first_said, last_seen_at = kept.last_said
-FROM entities o CROSS JOIN LATERAL (
-  SELECT jsonb_agg(s ORDER BY n) AS sources, min((s ->> 'said_at')::timestamptz) AS first_said,
-    max((s ->> 'said_at')::timestamptz) AS last_said
-  FROM jsonb_array_elements(o.sources) WITH ORDINALITY AS x (s, n) WHERE NOT {_FORGOTTEN}) kept
-WHERE {_PLACE} AND (o.tenant, o.thread_id, o.type, o.name_key) = (t.tenant, t.thread_id, t.type, t.name_key)
-AND cardinality(%(turns)s::uuid[]) > 0
-AND (EXISTS (SELECT FROM {_SOURCES} WHERE {_FORGOTTEN}) OR jsonb_array_length(t.sources) >= {MAX_SOURCES})"""
+UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
+  sources = (SELECT coalesce(jsonb_agg(s ORDER BY n), '[]') FROM {_SOURCES} WHERE NOT {_FORGOTTEN})
+WHERE {_PLACE} AND cardinality(%(turns)s::uuid[]) > 0
+AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR EXISTS (SELECT FROM {_SOURCES} WHERE {_FORGOTTEN}))"""

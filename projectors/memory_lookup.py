@@ -1,6 +1,6 @@
 """Reading P7 and P8 of one memory thread: what holds now or held then, by id or words, and how it came about."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -240,6 +240,16 @@ class Progress:
     stored: int
     error: str | None
     extracted_at: datetime
+
+
+async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
+    """Those of the turns from which a memory was taken that is forgotten."""
+    rows = await conn.execute(
+        "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
+        "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
+        (tenant, thread, [str(one) for one in event_ids]),
+    )
+    return {UUID(found) for (found,) in await rows.fetchall()}
 
 
 async def extraction_progress(

@@ -1,7 +1,7 @@
 """Memories of a test's users, put on the log as the extraction would put them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from hashlib import sha256
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from openai_wire import bag_of_words
 from pgvector import HalfVector
 
+from turnlog.agent.memories.dates import dates_in
 from turnlog.events.contracts import Event, EventData
 from turnlog.events.memory_contracts import (
     EntitiesFound,
@@ -61,6 +62,14 @@ def recorded(content: str, said_at: datetime = NOW, user: str = "ann", **fields:
 def entities(*named: tuple[str, str], user: str = "ann") -> Event:
     """(type, name) pairs."""
     return event(EntitiesFound(entities=tuple(Entity(type=kind, name=name) for kind, name in named)), user)
+
+
+def only_yesterday_in(zone: tzinfo) -> tuple[datetime, datetime]:
+    """Two times: as of now one is in the yesterday of `zone` alone, the other in that of UTC alone."""
+    (there,), (utc,) = (dates_in("yesterday", datetime.now(UTC), one) for one in (zone, UTC))
+    before, after = min(there.from_time, utc.from_time), max(there.to_time, utc.to_time) - timedelta(hours=2)
+    early = before + timedelta(hours=2)
+    return (early, after) if there.from_time == before else (after, early)
 
 
 class Words:

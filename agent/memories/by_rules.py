@@ -6,6 +6,7 @@ what somebody else said. Precision before recall: a wrong memory does more harm 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
@@ -58,9 +59,11 @@ _REPORTS = regex.compile(
 
 @dataclass(slots=True)
 class Extractor:
-    """One set of rules. slow: rules that a text made too slow; they rest for the life of this value."""
+    """One set of rules. zone: where the users live, whose days "tomorrow" and the like mean. slow: rules that a text
+    made too slow; they rest for the life of this value."""
 
     rules: RuleSet
+    zone: tzinfo = UTC
     slow: set[str] = field(default_factory=set)
 
     def look(self, turns: Iterable[Turn]) -> Looked:
@@ -149,7 +152,7 @@ class Extractor:
             yield Rejection("excluded", rule.id, turn, statement.sentence), (0, 0)
             return
         for match in found:
-            yield _judged(turn, statement, rule, language, match)
+            yield _judged(turn, statement, rule, language, match, self.zone)
 
 
 def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
@@ -167,18 +170,19 @@ def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float)
 
 
 def _judged(
-    turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any
+    turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any, zone: tzinfo
 ) -> tuple[Finding | Rejection, tuple[int, int]]:
     if reason := _not_stated(statement, rule, match):
         return Rejection(reason, rule.id, turn, statement.sentence), match.span()
     groups = {name: text or "" for name, text in match.groupdict().items()}
     groups.setdefault("value", match[1] or "")
+    said_at = turn.said_at.astimezone(zone)
     raw_at = match.start("value" if "value" in match.re.groupindex else 1)
     try:
         for step in rule.normalisers:
             if step.group == "key":
                 groups.setdefault("key", groups["value"])
-            groups[step.group] = NORMALISERS[step.name](groups[step.group], turn.said_at, **step.options)
+            groups[step.group] = NORMALISERS[step.name](groups[step.group], said_at, **step.options)
     except (ValueError, OverflowError) as error:
         return Rejection("invalid-value", rule.id, turn, statement.sentence, str(error)), match.span()
     groups.setdefault("key", groups["value"])

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -115,9 +116,9 @@ class Extracted:
 class ModelExtraction:
     """Asks a language model. attributes: those that a user has one of, by the rules' dedupe keys."""
 
-    def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None) -> None:
-        """task: in place of TASK, what to look for."""
-        self._chat = chat
+    def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None, zone: tzinfo = UTC) -> None:
+        """task: in place of TASK, what to look for. zone: where the users live, whose day a turn was said on."""
+        self._chat, self._zone = chat, zone
         form = FORM.format(attributes=", ".join(single_valued(rules)), language=language_rule(None))
         self._system = f"{task or TASK}\n{form}"
         self.prompt_hash = prompt_hash(self._system)
@@ -133,7 +134,8 @@ class ModelExtraction:
     async def extract(self, turns: Sequence[Turn]) -> Extracted:
         """Raises ModelError, BadAnswer among them."""
         shown = [
-            {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": words_of(one)} for n, one in enumerate(turns, 1)
+            {"turn": n, "date": f"{one.said_at.astimezone(self._zone):%Y-%m-%d}", "text": words_of(one)}
+            for n, one in enumerate(turns, 1)
         ]
         messages = [{"role": "system", "content": self._system}, {"role": "user", "content": data(turns=shown)}]
         reply = await self._chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS))

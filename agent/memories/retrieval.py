@@ -65,7 +65,8 @@ class MemoriesFound:
 class MemoryRecall:
     """Finds memories. embedder None, or failing: by words, entities and dates (E 13.3), and the result says so.
 
-    patience_s: how long to wait for the question's vector; None: as long as the embedder does.
+    patience_s: how long to wait for the question's vector; None: as long as the embedder does. zone: where the users
+    live, whose days the dates in their questions mean.
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class MemoryRecall:
         policy: Policy = SEED,
         weights: Weights = DEFAULT,
         patience_s: float | None = None,
+        zone: tzinfo = UTC,
     ) -> None:
         self._embedder, self._policy, self._weights = embedder, policy, weights
-        self._patience_s = patience_s
+        self._patience_s, self._zone = patience_s, zone
 
     async def search(
         self,
@@ -87,11 +89,10 @@ class MemoryRecall:
         *,
         max_tokens: int | None = None,
         tokens_of: Callable[[StoredMemory], int] | None = None,
-        zone: tzinfo = UTC,
     ) -> MemoriesFound:
         """The k most relevant memories; with max_tokens, as many of these as fit in it, by `tokens_of` each.
 
-        Dates in the question are relative to scope.as_of or scope.now, in the user's `zone`.
+        Dates in the question are relative to scope.as_of or scope.now.
         """
         model = self._embedder.model if self._embedder else None
         size = await thread_size(conn, scope, question, model)
@@ -99,7 +100,7 @@ class MemoryRecall:
             return MemoriesFound()
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
-        dates = dates_in(question, now, zone)
+        dates = dates_in(question, now, self._zone)
         sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
         asked = Asked(sought, vector, model, [(one.from_time, one.to_time) for one in dates])
         ranked = fused(

@@ -29,8 +29,8 @@ class AnswerMemories:
 
     def __init__(self, runtime: Runtime, embedder: Embedder | None) -> None:
         self._runtime = runtime
-        policy = Policy.of(runtime.settings)
-        self._recall = MemoryRecall(embedder, policy, patience_s=EMBEDDING_PATIENCE_S)
+        policy, zone = Policy.of(runtime.settings), runtime.settings.zone
+        self._recall = MemoryRecall(embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)
         self._memories = Memories(runtime.log, runtime.pool)
 
     def block_of(self, request: Event, model: str) -> "asyncio.Task[MemoryBlock]":

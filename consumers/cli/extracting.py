@@ -109,13 +109,14 @@ async def _looked(runtime: "Runtime", talk: "Talk") -> "Looked":
     from turnlog.agent.memories.turns import evidence, roles
     from turnlog.projectors.extraction_lookup import is_among_people, user_turns
 
-    tools = runtime.settings.extract_tool_results
+    settings = runtime.settings
+    tools = settings.extract_tool_results
     place = (talk.tenant, talk.thread, talk.user)
     async with runtime.pool.connection() as conn:
         messages = await user_turns(conn, *place, roles(tools), 0, 2**31)
         people = await is_among_people(conn, *place)
     turns, _others = evidence(messages, talk.thread, talk.user, people, tools)
-    return Extractor(load_rules(runtime.settings.rules_file)).look(turns)
+    return Extractor(load_rules(settings.rules_file), settings.zone).look(turns)
 
 
 def _memory(one: "Finding", told: "Outcome") -> dict[str, Any]:

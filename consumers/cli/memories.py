@@ -74,7 +74,7 @@ def listed(
         from turnlog.projectors import memory_finding, memory_lookup
 
         now = datetime.now(UTC)
-        at = now if as_of is None else shown.time_of(as_of, now)
+        at = now if as_of is None else shown.time_of(as_of, now, settings.zone)
         async with _desk(settings, tenant, whose) as desk, desk.pool.connection() as conn:
             if every:
                 rows = await memory_finding.every_memory(conn, *desk.place, kinds, limit)

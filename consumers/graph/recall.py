@@ -34,7 +34,7 @@ _UNKNOWN = Overview(0, 0, 0, None, None, [])
 
 
 def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> RunNode:
-    search, memory_search = Recall(embedder), MemoryRecall(embedder, Policy.of(settings))
+    search, memory_search = Recall(embedder), MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
     recent_turns = (settings.full_recent_count + 1) // 2
 
     async def recall(state: ConversationState, *, runtime: Run[None]) -> Update:

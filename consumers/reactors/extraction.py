@@ -54,10 +54,11 @@ class Waiting:
 
 def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
     """By the rules, the prompt and the model of the settings. Raises InvalidRules, InvalidPrompt."""
-    rules, task = load_rules(runtime.settings.rules_file), extraction_task(runtime.settings.extract_prompt_file)
-    model = ModelExtraction(models.extraction, rules, task) if models.extraction is not None else None
+    settings, chat = runtime.settings, models.extraction
+    rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
+    model = None if chat is None else ModelExtraction(chat, rules, task, settings.zone)
     memories = Memories(runtime.log, runtime.pool)
-    return Extraction(runtime, rules, model, ledger(NAME, runtime.settings, is_local=False), memories, shadow)
+    return Extraction(runtime, rules, model, ledger(NAME, settings, is_local=False), memories, shadow)
 
 
 class ExtractionReactor:

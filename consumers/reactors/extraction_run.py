@@ -7,6 +7,7 @@ again finds it done. A model's answer is cached before it is used.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.memories.by_rules import Extractor
@@ -26,10 +27,10 @@ from turnlog.consumers.reactors.once import Owner, cached, forget_answers, key_o
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import EventData, UsageMetered
 from turnlog.events.frozen import Derivation
-from turnlog.events.memory_contracts import MemoriesExtracted
+from turnlog.events.memory_contracts import MemoriesExtracted, Memory
 from turnlog.projectors.archive_lookup import archived_lineage
 from turnlog.projectors.extraction_lookup import is_among_people, user_turns
-from turnlog.projectors.memory_lookup import extraction_progress
+from turnlog.projectors.memory_lookup import extraction_progress, turns_of_forgotten
 from turnlog.projectors.writer import Connection
 
 AGENT = "extraction"
@@ -65,7 +66,7 @@ class Extraction:
     ) -> None:
         self._settings: Settings = runtime.settings
         self._memories, self._shadow, self._ledger, self._model = memories, shadow, ledger, model
-        self._rules, self._extractor, self._keys = rules, Extractor(rules), single_valued(rules)
+        self._rules, self._extractor, self._keys = rules, Extractor(rules, runtime.settings.zone), single_valued(rules)
         self._reading = MemoryWriter(runtime.log, runtime.pool)
         self._count = counter_for(model.model).text if model else len
 
@@ -147,9 +148,20 @@ class Extraction:
             cost_usd=answer.usage.cost_usd,
         )
         made = proposal(talk, looked, seen, "llm", answer.prompt_hash, derivation)
+        memories = await self._not_forgotten(talk, made.memories)
         await self._memories.remember_many(
-            talk.tenant, talk.user, made.memories, [*made.extra, metered], self._shadow, derivation=derivation
+            talk.tenant, talk.user, memories, [*made.extra, metered], self._shadow, derivation=derivation
         )
+
+    async def _not_forgotten(self, talk: Talk, memories: Sequence[Memory]) -> list[Memory]:
+        """Without those from a turn of which something was forgotten meanwhile: a model says it in other words."""
+        turns = {source.event_id for one in memories for source in one.sources}
+
+        async def look(rows: Rows) -> set[UUID]:
+            return await turns_of_forgotten(rows.conn, talk.tenant, rows.place.thread, turns)
+
+        silent = await self._reading.read(Place(talk.tenant, talk.user, self._shadow), look) if turns else set()
+        return [one for one in memories if not any(source.event_id in silent for source in one.sources)]
 
     async def _answer(self, conn: Connection, talk: Talk, batch: Batch) -> tuple[Extracted, Sequence[Turn]]:
         """The longest beginning of the batch that was answered before a crash counts; else the model is asked."""

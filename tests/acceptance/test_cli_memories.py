@@ -12,7 +12,7 @@ from turnlog.agent.memories.known import Known
 from turnlog.agent.memories.writing import Place
 from turnlog.events.contracts import EventData
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import Memory
+from turnlog.events.memory_contracts import EntitiesFound, Entity, Memory
 from turnlog.events.subjects import memory_thread
 
 
@@ -120,6 +120,23 @@ async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None
     rows = (await turnlog("memories", "--user", "ann", "--all", "--json")).document
     assert sorted(row["content"] for row in rows) == ["", "I like tea"]
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes", "--json")).error == "not-found"
+
+
+async def test_of_what_is_forgotten_no_entity_tells(log: Log, turnlog: Cli) -> None:
+    nuts, tea = claim("My sister Mia is allergic to nuts", 0), claim("我和米娅喜欢喝茶", 1)
+    mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=nuts.sources)
+    zh = Entity(type="PERSON", name="米娅", description="喜欢喝茶", sources=tea.sources)
+    await tell(log, nuts, tea)
+    found = EntitiesFound(entities=(mia, zh, mia.model_copy(update={"type": "TOPIC", "sources": tea.sources})))
+    await log.append(event(found, thread=memory_thread("ann"), user="ann"))
+    assert (await turnlog("forget", "nuts", "--user", "ann", "--yes")).out == "forgot 1 memory\n"
+    rows = (await turnlog("entities", "--user", "ann", "--json")).document
+    assert [(row["type"], row["name"], [one["quote"] for one in row["sources"]]) for row in rows] == [
+        ("PERSON", "米娅", ["我和米娅喜欢喝茶"]),
+        ("TOPIC", "Mia", ["我和米娅喜欢喝茶"]),
+    ]
+    assert (await turnlog("forget", "喝茶", "--user", "ann", "--yes")).code == 0
+    assert (await turnlog("entities", "--user", "ann", "--json")).document == []
 
 
 async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None:

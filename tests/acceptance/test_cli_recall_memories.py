@@ -6,11 +6,12 @@ import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from loaded import command
 from places import now
-from remembered import entities, recorded
+from remembered import entities, only_yesterday_in, recorded
 
 from turnlog.events.log import Log
 
@@ -50,6 +51,24 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
     assert code == 0
     assert "I live in Berlin" in text
     assert ") × importance 0.7" in text
+
+
+@pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
+async def test_yesterday_is_that_of_the_timezone_set(log: Log, environment: dict[str, str], question: str) -> None:
+    zone = "Asia/Shanghai"
+    there, utc = only_yesterday_in(ZoneInfo(zone))
+    await log.append_many([recorded("I 买 buy a chair", there), recorded("I 买 buy a lamp", utc)])
+    for given, first in (({"TURNLOG_TIMEZONE": zone}, "chair"), ({}, "lamp")):
+        code, text = await turnlog(environment | given, "recall", question, "-u", "ann", "--keyword-only", "--json")
+        assert code == 0, text
+        assert json.loads(text)["memories"][0]["content"] == f"I 买 buy a {first}"
+
+
+async def test_a_timezone_that_does_not_exist_is_an_error_that_names_the_setting(environment: dict[str, str]) -> None:
+    nowhere = environment | {"TURNLOG_TIMEZONE": "Mars/Olympus"}
+    code, text = await turnlog(nowhere, "recall", "What?", "--user", "ann")
+    assert code == 1
+    assert "TURNLOG_TIMEZONE" in text and "Mars/Olympus" in text and "invalid-setting" in text
 
 
 async def test_as_of_without_a_user_is_an_error_that_says_what_to_give(environment: dict[str, str]) -> None:

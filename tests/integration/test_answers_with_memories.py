@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from openai_server import OpenAIServer
 from places import eventually, now
-from remembered import entities, event, memory, memory_id
+from remembered import entities, event, memory, memory_id, only_yesterday_in
 from remembered import recorded as recorded_at
 from stage import Play, Stage, player
 
@@ -95,6 +96,18 @@ async def test_at_most_five_memories_or_as_many_as_the_setting_says(play: Play, 
     async with play(long_term_top_k=2) as stage:
         await ask(stage, "Do I like tea?")
     assert [len(block(body)) for body in model.bodies("chat")] == [5, 2]
+
+
+@pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
+async def test_yesterday_is_that_of_the_timezone_set(play: Play, model: OpenAIServer, question: str) -> None:
+    zone = "Asia/Shanghai"
+    there, utc = only_yesterday_in(ZoneInfo(zone))
+    events = [recorded_at("I 买 buy a chair", there), recorded_at("I 买 buy a lamp", utc)]
+    for given in ({"timezone": zone}, {}):
+        async with play(long_term_top_k=1, **given) as stage:
+            await stage.runtime.log.append_many(events)
+            await ask(stage, question)
+    assert [block(body) for body in model.bodies("chat")] == [["I 买 buy a chair"], ["I 买 buy a lamp"]]
 
 
 @pytest.mark.parametrize(

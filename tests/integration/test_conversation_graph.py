@@ -5,13 +5,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import StateSnapshot
 from openai_server import OpenAIServer
 from places import now
-from remembered import recorded
+from remembered import only_yesterday_in, recorded
 from samples import derivation, event
 from stage import Stage, on_stage
 
@@ -224,6 +225,16 @@ async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Setti
             await one.store.aput(("memories", other), "1", {"text": "我喜欢喝什么茶？咖啡"})
         await one.ask("我喜欢喝什么茶？")
     assert sent(model) == [("user", "[LONG-TERM MEMORIES]\n- 我喜欢绿茶"), ("user", "我喜欢喝什么茶？")]
+
+
+async def test_yesterday_is_that_of_the_timezone_set(settings: Settings, model: OpenAIServer) -> None:
+    there, utc = only_yesterday_in(ZoneInfo("Asia/Shanghai"))
+    async with instance(settings, timezone="Asia/Shanghai", long_term_top_k=1) as one:
+        told = [recorded("我买了一把椅子", there), recorded("我买了一盏灯", utc)]
+        await one.stage.runtime.log.append_many(told)
+        await one.stage.runtime.settle()
+        await one.ask("昨天我买了什么？")
+    assert "椅子" in str(sent(model)) and "灯" not in str(sent(model))
 
 
 async def test_without_the_embedder_the_answer_is_made_all_the_same(settings: Settings, model: OpenAIServer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import execute
-from extraction import ExtractingServer, memory, stored, user_turn
+from extraction import ExtractingServer, is_extraction, memory, stored, turns_of, user_turn
 from openai_wire import Step
 from places import eventually, rows
 from psycopg.conninfo import conninfo_to_dict
@@ -151,6 +151,24 @@ async def test_days_are_worked_out_alike_whatever_clock_the_database_server_has(
         await stage.runtime.log.append(told)
         await stage.rest(NAME)
         assert await stored(stage) == [("Plan: go to Spain next month (2026-06)", "valid")]
+
+
+async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Play, model: ExtractingServer) -> None:
+    last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)  # the 1st of June in Shanghai
+    words = "I plan to go to Spain next month.", "我下个月想去西班牙旅行。", LONG
+    async with play(timezone="Asia/Shanghai") as stage:
+        told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
+        await stage.runtime.log.append_many(told)
+        await stage.until("memories_extracted", 2, ANNS)
+        found = sorted(await stored(stage))
+        sources: Any = await stage.rows("SELECT valid_from, sources -> 0 ->> 'said_at' FROM memories")
+    assert found == [
+        ("Plan: go to Spain next month (2026-07)", "valid"),
+        ("计划下个月（2026-07）去西班牙旅行", "valid"),
+    ]
+    assert set(sources) == {(last_of_may, "2026-05-31T17:00:00Z")}
+    [body] = [body for body in model.bodies("chat") if is_extraction(body)]
+    assert {turn["date"] for turn in turns_of(body)} == {"2026-06-01"}
 
 
 async def test_turns_without_a_find_are_no_event_each(offline: Play) -> None:

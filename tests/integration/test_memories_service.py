@@ -303,6 +303,8 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
     await mind.memories.forget("default", "ann", candidates[1].id)
     assert await mind.holds() == ["I have a cat", "I have a fish"]
     assert await rows(mind.db, "SELECT 1 FROM memories WHERE content LIKE '%%dog%%'") == []
+    await mind.settled("entities")
+    assert await rows(mind.db, "SELECT event_id FROM forgotten_turns") == [(UUID(int=2),)]
 
 
 async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:

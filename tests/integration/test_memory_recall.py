@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -39,8 +40,9 @@ class Remembering:
 
     async def ask(self, question: str, k: int = 5, user: str = "ann", **options: object) -> MemoriesFound:
         scope_options = {name: options.pop(name) for name in ("as_of", "history") if name in options}
-        scope = MemoryScope("default", memory_thread(user), NOW, **scope_options)  # type: ignore[arg-type]
-        recall = MemoryRecall(options.pop("embedder", None))  # type: ignore[arg-type]
+        now = options.pop("now", NOW)
+        scope = MemoryScope("default", memory_thread(user), now, **scope_options)  # type: ignore[arg-type]
+        recall = MemoryRecall(options.pop("embedder", None), zone=options.pop("zone", UTC))  # type: ignore[arg-type]
         return await recall.search(self.db, scope, question, k, **options)  # type: ignore[arg-type]
 
 
@@ -112,6 +114,19 @@ async def test_a_date_in_the_question_prefers_what_was_said_then(ann: Rememberin
     assert contents(await ann.ask("Where did I travel in May?"))[0] == "I travelled to Oslo"
     assert contents(await ann.ask("五月呢？5月我去了哪里"))[0] == "I travelled to Oslo"
     assert [one.text for one in (await ann.ask("去年三月")).dates] == ["去年三月"]
+
+
+@pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
+async def test_yesterday_is_the_day_before_where_the_user_lives(ann: Remembering, question: str) -> None:
+    lamp, chair = datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2026, 11, 21, 10, tzinfo=UTC)
+    await ann.given(recorded("I 买 buy a lamp", lamp), recorded("I 买 buy a chair", chair))
+    seven = datetime(2026, 11, 21, 23, tzinfo=UTC)  # 07:00 of the 22nd in Shanghai
+    there = await ann.ask(question, now=seven, zone=ZoneInfo("Asia/Shanghai"))
+    assert contents(there)[0] == "I 买 buy a chair"
+    assert [(one.from_time, one.to_time) for one in there.dates] == [
+        (datetime(2026, 11, 20, 16, tzinfo=UTC), datetime(2026, 11, 21, 16, tzinfo=UTC))
+    ]
+    assert contents(await ann.ask(question, now=seven))[0] == "I 买 buy a lamp"
 
 
 async def test_a_superseded_memory_is_found_only_when_asked_for(ann: Remembering) -> None:

@@ -3,13 +3,15 @@
 from datetime import timedelta
 from uuid import UUID
 
+import pytest
 from samples import MAY_8, SAID, event
 from spec import Spec
 
 from turnlog.events.contracts import Event, ThreadDeleted
-from turnlog.events.memory_contracts import EntitiesFound, Entity, EntityRelation, JobRan
+from turnlog.events.memory_contracts import EntitiesFound, Entity, EntityRelation, JobRan, MemoryForgotten, MemorySource
 from turnlog.projectors.entities import ENTITIES
 from turnlog.projectors.jobs import JOBS
+from turnlog.projectors.memories_sql import MAX_SOURCES
 from turnlog.projectors.writer import Connection
 
 LATER = SAID.model_copy(update={"event_id": UUID(int=42), "said_at": MAY_8 + timedelta(days=1)})
@@ -75,6 +77,83 @@ async def test_a_monstrous_name_is_no_poison(db: Connection) -> None:
 async def test_a_removed_thread_leaves_no_entity(db: Connection) -> None:
     spec = Spec(db, ENTITIES).given(found(school())).when(event(ThreadDeleted(), "memories/ann"))
     await spec.then(ROWS, [])
+
+
+EN, ZH = "My sister Mia is allergic to nuts", "我妹妹米娅对花生过敏"
+WORDS = "SELECT name, description, attributes, relations, jsonb_path_query_array(sources, '$[*].quote') FROM entities"
+
+
+def told(turn: int, quote: str) -> MemorySource:
+    said_at = MAY_8 + timedelta(days=turn)
+    return MemorySource(thread="chat", seq=turn, event_id=UUID(int=turn), quote=quote, said_at=said_at)
+
+
+def sister(name: str, *turns: MemorySource, secret: str | None = None) -> Entity:
+    words = {"description": secret, "attributes": {"allergy": secret}, "relations": (APPLIED,)} if secret else {}
+    return Entity.model_validate({"type": "PERSON", "name": name, "sources": turns, **words})
+
+
+def forgot(*turns: int, thread: str = "memories/ann") -> Event:
+    source_ids = tuple(UUID(int=turn) for turn in turns)
+    return event(MemoryForgotten(memory_id=UUID(int=99), source_ids=source_ids), thread, user="ann")
+
+
+@pytest.mark.parametrize(("name", "words"), [("Mia", EN), ("米娅", ZH)])
+async def test_an_entity_of_forgotten_turns_alone_goes_whichever_came_first(
+    db: Connection, name: str, words: str
+) -> None:
+    secret = sister(name, told(1, words), secret=words)
+    other = sister("Leo", told(2, "Leo plays chess"), secret="chess")
+    for events in ((found(secret, other), forgot(1)), (forgot(1), found(secret, other)), (found(secret), forgot(1, 1))):
+        await Spec(db, ENTITIES).given(*events).then(f"{WORDS} WHERE name <> 'Leo'", [])
+        await Spec(db, ENTITIES).given(*events, found(other)).then("SELECT description FROM entities", [("chess",)])
+
+
+@pytest.mark.parametrize(("name", "words"), [("Mia", EN), ("米娅", ZH)])
+async def test_of_an_entity_with_another_source_the_name_and_the_other_quote_stay(
+    db: Connection, name: str, words: str
+) -> None:
+    first, second = sister(name, told(1, words), secret=words), sister(name, told(2, f"{name} visits"))
+    both = sister(name, told(2, f"{name} visits"), told(1, words), secret=words)
+    left = [(name, None, {}, [], [f"{name} visits"])]
+    for events in (
+        *((found(first, second), forgot(1)), (found(first), forgot(1), found(second))),
+        *((forgot(1), found(first), found(second)), (found(both), forgot(1)), (forgot(1), found(both))),
+    ):
+        await Spec(db, ENTITIES).given(*events).then(WORDS, left)
+    again = sister(name, told(3, "said anew"), secret="anew")
+    spec = Spec(db, ENTITIES).given(found(first), forgot(1)).when(found(again))
+    await spec.then(WORDS, [(name, "anew", {"allergy": "anew"}, [APPLIED.model_dump()], ["said anew"])])
+
+
+async def test_two_forgotten_memories_take_an_entity_of_both_their_turns(db: Connection) -> None:
+    mia = sister("Mia", told(1, EN), told(2, ZH), secret=EN)
+    for events in ((found(mia), forgot(1), forgot(2)), (forgot(2), found(mia), forgot(1)), (found(mia), forgot(2, 1))):
+        await Spec(db, ENTITIES).given(*events).then(WORDS, [])
+
+
+async def test_forgetting_touches_no_other_thread_and_no_entity_without_a_source(db: Connection) -> None:
+    mia, bare = sister("Mia", told(1, EN), secret=EN), sister("Yale", secret="a school")
+    shadow = found(mia, thread="shadow/new/ann")
+    spec = Spec(db, ENTITIES).given(found(mia, bare), shadow, forgot(1), forgot())
+    query = "SELECT thread_id, name, description FROM entities ORDER BY 1"
+    await spec.then(query, [("memories/ann", "Yale", "a school"), ("shadow/new/ann", "Mia", EN)])
+    await spec.when(forgot(1, thread="shadow/new/ann")).then(query, [("memories/ann", "Yale", "a school")])
+
+
+async def test_of_an_entity_with_more_sources_than_its_row_holds_nothing_is_told_that_may_be_forgotten(
+    db: Connection,
+) -> None:
+    often = sister("Mia", *(told(n, f"Mia said {n}") for n in range(2, MAX_SOURCES + 2)))
+    spec = Spec(db, ENTITIES).given(found(often), found(sister("Mia", told(1, EN), secret=EN))).when(forgot(1))
+    query = "SELECT description, attributes, relations, jsonb_array_length(sources) FROM entities"
+    await spec.then(query, [(None, {}, [], MAX_SOURCES)])
+
+
+async def test_a_removed_thread_leaves_no_forgotten_turn(db: Connection) -> None:
+    spec = Spec(db, ENTITIES).given(forgot(1), event(ThreadDeleted(), "memories/ann"))
+    await spec.when(found(sister("Mia", told(1, EN)))).then("SELECT name FROM entities", [("Mia",)])
+    await spec.then("SELECT 1 FROM forgotten_turns", [])
 
 
 async def test_a_job_has_one_row_for_each_due_time(db: Connection) -> None:

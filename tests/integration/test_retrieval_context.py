@@ -2,13 +2,19 @@
 
 import pytest
 from conftest import Settled
-from remembered import NOW, entities, recorded
+from places import rows
+from remembered import NOW, entities, event, memory, memory_id, recorded
 from samples import turn
 
 from turnlog.agent.memories.context import ContextMeta, retrieval_context
 from turnlog.agent.memories.preferences import UserPreferences
 from turnlog.agent.memories.retrieval import MemoryRecall
+from turnlog.agent.memories.service import Memories
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
+from turnlog.events.memory_contracts import EntitiesFound, Entity
+from turnlog.projectors.entities import ENTITIES
+from turnlog.projectors.verify import verify
 from turnlog.projectors.writer import Connection
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
@@ -55,3 +61,31 @@ async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Sett
     assert found.relevant_memories == found.entities == found.recent_messages == ()
     assert found.preferences == UserPreferences()
     assert found.meta == ContextMeta("nowhere", 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "question"),
+    [
+        ("Mia", "My sister Mia is allergic to nuts", "Who is Mia?"),
+        ("米娅", "我妹妹米娅对花生过敏", "米娅是谁？"),
+    ],
+)
+async def test_of_a_forgotten_memory_no_entity_has_a_word(
+    log: Log, db: Connection, database_url: str, settled: Settled, name: str, words: str, question: str
+) -> None:
+    said = memory(words, entities=(name,))
+    secret = Entity(type="PERSON", name=name, description=words, attributes={"note": words}, sources=said.sources)
+    other = Entity(type="TOPIC", name="Chess", sources=memory("I like Chess").sources)
+    await log.append_many([recorded(words, entities=(name,)), event(EntitiesFound(entities=(secret, other)))])
+    await settled()
+    before = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, now=NOW)
+    assert [one["description"] for one in before.entities] == [words]
+    async with connection_pool(database_url) as pool:
+        await Memories(log, pool).forget("default", "ann", memory_id(words))
+    late = event(EntitiesFound(entities=(secret,)))
+    await log.append(late)
+    await settled()
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, now=NOW)
+    assert (found.relevant_memories, found.entities) == ((), ())
+    assert await rows(db, "SELECT name FROM entities") == [("Chess",)]
+    assert (await verify(log, database_url, ENTITIES)).clean

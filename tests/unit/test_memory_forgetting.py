@@ -6,7 +6,7 @@ from dataclasses import replace
 from memory_cases import Told, claim, day
 
 from turnlog.agent.memories.alike import settled_alike
-from turnlog.agent.memories.forgetting import forgetting, settled
+from turnlog.agent.memories.forgetting import forgetting, settled, told
 from turnlog.events.memory_contracts import EndReason, Interval, MemoriesRevised
 from turnlog.projectors.memory_lookup import Conflict, StoredMemory
 
@@ -60,6 +60,27 @@ def test_members_of_a_merge_that_had_ended_stay_ended() -> None:
 def test_a_duplicate_takes_those_with_its_words_along() -> None:
     rows = chain(("a", "k", "duplicate"), ("b", "k", "duplicate"), ("k", None, None))
     assert forgotten(rows, "a") == ("abk", "")
+
+
+def test_each_names_the_turns_it_was_said_in_and_a_merge_not_those_of_members_that_stay() -> None:
+    rows = chain(
+        ("a", "m", "merged"), ("b", "m", "merged"), ("c", "n", "merged"), ("m", "n", "merged"), ("n", None, None)
+    )
+    said = {name: rows[name].sources for name in "abc"}
+    rows["m"] = replace(rows["m"], sources=(*said["a"], *said["b"]))
+    rows["n"] = replace(rows["n"], sources=(*said["a"], *said["b"], *said["c"]))
+
+    def turns(content: str) -> dict[str, str]:
+        """Memory → the members in whose turns it counts as said."""
+        by_turn = {sources[0].event_id: name for name, sources in said.items()}
+        names = {row.id: name for name, row in rows.items()}
+        plan = forgetting(rows[content].id, list(rows.values()))
+        events = told(plan, [*rows.values(), *rows.values()])
+        return {names[one.memory_id]: "".join(by_turn[turn] for turn in one.source_ids) for one in events}
+
+    assert turns("a") == {"a": "a", "m": "a", "n": "a"}
+    assert turns("c") == {"c": "c", "n": "c"}
+    assert turns("n") == {"a": "a", "b": "b", "c": "c", "m": "ab", "n": "abc"}
 
 
 def test_a_ring_of_replacements_ends() -> None:

@@ -1,0 +1,59 @@
+"""What a user had forgotten does not come back when the model reads the same turn later (M1, M2)."""
+
+from collections.abc import Iterator
+
+import pytest
+from extraction import ExtractingServer, memory, user_turn
+from stage import Play, player
+
+from turnlog.agent.memories.service import Memories
+from turnlog.events.memory_contracts import MemoryRecorded
+from turnlog.events.subjects import memory_thread
+
+ANNS = memory_thread("ann")
+LONG = {
+    "en": "The committee talked about the roof of the school for a long time. " * 10,
+    "zh": "委员会谈了很久学校的屋顶。" * 30,
+}
+SAID = {"en": "I live in Berlin. The door of the flat there is green.", "zh": "我住在柏林。那里的门是绿色的。"}
+LATER = {
+    "en": [
+        memory("Has a green door at home", "The door of the flat there is green"),
+        memory("Was in a committee", "The committee", turn=2),
+    ],
+    "zh": [memory("家里有绿色的门", "那里的门是绿色的"), memory("参加过委员会", "委员会", turn=2)],
+}
+
+
+@pytest.fixture
+def model() -> Iterator[ExtractingServer]:
+    with ExtractingServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    roles = ("projectors", "reactors")
+    return player(nats_url, database_url, roles, **given, enable_summary=False, extract_batch_tokens=100)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("is_forgotten", [True, False], ids=["forgotten", "kept"])
+async def test_a_turn_of_which_something_was_forgotten_is_left_alone(
+    play: Play, model: ExtractingServer, language: str, is_forgotten: bool
+) -> None:
+    model.extracts = {"memories": LATER[language], "entities": []}
+    async with play() as stage:
+        log, pool = stage.runtime.log, stage.runtime.pool
+        await log.append_many([user_turn(SAID[language], 1)])
+        await stage.until("memory_recorded", 1, ANNS)
+        [by_rule] = await stage.all("memory_recorded", ANNS)
+        assert isinstance(by_rule, MemoryRecorded)
+        if is_forgotten:
+            await Memories(log, pool).forget("default", "ann", by_rule.memory.id)
+        await log.append_many([user_turn(LONG[language], 2)])
+        await stage.until("usage_metered", 1, ANNS)
+        found = {one.memory.content for one in await stage.all("memory_recorded", ANNS)}
+    late = {one["content"] for one in LATER[language][is_forgotten:]}
+    assert found == {by_rule.memory.content} | late
