@@ -25,7 +25,7 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
-	$(BIN)/python -m tests.benchmarks
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks
 
 # Retrieval on public conversations, without a language model. The first run embeds for minutes, then it is seconds.
 eval: $(STAMP)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from key_rings import KEK
+from nats.js.errors import NotFoundError
 from openai_server import Kind, OpenAIServer
 from openai_wire import Step
 from places import eventually, rows
@@ -78,11 +79,21 @@ class Stage:
         await self.runtime.log.nc.jetstream().publish(publish_subject("default", thread, kind), b"{")
 
     async def rest(self, durable: str = "memory") -> None:
-        """Until the consumer has done all that was delivered to it and everything is projected."""
+        """Until the consumer has done all that is in the log for it and everything is projected.
+
+        What is pending lags behind an append, so it also has to have got the last of its events.
+        """
+        js = self.runtime.log.nc.jetstream()
+        subject = (await js.consumer_info(STREAM, durable)).config.filter_subject
+        assert subject is not None
+        try:
+            last = (await js.get_last_msg(STREAM, subject)).seq or 0
+        except NotFoundError:
+            last = 0
 
         async def is_idle() -> bool:
-            info = await self.runtime.log.nc.jetstream().consumer_info(STREAM, durable)
-            return not info.num_pending and not info.num_ack_pending
+            info = await js.consumer_info(STREAM, durable)
+            return info.delivered.stream_seq >= last and not info.num_pending and not info.num_ack_pending
 
         await eventually(is_idle, timeout_s=40.0)
         await self.runtime.settle()
