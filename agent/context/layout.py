@@ -11,7 +11,7 @@ from turnlog.agent.context.pin import Item, Shown, Shrunk, latest_user, show, sh
 from turnlog.agent.context.receipt import Tier, TierName
 from turnlog.agent.context.selection import Pin, Selection, select
 from turnlog.agent.context.tokens import TokenCounter
-from turnlog.agent.context.turns import Form, Remark, Unit, unit_tokens
+from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Unit, render, unit_tokens
 from turnlog.agent.context.wire import Wire
 
 
@@ -120,6 +120,8 @@ def _lay_out(
     recent = shown(selection.recent, build.unchanged)
     middle = shown(selection.middle, build.condensed)
     dropped = [Remark(m.seq, reason) for i, reason in selection.dropped.items() for m in units[i].messages]
+    lean = [units[i] for i in selection.middle if pin is None or i != pin.at]
+    dropped += [Remark(seq, SAYS_NOTHING) for unit in lean for seq in _lost(unit, build)]
     tiers = [
         *_tier_one(build, head, limit_one),
         _tier("2", shares.middle_room(recent.tokens), middle),
@@ -127,6 +129,15 @@ def _lay_out(
     ]
     extra = shrunk or Shrunk(recent, [], [])
     return Layout(tiers, head, dropped + extra.dropped, extra.altered)
+
+
+def _lost(unit: Unit, build: Build) -> set[int]:
+    """Messages of which nothing is left when they are condensed: thinking alone."""
+    full, lean = (
+        {piece.message.seq for piece in unit.pieces if render(piece, form) is not None}
+        for form in (build.unchanged, build.condensed)
+    )
+    return full - lean
 
 
 def _tier_one(build: Build, head: Digest | None, limit: int) -> list[tuple[Tier, list[Wire]]]:

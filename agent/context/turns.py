@@ -24,6 +24,7 @@ from turnlog.agent.context.wire import (
 from turnlog.projectors.message import Message
 
 NO_RESULT = "(no result recorded)"
+SAYS_NOTHING = "nothing but thinking or empty blocks"
 ORPHAN = "[Result of a tool call that is not part of this conversation]"
 
 
@@ -134,7 +135,7 @@ class _Grouping:
         if orphans or shown:
             self.slots.append(Unit((*orphans, *shown), (message,)))
         elif not found:
-            self.out.dropped.append(Remark(message.seq, "nothing but thinking or empty blocks"))
+            self.out.dropped.append(Remark(message.seq, SAYS_NOTHING))
         else:
             self.out.dropped.append(Remark(message.seq, "second result for the same call"))
 

@@ -119,6 +119,16 @@ def test_tier_two_is_condensed_and_tier_three_is_not() -> None:
     assert thoughts == [None, "<thinking>so</thinking>"]
 
 
+def test_what_is_thinking_alone_is_left_out_of_tier_two_and_the_receipt_says_so() -> None:
+    messages = [*chat(60), user(), assistant([text(""), thinking("hm")]), *chat(6), user("so?")]
+    built = context(messages, window=8_000, settings=ContextSettings(keep_thinking=True))
+    silent = messages[121].seq
+    assert min(shown_seqs(built, "2")) < silent < min(shown_seqs(built, "3"))
+    reasons = {remark.seq: remark.reason for remark in built.receipt.dropped}
+    assert reasons[silent] == "nothing but thinking or empty blocks"
+    assert len(built.receipt.dropped) + sum(len(t.items) for t in built.tiers) == len(messages)
+
+
 def test_a_call_and_its_results_are_in_the_same_tier() -> None:
     messages = chat(60)
     for _ in range(30):
