@@ -13,6 +13,7 @@ from uuid import UUID, uuid5
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from turnlog.agent.memories.compaction import Compactable, Group, deduped
 from turnlog.agent.memories.joints import Scope
@@ -32,6 +33,7 @@ from turnlog.projectors.memory_lookup import memories_by_id
 
 logger = logging.getLogger("turnlog.consumers")
 GROUPS_AT_ONCE = 200
+COMPACTABLE = TypeAdapter(Compactable)
 SKIPPED = {"stages_skipped_without_a_language_model": 2}
 JOINED = ("merged", "summarised", "calls", "refused", "failed", "left")
 OF_JOB = UUID("0d1f6a55-31f5-4d0e-8f0b-8ac1e33a6c62")
@@ -80,7 +82,7 @@ class _Compaction:
         place = Place(of.tenant, of.user)
         with _file() as vectors_file, _file() as memories_file:
             vectors = np.memmap(vectors_file, np.float16, "w+", shape=(of.count, of.dimensions))
-            memories = OnFile[Compactable](memories_file)
+            memories = OnFile(memories_file, COMPACTABLE)
             await _load(self.runtime, of, vectors, memories, self.policy, self.due_at)
             async with self.runtime.pool.connection() as conn:
                 apart = await kept_apart(conn, of.tenant, of.thread)
@@ -110,7 +112,7 @@ def _scope(settings: Settings, due_at: datetime) -> Scope:
 
 
 def _file() -> IO[bytes]:
-    return tempfile.TemporaryFile(prefix="turnlog-compaction-", buffering=0)
+    return tempfile.TemporaryFile(prefix="turnlog-compaction-")
 
 
 async def _load(
