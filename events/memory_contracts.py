@@ -14,6 +14,7 @@ from turnlog.events.frozen import ERASED, Derivation, Frozen
 MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
 Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
 Origin = Literal["explicit", "rule", "llm", "user", "compaction"]
+Answer = Literal["new", "old", "both"]
 EndReason = Literal[
     "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
 ]
@@ -158,7 +159,7 @@ class MemoryConflictAnswered(Frozen):
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memory_conflict_answered"] = "memory_conflict_answered"
     conflict_id: UUID
-    answer: Literal["new", "old", "both"]
+    answer: Answer
     intervals: tuple[Interval, ...]
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from turnlog.agent.memories.chains import closed, memory_of
 from turnlog.events.errors import TurnlogError
 from turnlog.events.memory_contracts import (
+    Answer,
     Interval,
     MemoriesRevised,
     MemoryConflictAnswered,
@@ -16,7 +17,6 @@ from turnlog.events.memory_contracts import (
 )
 from turnlog.projectors.memory_lookup import StoredMemory
 
-Answer = Literal["new", "old", "both"]
 _IN_USE = ("valid", "archived")
 _ONE_HOLDS = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
 

@@ -21,13 +21,14 @@ from turnlog.agent.memories.event_ids import event_ids
 from turnlog.agent.memories.forgetting import forgetting, settled, together, told
 from turnlog.agent.memories.known import Known
 from turnlog.agent.memories.outcomes import Outcome, outcome
-from turnlog.agent.memories.revisions import Answer, answered, edited, must_live, reverted
+from turnlog.agent.memories.revisions import answered, edited, must_live, reverted
 from turnlog.agent.memories.writing import Clock, Decided, MemoryWriter, Place, Pool, Rows, utc_now
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import NotFound
 from turnlog.events.frozen import Derivation
 from turnlog.events.log import Log
 from turnlog.events.memory_contracts import (
+    Answer,
     Interval,
     MemoriesAccessed,
     MemoriesEmbedded,

@@ -13,7 +13,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
 from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
 from turnlog.events.errors import NotFound, TurnlogError
-from turnlog.events.memory_contracts import MemoryKind
+from turnlog.events.memory_contracts import Answer, MemoryKind
 
 if TYPE_CHECKING:
     from turnlog.agent.memories.service import Memories
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from turnlog.projectors.memory_lookup import Conflict, StoredMemory
 
 READS = ("memories",)
-ANSWERS = ("new", "old", "both")
 
 
 def _kinds() -> list[str]:
     return list(get_args(MemoryKind))
-
-
-def _answers() -> list[str]:
-    return list(ANSWERS)
 
 
 User = Annotated[str, typer.Option("--user", "-u", help="Whose memories.")]
@@ -252,7 +247,7 @@ def conflicts(
 
 
 def answer(
-    holds: Annotated[str, typer.Argument(metavar="ANSWER", help="new, old or both.", autocompletion=_answers)],
+    holds: Annotated[Answer, typer.Argument(metavar="ANSWER", help="new, old or both.")],
     user: User,
     question: Annotated[
         str | None, typer.Argument(help="Its id or the beginning; not needed for the only one.")
@@ -261,13 +256,11 @@ def answer(
     json: Json = False,
 ) -> None:
     """Say which memory of a contradiction holds: the new one, the old one or both."""
-    if holds not in ANSWERS:
-        raise typer.BadParameter(f"{holds!r} is no answer; say {', '.join(ANSWERS)}", param_hint="ANSWER")
 
     async def work(settings: Settings) -> int:
         async with _desk(settings, tenant, user) as desk:
             one = _the_question(await desk.questions(question is not None), question)
-            await desk.memories.answer(desk.tenant, user, one.conflict_id, holds)  # type: ignore[arg-type]
+            await desk.memories.answer(desk.tenant, user, one.conflict_id, holds)
         _tell({"conflict": one.conflict_id, "answer": holds}, [f"{one.question}", f"answered: {holds}"], json)
         return 0
 
