@@ -13,8 +13,13 @@ from stage import MemoryServer, Stage
 from turnlog.agent.memories.by_rules import Extractor
 from turnlog.agent.memories.findings import Finding, Looked, Turn
 from turnlog.agent.memories.rules import RuleSet, load_rules
+from turnlog.agent.memories.writing import SOURCE
+from turnlog.consumers.inbox import Delivery
 from turnlog.events.contracts import Event
+from turnlog.events.memory_contracts import MemoriesExtracted
+from turnlog.events.subjects import memory_thread
 
+ANNS = memory_thread("ann")
 SAID_AT = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 NOTHING = json.dumps({"memories": [], "entities": []})
 
@@ -83,3 +88,21 @@ def user_turn(text: Any, minutes: int = 0, thread: str = "t", user: str = "ann",
 async def stored(stage: Stage) -> list[tuple[str, str]]:
     """(content, status) of every memory, in the order in which they came."""
     return [tuple(row) for row in await stage.rows("SELECT content, status FROM memories ORDER BY seq, content")]
+
+
+async def tell(stage: Stage, *texts: Any, **more: Any) -> list[int]:
+    events = [user_turn(text, minutes=n, **more) for n, text in enumerate(texts, 1)]
+    return [done.seq for done in await stage.runtime.log.append_many(events)]
+
+
+async def looks(stage: Stage, stage_name: str) -> list[MemoriesExtracted]:
+    return [one for one in await stage.all("memories_extracted", ANNS) if one.stage == stage_name]
+
+
+async def made(stage: Stage) -> list[Event]:
+    return [one for one in await stage.events(ANNS) if one.source == SOURCE and one.type != "memories_embedded"]
+
+
+def delivery(seq: int) -> Delivery:
+    message: Any = None  # a reactor looks into the log
+    return Delivery(message, ("default", "t"), 0, seq, 1)

@@ -1,0 +1,286 @@
+"""The extraction reactor with a language model on real servers: one call a batch, whatever comes again or dies."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from extraction import (
+    ANNS,
+    ExtractingServer,
+    delivery,
+    is_extraction,
+    looks,
+    made,
+    memory,
+    stored,
+    tell,
+    turns_of,
+    user_turn,
+)
+from openai_wire import Step
+from places import eventually, rows
+from stage import Play, player
+
+from turnlog.agent.models.factory import make_models
+from turnlog.consumers.reactors import extraction
+from turnlog.consumers.reactors.extraction import NAME, ExtractionReactor
+from turnlog.events.frozen import ERASED
+from turnlog.events.subjects import STREAM, memory_thread
+from turnlog.projectors.database import connect
+from turnlog.projectors.rebuild import rebuild
+from turnlog.projectors.registry import BY_NAME
+
+ROLES = ("projectors", "reactors")
+LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
+BERLIN = {
+    "memories": [memory("Moved for a new position at a bakery", "took a position at the bakery", importance=3.0)],
+    "entities": [{"type": "person", "name": "Mia", "turn": 1, "relations": [{"type": "sister_of", "target": "user"}]}],
+}
+TOLD = "Last spring I took a position at the bakery. My sister Mia found it for me."
+
+
+@pytest.fixture
+def model() -> Iterator[ExtractingServer]:
+    with ExtractingServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, ROLES, **given, enable_summary=False, extract_batch_tokens=100)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that failed is asked again at once, twice."""
+    monkeypatch.setattr(extraction, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(extraction, "POLL_S", 0.05)
+    monkeypatch.setattr(extraction, "BREAKER_S", 0.0)
+
+
+async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Play, model: ExtractingServer) -> None:
+    last_of_may = datetime(2026, 5, 31, 17, tzinfo=UTC)  # the 1st of June in Shanghai
+    words = "I plan to go to Spain next month.", "我下个月想去西班牙旅行。", LONG
+    async with play(timezone="Asia/Shanghai") as stage:
+        told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
+        await stage.runtime.log.append_many(told)
+        await stage.until("memories_extracted", 2, ANNS)
+        found = sorted(await stored(stage))
+        sources: Any = await stage.rows("SELECT valid_from, sources -> 0 ->> 'said_at' FROM memories")
+    assert found == [
+        ("Plan: go to Spain next month (2026-07)", "valid"),
+        ("计划下个月（2026-07）去西班牙旅行", "valid"),
+    ]
+    assert set(sources) == {(last_of_may, "2026-05-31T17:00:00Z")}
+    [body] = [body for body in model.bodies("chat") if is_extraction(body)]
+    assert {turn["date"] for turn in turns_of(body)} == {"2026-06-01"}
+
+
+async def test_everything_delivered_again_changes_nothing(play: Play, model: ExtractingServer) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANNS)
+        await stage.rest(NAME)
+        before = await made(stage)
+        await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
+    async with play() as stage:
+        await stage.rest(NAME)
+        assert await made(stage) == before
+    assert len(model.extractions()) == 1
+
+
+async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_their_cost(
+    play: Play, model: ExtractingServer
+) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, "Short.")
+        await stage.rest(NAME)
+        assert model.extractions() == []
+        await tell(stage, f"{TOLD} {LONG}")
+        await stage.until("entities_found", 1, ANNS)
+        [recorded] = await stage.all("memory_recorded", ANNS)
+        [done] = await looks(stage, "llm")
+        [spent] = [one for one in await stage.all("usage_metered", ANNS) if one.purpose == "extraction"]
+        entities = await stage.rows("SELECT type, name, relations FROM entities")
+        cache = await stage.rows("SELECT tenant, user_id, thread_id FROM model_cache WHERE response::text ~ 'bakery'")
+    [asked] = model.extractions()
+    assert asked[0] == "Short." and asked[1].startswith(TOLD)
+    assert (recorded.memory.content, recorded.memory.origin) == ("Moved for a new position at a bakery", "llm")
+    assert recorded.memory.sources[0].quote == "took a position at the bakery"
+    assert 0 <= recorded.memory.importance <= 1
+    assert recorded.derivation == done.derivation
+    assert done.derivation is not None and done.derivation.tokens_in == spent.tokens_in > 0
+    assert entities == [("PERSON", "Mia", [{"type": "sister_of", "target": "user"}])]
+    assert cache == [("default", "ann", "t")]
+
+
+async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    model.extracts = BERLIN
+    async with play(extract_max_age_s=0.0) as stage:
+        await tell(stage, TOLD)
+        await stage.until("entities_found", 1, ANNS)
+    assert model.extractions() == [[TOLD]]
+
+
+async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play() as stage:
+        await tell(stage, TOLD)
+        await stage.rest(NAME)
+    assert model.extractions() == []
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memories_extracted", 1, ANNS)
+    assert model.extractions() == [[TOLD]]
+
+
+async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_worker_starts(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play() as stage:
+        await tell(stage, "Hello from me.", user="ben")
+        await tell(stage, f"{TOLD} {LONG}", user="ann")
+        await stage.until("memories_extracted", 1, ANNS)
+        await stage.rest(NAME)
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memories_extracted", 1, memory_thread("ben"))
+    assert model.extractions() == [[f"{TOLD} {LONG}".strip()], ["Hello from me."]]
+
+
+async def test_the_empty_turns_of_somebody_who_was_erased_are_nothing_to_look_at(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play(extract_max_age_s=0.0) as stage:
+        await tell(stage, ERASED, user="ann")
+        await tell(stage, TOLD, user="ben")
+        await stage.until("memories_extracted", 1, memory_thread("ben"))
+        await stage.rest(NAME)
+        assert await stage.events(ANNS) == []
+        assert await stage.rows("SELECT user_id FROM messages ORDER BY seq") == [("ann",), ("ben",)]
+    assert model.extractions() == [[TOLD]]
+
+
+async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play: Play, model: ExtractingServer) -> None:
+    model.extracts = {
+        "memories": [
+            memory("Has a dog", "I have a dog"),
+            memory("Sister's name is Mia", "My sister  Mia"),
+            {"type": "RUMOUR", "content": "x"},
+            memory("Works since 2019 for 300 euros", "I took a position"),
+        ],
+        "entities": [{"type": "PERSON", "name": "Zoe"}],
+    }
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}")
+        await stage.until("memories_extracted", 1, ANNS)
+        [done] = await looks(stage, "llm")
+        assert await stored(stage) == [("Sister's name is Mia", "valid")]
+    assert done.rejected == {"malformed": 1, "no-evidence": 2, "number-not-said": 1}
+
+
+async def test_dying_between_the_models_answer_and_the_append_costs_no_second_call(
+    play: Play, model: ExtractingServer, database_url: str
+) -> None:
+    """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
+    model.first["extract"] = [Step(text=json.dumps(BERLIN), delay=1.0)]
+    async with await connect(database_url) as conn:
+        async with play(extract_max_age_s=0.0) as stage:
+            await tell(stage, TOLD)
+
+            async def is_asked_for() -> bool:
+                return bool(model.extractions())
+
+            async def is_answered() -> bool:
+                return bool(await rows(conn, "SELECT FROM model_cache WHERE response::jsonb ? 'entities'"))
+
+            await eventually(is_asked_for)
+            await conn.execute("BEGIN")
+            await conn.execute("LOCK TABLE reactor_spending IN ACCESS EXCLUSIVE MODE")
+            await eventually(is_answered)
+        await conn.execute("ROLLBACK")
+    async with play("projectors") as stage:
+        assert await stage.all("memory_recorded", ANNS) == []
+        await tell(stage, "One more turn.")  # a longer batch is another question; the answer that is there counts
+    async with play(extract_max_age_s=0.0) as stage:
+        await stage.until("memory_recorded", 1, ANNS)
+        await stage.until("memories_extracted", 2, ANNS)
+        assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'extraction'") == [(2,)]
+    assert model.extractions() == [[TOLD], ["One more turn."]]
+
+
+async def test_thousands_of_imported_turns_are_few_events_and_few_calls(play: Play, model: ExtractingServer) -> None:
+    """The reactor alone, with deliveries as an inbox hands them over in a bulk import."""
+    async with play("projectors", extract_batch_tokens=4_000) as stage:
+        seqs: list[int] = []
+        for start in range(0, 2_000, 1_000):
+            seqs += await tell(stage, *(f"Well, that was number {start + n} of the meeting." for n in range(1_000)))
+        await stage.runtime.settle()
+        models = make_models(stage.runtime.settings)
+        reactor = ExtractionReactor(stage.runtime, models)
+        for first in range(0, 2_000, 250):
+            await reactor.work([delivery(seq) for seq in seqs[first : first + 250]])
+        done = await looks(stage, "rules")
+        await models.close()
+    assert len(done) <= 8
+    assert done[-1].through_seq == seqs[-1]
+    assert 4 <= len(model.extractions()) <= 5
+    assert all(len(turns) > 250 for turns in model.extractions())
+
+
+async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_comes_later(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    """E 13.3: LLM extraction down → rules only."""
+    model.extracts = BERLIN
+    model.first["extract"] = [Step(status=500)] * 4  # the first try and its repetitions
+    async with play() as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memory_recorded", 1, ANNS)
+        assert ("Lives in Berlin", "valid") in await stored(stage)
+        await stage.until("memory_recorded", 2, ANNS, timeout_s=60)
+        assert {one.error for one in await looks(stage, "llm")} == {None}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["I found nothing.", '{"memories": 3}', "[]", '{"memories": ' + "[" * 5_000],
+    ids=["words", "shape", "list", "brackets without end"],
+)
+async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_visibly(
+    play: Play, model: ExtractingServer, soon: None, answer: str
+) -> None:
+    model.extracts = answer
+    async with play() as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memories_extracted", 2, ANNS, timeout_s=60)
+        [done] = await looks(stage, "llm")
+        assert await stored(stage) == [("Lives in Berlin", "valid")]
+        [failed] = [one for one in await stage.all("usage_metered", ANNS) if one.error]
+    assert done.error is not None and done.error.startswith("model-bad-answer")
+    assert failed.purpose == "extraction"
+
+
+async def test_over_the_hourly_budget_the_model_waits(play: Play, model: ExtractingServer) -> None:
+    async with play(budget_calls_per_hour=0) as stage:
+        await tell(stage, f"I live in Berlin. {TOLD} {LONG}", f"Second. {LONG}")
+        await stage.rest(NAME)
+        assert await stored(stage) == [("Lives in Berlin", "valid")]
+        assert len(model.extractions()) <= 1  # an empty window allows one call
+
+
+async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model: ExtractingServer) -> None:
+    model.extracts = BERLIN
+    async with play() as stage:
+        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANNS)
+        before = await stage.rows("SELECT * FROM memories ORDER BY id")
+        await rebuild(stage.runtime.log, stage.runtime.database_url, BY_NAME["memories"])
+        assert await stage.rows("SELECT * FROM memories ORDER BY id") == before
+    assert len(model.extractions()) == 1
