@@ -217,8 +217,7 @@ async def test_a_position_that_somebody_else_moved_throws_the_batch_away(log: Lo
     await log.append_many([turn("one"), turn("two")])
     at = await positions.load(db, [MESSAGES], LIVE, 0)
     async with log.reader(0, 1) as reader:
-        stored = await reader.batch(wait_s=5)
-    batch = [incoming(one) for one in stored]
+        batch = [incoming(one) async for one in reader.until_caught_up()]
     assert (await apply_batch(db, [MESSAGES], batch, at, 2)).lowest == 2
     with pytest.raises(PositionMoved):
         await apply_batch(db, [MESSAGES], batch, at, 2)

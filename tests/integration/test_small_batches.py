@@ -29,7 +29,7 @@ CONTENTS = "SELECT content FROM messages ORDER BY seq"
 
 async def read(log: Log) -> list[Incoming]:
     async with log.reader(0, 1) as reader:
-        return [incoming(one) for one in await reader.batch(wait_s=5)]
+        return [incoming(one) async for one in reader.until_caught_up()]
 
 
 async def test_a_resting_runner_stops_at_once(
