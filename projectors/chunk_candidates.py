@@ -17,7 +17,8 @@ from turnlog.projectors.chunk_lookup import FOUND, Found, Scope, found_chunk, ve
 from turnlog.projectors.writer import Connection
 
 SAMPLE = 2_000  # chunks that tell what a scope is like
-PROBE_SHARE = 512  # one id in so many is counted to estimate the scope's size
+# One id in so many is counted to estimate a scope's size; in very large ones fewer, for so many ids tell enough.
+PROBE_SHARE, PROBED = 512, 128
 NEIGHBOURS = 3
 WIDER = 1.5  # the search is so much wider than what is wanted: a second look costs more than a wider first one
 MOST_VISITED = 2_000  # vectors that are looked at for a scope that has few of a table's chunks
@@ -31,10 +32,16 @@ Key = tuple[str, int, int, str]  # (thread, seq, piece, id): the order of a conv
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """chunks: in the scope, estimated. embedded: the share of them with a vector of the model."""
+    """chunks: in the scope, estimated from one id in `one_in`. embedded: the share with a vector of the model."""
 
     chunks: int
     embedded: float
+    one_in: int
+
+    @property
+    def enough(self) -> int:
+        """Of how many ids one is enough for a scope of this size."""
+        return max(PROBE_SHARE, self.chunks // PROBED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +68,16 @@ class Part:
         return places
 
 
-async def probe(conn: Connection, scope: Scope, model: str | None) -> Probe:
+async def probe(conn: Connection, scope: Scope, model: str | None, one_in: int = PROBE_SHARE) -> Probe:
     """By the chunks whose id, a hash, begins low."""
     rows = await conn.execute(
         "SELECT count(*), count(*) FILTER (WHERE embedding_model = %(model)s) "
         f"FROM memory_vectors WHERE {scope.where} AND id < %(below)s".encode(),
-        {**scope.params, "model": model, "below": _share(1 / PROBE_SHARE)},
+        {**scope.params, "model": model, "below": _share(1 / one_in)},
     )
     found = await rows.fetchone()
     assert found is not None
-    return Probe(found[0] * PROBE_SHARE, found[1] / max(found[0], 1))
+    return Probe(found[0] * one_in, found[1] / max(found[0], 1), one_in)
 
 
 async def sample(conn: Connection, scope: Scope, model: str | None, share: float) -> Part:

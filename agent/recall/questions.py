@@ -7,7 +7,8 @@ _SEVERAL = re.compile(
     r"|\b(both|how many|how often|how much|in common|list)\b|哪些|哪几|几次|多少次|几个|分别|共同|都.{0,8}(什么|哪)",
     re.IGNORECASE,
 )
-_DETAIL = re.compile(r"\d|(?<=[a-z,] )[A-Z][a-z]|[\"“”《》「」]")
+# It begins with a set of characters, which is looked for many times as fast as several alternatives.
+_DETAIL = re.compile(r"[\dA-Z\"“”《》「」](?:(?<![A-Z])|(?<=[a-z,] [A-Z])(?=[a-z]))")
 
 
 def asks(text: str) -> bool:

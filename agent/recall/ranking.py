@@ -194,18 +194,21 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
     return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
 
 
-def _nearness(vector: NDArray[np.floating] | None, scope: ScopeIndex) -> Floats:
+def _nearness(
+    vector: NDArray[np.floating] | None, scope: ScopeIndex, chunks: Sequence[int] | slice = slice(None)
+) -> Floats:
     """0 for all where vectors say nothing, and for chunks without one."""
+    embedded = scope.embedded[chunks]
     if vector is None or scope.vectors is None:
-        return np.zeros(scope.count, dtype=np.float32)
+        return np.zeros(len(embedded), dtype=np.float32)
     check_dimensions(vector, scope.vectors[0])
     space = scope.whole.space
     direction = space.direction(vector) if space is not None else None
     if direction is None:
-        return np.zeros(scope.count, dtype=np.float32)
+        return np.zeros(len(embedded), dtype=np.float32)
     # Not `@`: BLAS would share it among threads that spin, which costs ten times its time where the machine is busy.
-    z = (np.vecdot(scope.vectors, direction.toward) - direction.middle) / direction.spread
-    return np.where(scope.embedded, z, 0).astype(np.float32)
+    z = (np.vecdot(scope.vectors[chunks], direction.toward) - direction.middle) / direction.spread
+    return np.where(embedded, z, 0).astype(np.float32)
 
 
 def feedback(total: Floats, scope: ScopeIndex) -> Floats:
@@ -218,7 +221,7 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
     best = np.argsort(-np.where(scope.embedded, total, -np.inf), kind="stable")[:BEST]
     near = _nearness(scope.vectors[best].sum(axis=0), scope)
     for one in best:
-        near[one] = _nearness(scope.vectors[best[best != one]].sum(axis=0), scope)[one]
+        near[one] = _nearness(scope.vectors[best[best != one]].sum(axis=0), scope, [one])[0]
     return near
 
 

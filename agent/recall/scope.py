@@ -1,6 +1,6 @@
 """The chunks of one scope in the arrays that ranking works on. Built once, asked many times."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -110,7 +110,10 @@ class ScopeIndex:
         thread_of, place = _places(count, threads, positions)
         opens, session = _sessions(times, thread_of, place)
         if words is not None:
-            term_lists = [[term for term in chunk if term in words] for chunk in term_lists]
+            wanted = frozenset(words)
+            term_lists = [
+                [] if wanted.isdisjoint(chunk) else [term for term in chunk if term in wanted] for chunk in term_lists
+            ]
         postings, dates = _postings(term_lists), _by_term(days, words)
         return cls(
             count=count,
@@ -133,11 +136,13 @@ def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floa
     where: defaultdict[str, list[int]] = defaultdict(list)
     often: defaultdict[str, list[int]] = defaultdict(list)
     for number, chunk in enumerate(term_lists):
-        if not chunk:
-            continue
-        for term, times in Counter(chunk).items():
-            where[term].append(number)
-            often[term].append(times)
+        for term in chunk:
+            numbers = where[term]
+            if numbers and numbers[-1] == number:
+                often[term][-1] += 1
+            else:
+                numbers.append(number)
+                often[term].append(1)
     return {
         term: (np.array(numbers, dtype=np.int32), np.array(often[term], dtype=np.float32))
         for term, numbers in where.items()
@@ -151,11 +156,15 @@ def _group(labels: Iterable[str]) -> dict[str, list[int]]:
     return groups
 
 
-def _may_hold(label: str, stems: Collection[str]) -> bool:
-    """Whether a label may hold one of the words as a term. Spares stemming the others, which changes but a word's end,
+def _may_hold(labels: Iterable[str], words: Collection[str] | None) -> list[str]:
+    """The labels that may hold one of the words as a term. Spares stemming the others, which changes but a word's end,
     and folding accents."""
-    lowered = label.lower()
-    return not lowered.isascii() or any(stem in lowered for stem in stems)
+    lowered = {label: label.lower() for label in labels}
+    if words is None:
+        return list(lowered)
+    together = "\n".join(lowered.values())
+    stems = [stem for word in words if (stem := word[:-1] if len(word) > 2 else word) in together]
+    return [label for label, low in lowered.items() if not low.isascii() or any(stem in low for stem in stems)]
 
 
 @lru_cache(maxsize=50_000)
@@ -169,10 +178,9 @@ caches_words(_label_terms.cache_clear)
 def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None = None) -> dict[str, Ints]:
     """Label → chunks becomes term of the label → chunks; labels are few and come again, so each is split once."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    stems = [""] if words is None else [word[:-1] if len(word) > 2 else word for word in words]
-    for label, numbers in groups.items():
-        for term in _label_terms(label) if _may_hold(label, stems) else ():
-            found[term].extend(numbers)
+    for label in _may_hold(groups, words):
+        for term in _label_terms(label):
+            found[term].extend(groups[label])
     return {term: np.array(sorted(numbers), dtype=np.int32) for term, numbers in found.items()}
 
 
@@ -208,7 +216,11 @@ def _unit_rows(vectors: NDArray[np.floating] | None, count: int) -> tuple[Floats
     if vectors is None or count == 0:
         return None, np.zeros(count, dtype=np.bool_)
     rows = np.asarray(vectors, dtype=np.float32)
-    norms = np.linalg.norm(rows, axis=1)
+    norms = np.sqrt(np.vecdot(rows, rows))
     embedded = np.isfinite(norms) & (norms > 0)
-    unit = np.where(embedded[:, None], rows / np.where(embedded, norms, 1)[:, None], 0).astype(np.float32)
-    return (unit if embedded.any() else None), embedded
+    if not embedded.any():
+        return None, embedded
+    norms[~embedded] = 1
+    unit = rows / norms[:, None]
+    unit[~embedded] = 0
+    return unit, embedded

@@ -1,0 +1,30 @@
+"""The embedded Postgres takes a share of the memory that is there for it."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from turnlog.agent.embedded import postgres_config
+from turnlog.agent.embedded.postgres_config import buffers_mb, memory, render
+
+MB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "buffers"), [(256, 128), (512, 128), (2_048, 512), (4_096, 1_024), (65_536, 1_024)]
+)
+def test_buffers_are_a_quarter_of_the_memory_within_bounds(memory_mb: int, buffers: int) -> None:
+    assert buffers_mb(memory_mb * MB) == buffers
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(f"{700 * MB}\n", 700 * MB), ("max\n", None), (None, None)])
+def test_a_containers_limit_counts_as_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, expected: int | None
+) -> None:
+    file = tmp_path / "memory.max"
+    if limit is not None:
+        file.write_text(limit)
+    monkeypatch.setattr(postgres_config, "CONTAINER_LIMIT", file)
+    assert memory() == (expected or psutil.virtual_memory().total)
+    assert f"shared_buffers = '{buffers_mb(memory())}MB'" in render(tmp_path)
