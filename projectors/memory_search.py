@@ -22,13 +22,18 @@ from turnlog.projectors.writer import Connection
 
 # Up to so many memories all of them are candidates.
 WHOLE_UP_TO = 500
-# Of a term that so many memories have, not all are looked at: it tells little, and the less the more there are.
-TERM_CAP, TERM_CAP_OF_MANY = 200, 100
-PAIRS = 6
-CANDIDATES = 60
-# Random memories (ids are hashes) that show what a cosine of this model is like for what has nothing to do with it.
+COUNT_UP_TO = 2_000  # exactly; larger threads by the memories whose id, a hash, is one in so many
+PROBE_SHARE, PROBE_BELOW = 512, UUID(int=2**128 // 512)
+# Random memories that show how often a term is said, and what a cosine of this model is like for what has nothing to
+# do with it.
 SAMPLE = 200
-COUNT_UP_TO = 10_000  # so many are many
+# The memories of the rarest terms are looked at, up to a number each: a term that more of them have tells little, and
+# finding those costs the more the more there are. Common terms are looked up in pairs.
+TERMS_ALONE, RARE_UP_TO = 8, 1_000
+TERM_CAP, TERM_CAP_OF_MANY, MANY = 200, 100, 10_000
+PAIRS, PAIR_CAP = 6, 30
+CANDIDATES = 60
+NEAREST = 40
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
 MAX_QUESTION_CHARS = 400
@@ -77,7 +82,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """memories: of the thread, counted up to COUNT_UP_TO. dimensions: of the model's vectors, None: there are none.
+    """memories: of the thread, estimated above COUNT_UP_TO. dimensions: of the model's vectors, None: there are none.
     names: of the user's entities that the question speaks of."""
 
     memories: int
@@ -116,21 +121,22 @@ async def thread_size(conn: Connection, scope: MemoryScope, text: str, model: st
     """What decides how to search, in one small query."""
     rows = await conn.execute(
         f"""
-        SELECT (SELECT count(*) FROM (SELECT FROM memories m WHERE {scope.place} LIMIT {COUNT_UP_TO}) x),
-          (SELECT max(vector_dims(embedding)) FROM (
+        SELECT (SELECT count(*) FROM (SELECT FROM memories m WHERE {scope.place} LIMIT {COUNT_UP_TO + 1}) x),
+          (SELECT count(*) FROM memories m WHERE {scope.place} AND id < %(below)s),
+          (SELECT vector_dims(embedding) FROM (
             SELECT embedding, embedding_model FROM memories m WHERE {scope.place} ORDER BY id LIMIT {SAMPLE}) x
-            WHERE embedding_model = %(model)s),
+            WHERE embedding_model = %(model)s LIMIT 1),
           ARRAY(SELECT DISTINCT name FROM entities m WHERE {scope.place} AND name_key = ANY(%(keys)s))""".encode(),
-        {**scope.params, "model": model, "keys": name_keys(text)},
+        {**scope.params, "model": model, "below": PROBE_BELOW, "keys": name_keys(text)},
     )
     found = await rows.fetchone()
     assert found is not None
-    return Size(found[0], found[1], tuple(found[2]))
+    counted, probed, dimensions, names = found
+    return Size(counted if counted <= COUNT_UP_TO else max(counted, probed * PROBE_SHARE), dimensions, tuple(names))
 
 
 async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: Size) -> list[Candidate]:
     """Everything of a small thread; else the best by each way. In no order."""
-    whole = size.memories <= WHOLE_UP_TO
     params = {
         **scope.params,
         "terms": list(asked.terms),
@@ -141,42 +147,54 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: S
         "first": [first for first, _ in asked.spans],
         "end": [end for _, end in asked.spans],
     }
-    query = _query(scope, asked, whole, TERM_CAP if size.memories < COUNT_UP_TO else TERM_CAP_OF_MANY)
     async with conn.pipeline(), conn.transaction():
         await conn.execute(_HERE.encode())
         cursor = conn.cursor(row_factory=class_row(Candidate), binary=True)
-        await cursor.execute(query.encode(), params)
+        await cursor.execute(_query(scope, asked, size).encode(), params)
     return await cursor.fetchall()
 
 
 # A plan for any parameters would not know that a term is in few rows; the indexes would not be used.
 _HERE = (
-    "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', '64', true), "
+    f"SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', '{NEAREST}', true), "
     "set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
 
 
-def _query(scope: MemoryScope, asked: Asked, whole: bool, term_cap: int) -> str:
+def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
+    """few: the sample. asked: the terms, the rarest of the sample first; taken: those looked up alone. weights: by how
+    many memories say a term, known for one that was taken and has fewer than the cap, else estimated."""
     near = _cosine(asked)
-    ways = [f"SELECT id FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, near)
-    sample = (
-        f"SELECT {near} AS cosine FROM (SELECT * FROM memories m WHERE {scope.place} ORDER BY id LIMIT {SAMPLE}) m "
-        f"WHERE {_EMBEDDED}"
-    )
+    whole = size.memories <= WHOLE_UP_TO
+    cap = WHOLE_UP_TO if whole else TERM_CAP if size.memories < MANY else TERM_CAP_OF_MANY
+    taken = "true" if whole else f"place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
+    ways = [f"SELECT id FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, size)
+    cosine = f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"
+    named = "cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[])))"
     return f"""
-    WITH said AS MATERIALIZED (SELECT q.term, h.id FROM unnest(%(terms)s::text[]) q (term), LATERAL (
-        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {term_cap}) h),
-      weights AS MATERIALIZED (SELECT term, ln(1 + %(size)s / count(*)::float) AS weight, count(*) = {term_cap} AS often
-        FROM said GROUP BY term),
+    WITH few AS MATERIALIZED (SELECT id, terms, embedding, embedding_model FROM memories m WHERE {scope.place}
+        ORDER BY id LIMIT {SAMPLE}),
+      seen AS MATERIALIZED (SELECT term, count(DISTINCT id) * %(size)s::float / (SELECT count(*) FROM few) AS expected
+        FROM unnest(%(terms)s::text[]) q (term) LEFT JOIN (
+          SELECT id, t.term FROM few, unnest(terms) t (term) WHERE t.term = ANY(%(terms)s::text[])) f USING (term)
+        GROUP BY term),
+      asked AS MATERIALIZED (SELECT term, expected, {taken} AS taken FROM (
+        SELECT *, row_number() OVER (ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
+      said AS MATERIALIZED (SELECT q.term, h.id FROM asked q, LATERAL (
+        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
+      weights AS MATERIALIZED (SELECT term, expected, NOT taken OR found = {cap} AS often,
+          ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
+            ELSE greatest(expected, found, %(size)s / {2 * SAMPLE}) END) AS weight
+        FROM asked LEFT JOIN (SELECT term, count(*)::float AS found FROM said GROUP BY term) s USING (term)
+        WHERE NOT taken OR found > 0),
       found AS MATERIALIZED ({" UNION ".join(f"({way})" for way in ways)}),
-      sample AS MATERIALIZED (SELECT avg(cosine) AS usual, stddev_pop(cosine) AS spread FROM (
-        {sample if near else "SELECT NULL::float AS cosine"}) s)
+      sample AS MATERIALIZED (SELECT avg(cosine) AS usual, stddev_pop(cosine) AS spread
+        FROM (SELECT {cosine} AS cosine FROM few m) s)
     SELECT m.id, importance, importance_at, access_count, last_accessed_at, confidence, confirmed_at,
       expires_at, coalesce((SELECT sum(weight) FROM weights WHERE term = ANY(m.terms)), 0) AS matched,
       coalesce((SELECT sum(weight) FROM weights), 0) AS sought, cardinality(m.terms) AS length,
-      {f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"} AS cosine, usual, spread,
-      cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[]))) AS named,
-      EXISTS ({_DATED}) AS dated
+      {cosine} AS cosine, usual, spread,
+      {named if size.names else 0} AS named, {f"EXISTS ({_DATED})" if asked.spans else "false"} AS dated
     FROM found JOIN memories m ON {scope.place} AND m.id = found.id, sample"""
 
 
@@ -188,17 +206,17 @@ _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s
       OR m.confirmed_at >= s.first AND m.confirmed_at < s.last"""
 
 
-def _ways(scope: MemoryScope, asked: Asked, near: str | None) -> list[str]:
+def _ways(scope: MemoryScope, asked: Asked, size: Size) -> list[str]:
     by_words = (
         f"SELECT id FROM said JOIN weights USING (term) GROUP BY id ORDER BY sum(weight) DESC, id LIMIT {CANDIDATES}"
     )
     by_two = (
         "SELECT h.id FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
-        f"WHERE a.often AND b.often ORDER BY length(a.term || b.term) DESC LIMIT {PAIRS}) q, LATERAL ("
-        f"SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {CANDIDATES}) h"
+        f"WHERE a.often AND b.often ORDER BY a.weight + b.weight DESC, a.term, b.term LIMIT {PAIRS}) q, LATERAL ("
+        f"SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
     )
     by_vector = (
-        f"SELECT id FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {CANDIDATES}"
+        f"SELECT id FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
     )
     by_name = f"SELECT id FROM memories m WHERE {scope.where} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
     by_time = (
@@ -206,7 +224,8 @@ def _ways(scope: MemoryScope, asked: Asked, near: str | None) -> list[str]:
         f"SELECT id FROM memories m WHERE {scope.where} AND m.valid_from >= s.first AND m.valid_from < s.last "
         f"ORDER BY m.valid_from DESC LIMIT {CANDIDATES}) h"
     )
-    return [by_words, by_two, *([by_vector] if near else ()), by_name, by_time]
+    ways = ((True, by_words), (True, by_two), (asked.vector is not None, by_vector), (bool(size.names), by_name))
+    return [way for is_asked, way in (*ways, (bool(asked.spans), by_time)) if is_asked]
 
 
 def _cosine(asked: Asked) -> str | None:

@@ -20,9 +20,10 @@ from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.events.memory_contracts import Interval, MemoriesAccessed, MemoryForgotten
 from turnlog.events.subjects import memory_thread
+from turnlog.projectors import memory_search
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.memory_lookup import StoredMemory
-from turnlog.projectors.memory_search import WHOLE_UP_TO, MemoryScope
+from turnlog.projectors.memory_search import WHOLE_UP_TO, MemoryScope, thread_size
 from turnlog.projectors.writer import Connection
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
@@ -262,7 +263,12 @@ async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann:
     assert len((await ann.ask("tea", k=2)).memories) == 2
 
 
-async def test_in_a_large_thread_each_way_of_looking_finds_its_own(ann: Remembering) -> None:
+@pytest.mark.parametrize(("counted", "rare"), [(2_000, 1_000), (100, 0)])
+async def test_in_a_large_thread_each_way_of_looking_finds_its_own(
+    ann: Remembering, monkeypatch: pytest.MonkeyPatch, counted: int, rare: int
+) -> None:
+    monkeypatch.setattr(memory_search, "COUNT_UP_TO", counted)
+    monkeypatch.setattr(memory_search, "RARE_UP_TO", rare)
     count = WHOLE_UP_TO + 300
     many = [f"common words here number{n}" for n in range(count)]
     asked = datetime(2020, 3, 5, tzinfo=UTC)
@@ -286,3 +292,6 @@ async def test_in_a_large_thread_each_way_of_looking_finds_its_own(ann: Remember
     assert "unrelated but near in space" in await first("near unrelated space", embedder=Words())
     assert (await first("both together common words"))[0] == "common words and here again with both together"
     assert contents(await ann.ask("falcon", user="bob")) == []
+    scope = MemoryScope("default", memory_thread("ann"), NOW)
+    size = await thread_size(ann.db, scope, "falcon", None)
+    assert size.memories == count + len(special) if counted > count else size.memories > counted
