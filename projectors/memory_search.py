@@ -174,7 +174,8 @@ def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
     return f"""
     WITH few AS MATERIALIZED (SELECT id, terms, embedding, embedding_model FROM memories m WHERE {scope.place}
         ORDER BY id LIMIT {SAMPLE}),
-      seen AS MATERIALIZED (SELECT term, count(DISTINCT id) * %(size)s::float / (SELECT count(*) FROM few) AS expected
+      seen AS MATERIALIZED (SELECT term,
+          count(DISTINCT id) * %(size)s::float / greatest((SELECT count(*) FROM few), 1) AS expected
         FROM unnest(%(terms)s::text[]) q (term) LEFT JOIN (
           SELECT id, t.term FROM few, unnest(terms) t (term) WHERE t.term = ANY(%(terms)s::text[])) f USING (term)
         GROUP BY term),

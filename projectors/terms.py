@@ -9,7 +9,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-import snowballstemmer  # type: ignore[import-untyped]
+import snowballstemmer
 
 from turnlog.events.remembered import caches_words
 

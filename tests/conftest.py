@@ -137,7 +137,7 @@ async def embedded(home: Path) -> AsyncIterator[TestServers]:
 def docker_answers() -> bool:
     if not (os.environ.get("DOCKER_HOST") or Path("/var/run/docker.sock").exists()):
         return False
-    import docker  # type: ignore[import-untyped]
+    import docker
 
     try:
         docker.from_env(timeout=3).close()

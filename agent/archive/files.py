@@ -50,8 +50,8 @@ def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
 
 def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
     """Writes the file whole or not at all, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
-    import pyarrow as pa  # type: ignore[import-untyped]  # slow to load, and only the archive needs it
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa  # slow to load, and only the archive needs it
+    import pyarrow.parquet as pq
 
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)

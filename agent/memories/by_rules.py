@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from turnlog.agent.memories.evidence import Statement, statements
 from turnlog.agent.memories.explicit import Request, kind_of, requests

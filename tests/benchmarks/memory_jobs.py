@@ -9,34 +9,24 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
+from datetime import datetime, timedelta
 from itertools import cycle
 from typing import Any
-from uuid import UUID, uuid5
-
-from pgvector import HalfVector
 
 from tests.benchmarks.conversations import Conversations
+from tests.benchmarks.many_memories import BEGIN, cache, memories
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.rebuild_memory import MEGABYTE, Peak
-from tests.benchmarks.recalls import DIMENSIONS, MODEL, RandomVectors
+from tests.benchmarks.recalls import DIMENSIONS, RandomVectors
 from tests.benchmarks.stand import Stand, fill, worker
 from turnlog.agent.settings import Settings
 from turnlog.consumers.jobs.all_jobs import all_jobs
 from turnlog.consumers.jobs.job import run_now
 from turnlog.consumers.runtime import opened
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import MemoriesEmbedded, Memory, MemoryRecorded, MemorySource
-from turnlog.events.subjects import memory_thread
 from turnlog.projectors.database import connect
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.writer import Connection
 
-USER, THREAD = "ann", memory_thread("ann")
-NAMESPACE = UUID(int=5)
-BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 APART = timedelta(minutes=1)
 AGAIN = 100  # one memory in so many says what the one before it says
 MOST_S = {"compaction": 120.0, "decay": 60.0}
@@ -67,8 +57,11 @@ async def _jobs(stand: Stand, many: int) -> dict[str, dict[str, Any]]:
     """Compaction first, for what is archived takes no part in it; then a look at all of them a year later."""
     texts = list(_texts(stand.conversations, many))
     async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
-        await _cache(conn, texts)
-        await fill(log, _events(texts))
+        vectors = RandomVectors().vectors(many)
+        # What says the same has the same vector.
+        own = (vectors[number - 1 if text.endswith("!") and number else number] for number, text in enumerate(texts))
+        await cache(conn, texts, own)
+        await fill(log, memories(texts, APART))
         async with worker(stand, url):
             await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0), timeout_s=900)
             last = BEGIN + many * APART
@@ -85,46 +78,6 @@ def _texts(conversations: Conversations, count: int) -> Iterator[str]:
     for number in range(count):
         before = f"{before}!" if number % AGAIN == AGAIN - 1 else f"{next(said)} {number}"
         yield before
-
-
-def _events(texts: list[str]) -> Iterator[Event]:
-    for number, text in enumerate(texts):
-        at = BEGIN + number * APART
-        said = MemorySource(thread="t", seq=number + 1, event_id=_id(text), quote=text, said_at=at)
-        made = Memory(
-            id=_id(text),
-            kind="FACT",
-            content=text,
-            importance=0.5 + number % 50 / 100,
-            confidence=0.8,
-            origin="llm",
-            valid_from=at,
-            sources=(said,),
-        )
-        yield Event(time=at, thread=THREAD, user=USER, data=MemoryRecorded(memory=made))
-    for start in range(0, len(texts), 500):
-        ids = tuple(_id(text) for text in texts[start : start + 500])
-        embedded = MemoriesEmbedded(model=MODEL, dimensions=DIMENSIONS, memory_ids=ids)
-        yield Event(time=datetime.now(UTC), thread=THREAD, user=USER, data=embedded)
-
-
-def _id(text: str) -> UUID:
-    return uuid5(NAMESPACE, text)
-
-
-async def _cache(conn: Connection, texts: list[str]) -> None:
-    """What says the same has the same vector."""
-    vectors = RandomVectors().vectors(len(texts))
-    async with conn.cursor() as cursor:
-        await cursor.execute("CREATE TEMP TABLE made (text_hash bytea, embedding text)")
-        async with cursor.copy("COPY made FROM STDIN") as copy:
-            for number, text in enumerate(texts):
-                vector = vectors[number - 1 if text.endswith("!") and number else number]
-                await copy.write_row((sha256(text.encode()).digest(), HalfVector(vector).to_text()))
-        await cursor.execute(
-            "INSERT INTO embedding_cache SELECT %s, text_hash, embedding::halfvec FROM made ON CONFLICT DO NOTHING",
-            (MODEL,),
-        )
 
 
 async def _child(nats_url: str, database_url: str, job: str, due_at: datetime) -> dict[str, Any]:

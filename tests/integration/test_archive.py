@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 from archived import ARCHIVE, SAID, TABLES, archive, back, files, held, is_as_rebuilt, told
 from samples import turn

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 import pytest
 from archived import ARCHIVE, SAID, archive, back, bodies, files, held, is_as_rebuilt, quiet, told
 from samples import MAY_8, event, turn

@@ -23,7 +23,7 @@ from turnlog.events.subjects import memory_thread
 from turnlog.projectors import memory_search
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.memory_lookup import StoredMemory
-from turnlog.projectors.memory_search import WHOLE_UP_TO, MemoryScope, thread_size
+from turnlog.projectors.memory_search import WHOLE_UP_TO, Asked, MemoryScope, Size, candidates, thread_size
 from turnlog.projectors.writer import Connection
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
@@ -261,6 +261,12 @@ async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann:
     assert sorted(contents(found)) == ["I drink tea at night", "I like green tea"]
     assert len(contents(await ann.ask("tea", max_tokens=5, tokens_of=tokens_of))) == 1
     assert len((await ann.ask("tea", k=2)).memories) == 2
+
+
+@pytest.mark.parametrize("size", [1, WHOLE_UP_TO + 1])
+async def test_memories_that_were_erased_since_they_were_counted_are_not_found(db: Connection, size: int) -> None:
+    scope, asked = MemoryScope("default", memory_thread("ann"), NOW), Asked(["falcon"])
+    assert await candidates(db, scope, asked, Size(size, None, ())) == []
 
 
 @pytest.mark.parametrize(("counted", "rare"), [(2_000, 1_000), (100, 0)])

