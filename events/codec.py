@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 from turnlog.events.contracts import Event, EventData
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
-from turnlog.events.frozen import Frozen
+from turnlog.events.frozen import EventContract
 from turnlog.events.sealing import Keyring, Sealed, fields_of, merged, seal, with_tombstones
 from turnlog.events.subjects import check_id, check_tenant
 from turnlog.events.upcasters import upcast
@@ -22,8 +22,8 @@ from turnlog.events.upcasters import upcast
 CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "turnlog."
 _UNION = get_args(EventData)[0]
-CONTRACTS: dict[str, type[Frozen]] = {c.model_fields["type"].default: c for c in get_args(_UNION)}
-VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}  # type: ignore[attr-defined]
+CONTRACTS: dict[str, type[EventContract]] = {c.model_fields["type"].default: c for c in get_args(_UNION)}
+VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}
 _SCHEMAS: dict[str, tuple[str, int]] = {
     f"urn:turnlog:{name}:{v}": (name, v) for name, top in VERSIONS.items() for v in range(1, top + 1)
 }

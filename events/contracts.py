@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import AwareDatetime, Field
 from uuid_utils.compat import uuid7
 
-from turnlog.events.frozen import ERASED, Derivation, Frozen
+from turnlog.events.frozen import ERASED, Derivation, EventContract, Frozen
 from turnlog.events.langgraph_contracts import (
     CheckpointSaved,
     CheckpointsDropped,
@@ -100,21 +100,21 @@ class ToolCall(Frozen):
     arguments: str = "{}"
 
 
-class ThreadOpened(Frozen):
+class ThreadOpened(EventContract):
     VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
     type: Literal["thread_opened"] = "thread_opened"
     label: str | None = None
 
 
-class ThreadRenamed(Frozen):
+class ThreadRenamed(EventContract):
     VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
     type: Literal["thread_renamed"] = "thread_renamed"
     label: str
 
 
-class ThreadDeleted(Frozen):
+class ThreadDeleted(EventContract):
     """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
 
     VERSION: ClassVar[int] = 1
@@ -122,7 +122,7 @@ class ThreadDeleted(Frozen):
     type: Literal["thread_deleted"] = "thread_deleted"
 
 
-class TurnRecorded(Frozen):
+class TurnRecorded(EventContract):
     """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number.
 
     source_id: the id under which an importer found the turn (LoCoMo's dia_id, a message id).
@@ -154,7 +154,7 @@ class ForkedSummary(Frozen):
     model: str
 
 
-class ThreadForked(Frozen):
+class ThreadForked(EventContract):
     """This thread begins with the turns of `parent` up to at_seq, which stay where they are (C10).
 
     What was derived from them up to then comes along: summary, topics with their mentions, how far topics were
@@ -176,7 +176,7 @@ class ThreadForked(Frozen):
     pruned_through: int = Field(default=0, ge=0)
 
 
-class AnswerRequested(Frozen):
+class AnswerRequested(EventContract):
     """Somebody waits for an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
 
     VERSION: ClassVar[int] = 1
@@ -187,7 +187,7 @@ class AnswerRequested(Frozen):
     system_prompt: str | None = None
 
 
-class SummaryWritten(Frozen):
+class SummaryWritten(EventContract):
     """The rolling summary of a thread, whole: it replaces the one before (C6, D 2.1)."""
 
     VERSION: ClassVar[int] = 1
@@ -199,7 +199,7 @@ class SummaryWritten(Frozen):
     derivation: Derivation
 
 
-class TopicsTagged(Frozen):
+class TopicsTagged(EventContract):
     """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
 
     VERSION: ClassVar[int] = 1
@@ -209,7 +209,7 @@ class TopicsTagged(Frozen):
     derivation: Derivation
 
 
-class ChunksEmbedded(Frozen):
+class ChunksEmbedded(EventContract):
     """The vectors of these chunks stand in the embedding cache under `model` (L7); P5 takes them from there."""
 
     VERSION: ClassVar[int] = 1
@@ -220,7 +220,7 @@ class ChunksEmbedded(Frozen):
     chunk_ids: tuple[str, ...]
 
 
-class HistoryPruned(Frozen):
+class HistoryPruned(EventContract):
     """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
 
     VERSION: ClassVar[int] = 1
@@ -250,7 +250,7 @@ class ReceiptSettings(Frozen):
     enable_summary: bool
 
 
-class AnswerReceipt(Frozen):
+class AnswerReceipt(EventContract):
     """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
@@ -277,7 +277,7 @@ class AnswerReceipt(Frozen):
     relevant: tuple[int, ...] = ()
 
 
-class UsageMetered(Frozen):
+class UsageMetered(EventContract):
     """Tokens, cost, latency and outcome of one piece of model work (P10)."""
 
     VERSION: ClassVar[int] = 1
@@ -295,7 +295,7 @@ class UsageMetered(Frozen):
     error: str | None = None
 
 
-class Erased(Frozen):
+class Erased(EventContract):
     """The person's data in this thread must go from every read model, cache and index (M9)."""
 
     VERSION: ClassVar[int] = 1

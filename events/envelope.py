@@ -44,7 +44,7 @@ class Envelope(BaseModel):
 def envelope_of(type_: str) -> type[Envelope]:
     """The envelope of one event type at its newest version; `data` is the contract less its `type`."""
     contract, schema = CONTRACTS[type_], f"urn:turnlog:{type_}:{VERSIONS[type_]}"
-    data = _sealable(contract, contract.__name__, tuple(contract.PERSONAL), leave_out="type")  # type: ignore[attr-defined]
+    data = _sealable(contract, contract.__name__, tuple(contract.PERSONAL), leave_out="type")
     attributes: dict[str, Any] = {
         "type": (_LITERAL[TYPE_PREFIX + type_], ...),
         "dataschema": (_LITERAL[schema], schema),

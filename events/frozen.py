@@ -1,5 +1,7 @@
 """The base of every contract: immutable, and with no field that it does not know."""
 
+from typing import Any, ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 # What stands in place of a text whose key was destroyed (M9).
@@ -8,6 +10,13 @@ ERASED = "[erased]"
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EventContract(Frozen):
+    """The data of one event type. VERSION and PERSONAL: contracts.py."""
+
+    VERSION: ClassVar[int]
+    PERSONAL: ClassVar[dict[str, Any]]
 
 
 class Derivation(Frozen):

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from turnlog.events.frozen import Frozen
+from turnlog.events.frozen import EventContract, Frozen
 
 
 class Blob(Frozen):
@@ -29,7 +29,7 @@ class ListGrowth(Frozen):
     items: tuple[dict[str, Any], ...] = ()
 
 
-class CheckpointSaved(Frozen):
+class CheckpointSaved(EventContract):
     """A LangGraph checkpoint: its channels' new values only. checkpoint and metadata as LangGraph writes them."""
 
     VERSION: ClassVar[int] = 1
@@ -54,7 +54,7 @@ class PendingWrite(Frozen):
     data: str
 
 
-class CheckpointWritesSaved(Frozen):
+class CheckpointWritesSaved(EventContract):
     """Writes of one task on top of a checkpoint. replace: they take the place of earlier ones at the same idx."""
 
     VERSION: ClassVar[int] = 1
@@ -68,7 +68,7 @@ class CheckpointWritesSaved(Frozen):
     writes: tuple[PendingWrite, ...]
 
 
-class CheckpointsDropped(Frozen):
+class CheckpointsDropped(EventContract):
     """These checkpoints of one namespace leave the state with their writes and what only they used."""
 
     VERSION: ClassVar[int] = 1
@@ -79,7 +79,7 @@ class CheckpointsDropped(Frozen):
     reason: Literal["run", "prune"]
 
 
-class StoreItemPut(Frozen):
+class StoreItemPut(EventContract):
     """An item of LangGraph's store, whole. vectors: field path → SHA-256 (hex) of the text under `model` in the
     embedding cache; without a model they are still to be embedded.
     """
@@ -94,7 +94,7 @@ class StoreItemPut(Frozen):
     vectors: dict[str, str] = Field(default_factory=dict)
 
 
-class StoreItemDeleted(Frozen):
+class StoreItemDeleted(EventContract):
     VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["store_item_deleted"] = "store_item_deleted"

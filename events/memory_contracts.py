@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
-from turnlog.events.frozen import ERASED, Derivation, Frozen
+from turnlog.events.frozen import ERASED, Derivation, EventContract, Frozen
 
 MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
 Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
@@ -79,7 +79,7 @@ class Interval(Frozen):
     reason: EndReason | None = None
 
 
-class MemoryRecorded(Frozen):
+class MemoryRecorded(EventContract):
     """A memory, and what its coming does to the intervals of others and of its own (a loser is born closed)."""
 
     VERSION: ClassVar[int] = 1
@@ -90,7 +90,7 @@ class MemoryRecorded(Frozen):
     derivation: Derivation | None = None
 
 
-class MemoryConfirmed(Frozen):
+class MemoryConfirmed(EventContract):
     """The same was said again: one more source. importance, confidence: what they are since then.
 
     Said before the memory began, it holds since then; intervals: what that does to others, or its own end to it.
@@ -106,7 +106,7 @@ class MemoryConfirmed(Frozen):
     intervals: tuple[Interval, ...] = ()
 
 
-class MemoriesRevised(Frozen):
+class MemoriesRevised(EventContract):
     """Intervals changed for another reason than a new memory: a revert, a semantic conflict, a new derivation."""
 
     VERSION: ClassVar[int] = 1
@@ -116,7 +116,7 @@ class MemoriesRevised(Frozen):
     similarity: float | None = None
 
 
-class MemoryRated(Frozen):
+class MemoryRated(EventContract):
     """Somebody said how important a memory is; it decays from here again."""
 
     VERSION: ClassVar[int] = 1
@@ -126,7 +126,7 @@ class MemoryRated(Frozen):
     importance: float = Share
 
 
-class MemoryForgotten(Frozen):
+class MemoryForgotten(EventContract):
     """The user wants one memory gone: every read model drops its words and keeps that there was one.
 
     source_ids: events of the turns that it was said in, so that read models drop what else was taken from there.
@@ -139,7 +139,7 @@ class MemoryForgotten(Frozen):
     source_ids: tuple[UUID, ...] = ()
 
 
-class MemoryConflictRaised(Frozen):
+class MemoryConflictRaised(EventContract):
     """ASK_USER: the memory waits, not valid, until the user says which one holds (M5)."""
 
     VERSION: ClassVar[int] = 1
@@ -152,7 +152,7 @@ class MemoryConflictRaised(Frozen):
     derivation: Derivation | None = None
 
 
-class MemoryConflictAnswered(Frozen):
+class MemoryConflictAnswered(EventContract):
     """The user's answer, and the intervals it leads to."""
 
     VERSION: ClassVar[int] = 1
@@ -163,7 +163,7 @@ class MemoryConflictAnswered(Frozen):
     intervals: tuple[Interval, ...]
 
 
-class MemoriesAccessed(Frozen):
+class MemoriesAccessed(EventContract):
     """Memories that an answer or a person read, each once: access reinforces them (M4)."""
 
     VERSION: ClassVar[int] = 1
@@ -172,7 +172,7 @@ class MemoriesAccessed(Frozen):
     memory_ids: tuple[UUID, ...]
 
 
-class MemoriesEmbedded(Frozen):
+class MemoriesEmbedded(EventContract):
     """The vectors of these memories stand in the embedding cache under `model` (L7)."""
 
     VERSION: ClassVar[int] = 1
@@ -183,7 +183,7 @@ class MemoriesEmbedded(Frozen):
     memory_ids: tuple[UUID, ...]
 
 
-class MemoriesReviewed(Frozen):
+class MemoriesReviewed(EventContract):
     """What the daily job decided for one user (M4): by their age and importance at `due_at`."""
 
     VERSION: ClassVar[int] = 1
@@ -195,7 +195,7 @@ class MemoriesReviewed(Frozen):
     expired: tuple[UUID, ...] = ()
 
 
-class MemoriesCompacted(Frozen):
+class MemoriesCompacted(EventContract):
     """Several memories became one (M6). The members stay, closed; the one keeps their sources by reference.
 
     memory: None when a member is what remains (kept). members: every one that took part, the kept one too.
@@ -213,7 +213,7 @@ class MemoriesCompacted(Frozen):
     derivation: Derivation | None = None
 
 
-class CompactionUndone(Frozen):
+class CompactionUndone(EventContract):
     """A compaction is taken back: its members hold again as before, and what it made is gone."""
 
     VERSION: ClassVar[int] = 1
@@ -242,7 +242,7 @@ class Entity(Frozen):
     sources: tuple[MemorySource, ...] = ()
 
 
-class EntitiesFound(Frozen):
+class EntitiesFound(EventContract):
     """Entities of a user, new or known: one row per type and name; what is given here is added to it (P8)."""
 
     VERSION: ClassVar[int] = 1
@@ -252,7 +252,7 @@ class EntitiesFound(Frozen):
     derivation: Derivation | None = None
 
 
-class MemoriesExtracted(Frozen):
+class MemoriesExtracted(EventContract):
     """One look at some turns of a conversation is over, whatever it found (M2).
 
     extractor: hash of the rules, or of prompt and model. rejected: reason → how many. error: why the model's part
@@ -274,7 +274,7 @@ class MemoriesExtracted(Frozen):
     derivation: Derivation | None = None
 
 
-class JobRan(Frozen):
+class JobRan(EventContract):
     """A scheduled job's run of one due time is over (M4, M6); the event's id follows from job and due time."""
 
     VERSION: ClassVar[int] = 1
@@ -287,7 +287,7 @@ class JobRan(Frozen):
     errors: int = Field(default=0, ge=0)
 
 
-class ThreadArchived(Frozen):
+class ThreadArchived(EventContract):
     """A cold conversation's events stand in a file (L4); the read models drop its turns, the log keeps them.
 
     path: of the file, below the archive's folder. sha256: of its bytes.
@@ -311,7 +311,7 @@ class ArchivedEvent(Frozen):
     envelope: str
 
 
-class ThreadRestored(Frozen):
+class ThreadRestored(EventContract):
     """A part of an archived conversation comes back: the first takes what the read models have of the conversation
     away, and projectors apply the events of each as if they came now.
 
@@ -326,7 +326,7 @@ class ThreadRestored(Frozen):
     events: tuple[ArchivedEvent, ...]
 
 
-class UserErased(Frozen):
+class UserErased(EventContract):
     """The receipt of an erasure (M9): what was destroyed, by number, and what the scan after it found. No words."""
 
     VERSION: ClassVar[int] = 1

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, InvalidEvent, KeyUnavailable
-from turnlog.events.frozen import Frozen
+from turnlog.events.frozen import EventContract, Frozen
 
 NONCE_BYTES = 12
 # Base64 makes a third more of everything; what is long enough to gain by it is compressed first.
@@ -59,8 +59,8 @@ class Fields:
 
 
 @cache
-def fields_of(contract: type[Frozen]) -> Fields:
-    named = {tuple(path.split(".")): value for path, value in contract.PERSONAL.items()}  # type: ignore[attr-defined]
+def fields_of(contract: type[EventContract]) -> Fields:
+    named = {tuple(path.split(".")): value for path, value in contract.PERSONAL.items()}
     include: dict[str, Any] = {}
     for first, *rest in named:
         if rest:
