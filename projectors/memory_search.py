@@ -163,26 +163,24 @@ _HERE = (
 
 def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
     """few: the sample. asked: the terms, the rarest of the sample first; taken: those looked up alone. weights: by how
-    many memories say a term, known for one that was taken and has fewer than the cap, else estimated."""
+    many memories say a term, known for one that was taken and has fewer than the cap, else estimated. at: where a row
+    is, which one statement comes back to faster than by its key."""
     near = _cosine(asked)
     whole = size.memories <= WHOLE_UP_TO
     cap = WHOLE_UP_TO if whole else TERM_CAP if size.memories < MANY else TERM_CAP_OF_MANY
     taken = "true" if whole else f"place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
-    ways = [f"SELECT id FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, size)
+    ways = [f"SELECT m.ctid AS at FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, size)
     cosine = f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"
     named = "cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[])))"
     return f"""
-    WITH few AS MATERIALIZED (SELECT id, terms, embedding, embedding_model FROM memories m WHERE {scope.place}
+    WITH few AS MATERIALIZED (SELECT terms, embedding, embedding_model FROM memories m WHERE {scope.place}
         ORDER BY id LIMIT {SAMPLE}),
-      seen AS MATERIALIZED (SELECT term,
-          count(DISTINCT id) * %(size)s::float / greatest((SELECT count(*) FROM few), 1) AS expected
-        FROM unnest(%(terms)s::text[]) q (term) LEFT JOIN (
-          SELECT id, t.term FROM few, unnest(terms) t (term) WHERE t.term = ANY(%(terms)s::text[])) f USING (term)
-        GROUP BY term),
+      seen AS MATERIALIZED (SELECT term, %(size)s::float / greatest((SELECT count(*) FROM few), 1)
+          * (SELECT count(*) FROM few WHERE term = ANY(terms)) AS expected FROM unnest(%(terms)s::text[]) q (term)),
       asked AS MATERIALIZED (SELECT term, expected, {taken} AS taken FROM (
         SELECT *, row_number() OVER (ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
-      said AS MATERIALIZED (SELECT q.term, h.id FROM asked q, LATERAL (
-        SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
+      said AS MATERIALIZED (SELECT q.term, h.* FROM asked q, LATERAL (
+        SELECT id, m.ctid AS at FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
       weights AS MATERIALIZED (SELECT term, expected, NOT taken OR found = {cap} AS often,
           ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
             ELSE greatest(expected, found, %(size)s / {2 * SAMPLE}) END) AS weight
@@ -196,7 +194,7 @@ def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
       coalesce((SELECT sum(weight) FROM weights), 0) AS sought, cardinality(m.terms) AS length,
       {cosine} AS cosine, usual, spread,
       {named if size.names else 0} AS named, {f"EXISTS ({_DATED})" if asked.spans else "false"} AS dated
-    FROM found JOIN memories m ON {scope.place} AND m.id = found.id, sample"""
+    FROM found JOIN memories m ON m.ctid = found.at AND {scope.place}, sample"""
 
 
 _EMBEDDED = "m.embedding_model = %(model)s"
@@ -209,20 +207,21 @@ _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s
 
 def _ways(scope: MemoryScope, asked: Asked, size: Size) -> list[str]:
     by_words = (
-        f"SELECT id FROM said JOIN weights USING (term) GROUP BY id ORDER BY sum(weight) DESC, id LIMIT {CANDIDATES}"
+        "SELECT at FROM said JOIN weights USING (term) GROUP BY id, at ORDER BY sum(weight) DESC, id "
+        f"LIMIT {CANDIDATES}"
     )
     by_two = (
-        "SELECT h.id FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
+        "SELECT h.at FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
         f"WHERE a.often AND b.often ORDER BY a.weight + b.weight DESC, a.term, b.term LIMIT {PAIRS}) q, LATERAL ("
-        f"SELECT id FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
+        f"SELECT m.ctid AS at FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
     )
     by_vector = (
-        f"SELECT id FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
+        f"SELECT m.ctid FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
     )
-    by_name = f"SELECT id FROM memories m WHERE {scope.where} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
+    by_name = f"SELECT m.ctid FROM memories m WHERE {scope.where} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
     by_time = (
-        f"SELECT h.id FROM {_SPANS}, LATERAL ("
-        f"SELECT id FROM memories m WHERE {scope.where} AND m.valid_from >= s.first AND m.valid_from < s.last "
+        f"SELECT h.at FROM {_SPANS}, LATERAL ("
+        f"SELECT m.ctid AS at FROM memories m WHERE {scope.where} AND m.valid_from >= s.first AND m.valid_from < s.last "
         f"ORDER BY m.valid_from DESC LIMIT {CANDIDATES}) h"
     )
     ways = ((True, by_words), (True, by_two), (asked.vector is not None, by_vector), (bool(size.names), by_name))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import log1p
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +35,7 @@ class Weights:
 DEFAULT = Weights()
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One part of a similarity: value 0 to 1, of which similarity gets `weight` shares."""
 
     value: float
@@ -91,8 +91,11 @@ def _ranked(
         parts[ENTITY] = Part(rare if one.named else 0.0, weights.entity)
     if by_time:
         parts[TIME] = Part(float(one.dated), weights.time)
-    total = sum(part.weight for part in parts.values())
-    similarity = sum(part.value * part.weight for part in parts.values()) / total if total else 0.0
+    total = similarity = 0.0
+    for value, weight in parts.values():
+        total += weight
+        similarity += value * weight
+    similarity = similarity / total if total else 0.0
     importance = importance_now(one, now, policy)
     ranked_by = similarity * importance**weights.importance
     return Ranked(one, ranked_by, similarity, parts, importance, weights.importance, now, policy)
