@@ -66,6 +66,10 @@ class MemoryScope:
         return f"{self.place} AND m.status IN {states} AND m.closed_reason IS DISTINCT FROM 'rejected' AND {HOLDS}"
 
     @property
+    def rows(self) -> str:
+        return f"memories m WHERE {self.where}"
+
+    @property
     def params(self) -> dict[str, Any]:
         return {"tenant": self.tenant, "thread": self.thread, "at": self.as_of or self.now}
 
@@ -169,7 +173,7 @@ def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
     whole = size.memories <= WHOLE_UP_TO
     cap = WHOLE_UP_TO if whole else TERM_CAP if size.memories < MANY else TERM_CAP_OF_MANY
     taken = "true" if whole else f"place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
-    ways = [f"SELECT m.ctid AS at FROM memories m WHERE {scope.where}"] if whole else _ways(scope, asked, size)
+    ways = [f"SELECT m.ctid AS at FROM {scope.rows}"] if whole else _ways(scope, asked, size)
     cosine = f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"
     named = "cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[])))"
     return f"""
@@ -180,10 +184,10 @@ def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
       asked AS MATERIALIZED (SELECT term, expected, {taken} AS taken FROM (
         SELECT *, row_number() OVER (ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
       said AS MATERIALIZED (SELECT q.term, h.* FROM asked q, LATERAL (
-        SELECT id, m.ctid AS at FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
+        SELECT id, m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
       weights AS MATERIALIZED (SELECT term, expected, NOT taken OR found = {cap} AS often,
           ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
-            ELSE greatest(expected, found, %(size)s / {2 * SAMPLE}) END) AS weight
+            ELSE greatest(expected, found, %(size)s / {2.0 * SAMPLE}) END) AS weight
         FROM asked LEFT JOIN (SELECT term, count(*)::float AS found FROM said GROUP BY term) s USING (term)
         WHERE NOT taken OR found > 0),
       found AS MATERIALIZED ({" UNION ".join(f"({way})" for way in ways)}),
@@ -213,15 +217,13 @@ def _ways(scope: MemoryScope, asked: Asked, size: Size) -> list[str]:
     by_two = (
         "SELECT h.at FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
         f"WHERE a.often AND b.often ORDER BY a.weight + b.weight DESC, a.term, b.term LIMIT {PAIRS}) q, LATERAL ("
-        f"SELECT m.ctid AS at FROM memories m WHERE {scope.where} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
+        f"SELECT m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
     )
-    by_vector = (
-        f"SELECT m.ctid FROM memories m WHERE {scope.where} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
-    )
-    by_name = f"SELECT m.ctid FROM memories m WHERE {scope.where} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
+    by_vector = f"SELECT m.ctid FROM {scope.rows} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
+    by_name = f"SELECT m.ctid FROM {scope.rows} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
     by_time = (
         f"SELECT h.at FROM {_SPANS}, LATERAL ("
-        f"SELECT m.ctid AS at FROM memories m WHERE {scope.where} AND m.valid_from >= s.first AND m.valid_from < s.last "
+        f"SELECT m.ctid AS at FROM {scope.rows} AND m.valid_from >= s.first AND m.valid_from < s.last "
         f"ORDER BY m.valid_from DESC LIMIT {CANDIDATES}) h"
     )
     ways = ((True, by_words), (True, by_two), (asked.vector is not None, by_vector), (bool(size.names), by_name))
