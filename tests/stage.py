@@ -18,6 +18,7 @@ from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import Runtime, opened
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
+from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, publish_subject
 
 _TASKS = {"You keep": "summary", "Shorten": "compress", "List what": "topics"}
@@ -79,23 +80,8 @@ class Stage:
         await self.runtime.log.nc.jetstream().publish(publish_subject("default", thread, kind), b"{")
 
     async def rest(self, durable: str = "memory") -> None:
-        """Until the consumer has done all that is in the log for it and everything is projected.
-
-        What is pending lags behind an append, so it also has to have got the last of its events.
-        """
-        js = self.runtime.log.nc.jetstream()
-        subject = (await js.consumer_info(STREAM, durable)).config.filter_subject
-        assert subject is not None
-        try:
-            last = (await js.get_last_msg(STREAM, subject)).seq or 0
-        except NotFoundError:
-            last = 0
-
-        async def is_idle() -> bool:
-            info = await js.consumer_info(STREAM, durable)
-            return info.delivered.stream_seq >= last and not info.num_pending and not info.num_ack_pending
-
-        await eventually(is_idle, timeout_s=40.0)
+        """Until the consumer has done all that is in the log for it and everything is projected."""
+        await at_rest(self.runtime.log, durable)
         await self.runtime.settle()
 
     async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 30.0) -> list[Any]:
@@ -111,6 +97,26 @@ class Stage:
     async def rows(self, query: str, *params: Any) -> list[Any]:
         async with self.runtime.pool.connection() as conn:
             return await rows(conn, query, *params)
+
+
+async def at_rest(log: Log, durable: str) -> None:
+    """Until the consumer has done all that is in the log for it.
+
+    What is pending lags behind an append, so it also has to have got the last of its events.
+    """
+    js = log.nc.jetstream()
+    subject = (await js.consumer_info(STREAM, durable)).config.filter_subject
+    assert subject is not None
+    try:
+        last = (await js.get_last_msg(STREAM, subject)).seq or 0
+    except NotFoundError:
+        last = 0
+
+    async def is_idle() -> bool:
+        info = await js.consumer_info(STREAM, durable)
+        return info.delivered.stream_seq >= last and not info.num_pending and not info.num_ack_pending
+
+    await eventually(is_idle, timeout_s=40.0)
 
 
 class Play(Protocol):

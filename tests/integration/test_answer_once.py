@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from openai_server import OpenAIServer
 from places import eventually
+from stage import at_rest
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.answering.agent import NAME
@@ -123,16 +124,6 @@ async def first_words(steps: "asyncio.Queue[dict[str, Any]]") -> None:
             pass
 
 
-async def all_acknowledged(log: Log) -> None:
-    """Returns when the agents have nothing more to do."""
-
-    async def is_idle() -> bool:
-        info = await log.nc.jetstream().consumer_info(STREAM, NAME)
-        return (info.num_pending, info.num_ack_pending) == (0, 0)
-
-    await eventually(is_idle, timeout_s=30)
-
-
 async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
     log: Log, model: OpenAIServer, start_agent: Start
 ) -> None:
@@ -146,7 +137,7 @@ async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
         await start_agent()
         first.kill()
         await answered(log, asked, timeout_s=3 * AGENT_ACK_WAIT_S)
-    await all_acknowledged(log)
+    await at_rest(log, NAME)
     assert await answers(log, asked) == ["It is on 8 May."]
     assert await receipts(log, asked) == 1
     assert len(model.bodies()) == 2
@@ -171,7 +162,7 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
         await eventually(came_again)
         first.send_signal(signal.SIGCONT)
         await answered(log, asked)
-    await all_acknowledged(log)
+    await at_rest(log, NAME)
     assert await answers(log, asked) == ["one two three four five six seven eight"]
     assert (await receipts(log, asked), len(model.bodies())) == (1, 1)
 
@@ -184,7 +175,7 @@ async def test_two_agents_share_the_requests_and_answer_each_once(
         await asyncio.gather(*(ask(log, asked) for asked in questions))
         for asked in questions:
             await answered(log, asked)
-        await all_acknowledged(log)
+        await at_rest(log, NAME)
     assert [await answers(log, q) for q in questions] == [[f"echo: question {n}"] for n in range(12)]
     assert [await receipts(log, q) for q in questions] == [1] * 12
     assert len(model.bodies()) == 12
@@ -197,11 +188,11 @@ async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
     async with agent_here(settings):
         await ask(log, asked)
         await answered(log, asked)
-        await all_acknowledged(log)
+        await at_rest(log, NAME)
     before = await log.head()
     await log.nc.jetstream().delete_consumer(STREAM, NAME)  # and with it what was acknowledged
     async with agent_here(settings):
-        await all_acknowledged(log)
+        await at_rest(log, NAME)
     assert (await log.head(), len(model.bodies())) == (before, 1)
 
 
@@ -216,7 +207,7 @@ async def test_the_same_request_long_after_jetstreams_window_is_no_second_reques
         late = {"Nats-Msg-Id": "another, as JetStream has forgotten the first"}
         await log.nc.jetstream().publish(subject, encode(asked.request), headers=late)
         head = await log.head()
-        await all_acknowledged(log)
+        await at_rest(log, NAME)
     assert (await log.head(), len(model.bodies())) == (head, 1)
 
 
@@ -227,7 +218,7 @@ async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_p
     async with agent_here(settings):
         await ask(log, asked)
         await answered(log, asked)
-        await all_acknowledged(log)
+        await at_rest(log, NAME)
     js = log.nc.jetstream()
     config = (await js.consumer_info(STREAM, NAME)).config
     await js.add_consumer(STREAM, config.evolve(ack_wait=30.0))
