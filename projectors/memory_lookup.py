@@ -172,16 +172,16 @@ async def rivals(
 
 async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
     """A memory with all that it replaced and that replaced it, by the time since when each held; [] when unknown."""
-    return await _chain(conn, tenant, thread, memory_id, None)
+    return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
 
 
 async def family(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
     """A memory with all that is in it or that it is in: duplicates, members that were merged, what an edit replaced."""
-    return await _chain(conn, tenant, thread, memory_id, JOINED)
+    return await _chain(conn, tenant, thread, memory_id, JOINED, None)
 
 
 async def _chain(
-    conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None
+    conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None, most: int | None
 ) -> list[StoredMemory]:
     """OFFSET 0 keeps the look-ups within the loop, each by its index: see _INDEXED."""
     is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
@@ -195,10 +195,13 @@ async def _chain(
             UNION ALL
             (SELECT * FROM memories m WHERE {_THREAD} AND m.id = c.replaced_by AND {is_link.format("c")} OFFSET 0)
           ) m)
-        SELECT {FIELDS} FROM (SELECT id FROM chain LIMIT {CHAIN_UP_TO}) c
+        SELECT {FIELDS} FROM (SELECT id FROM chain LIMIT %(most)s::int) c
         CROSS JOIN LATERAL (SELECT * FROM memories m WHERE {_THREAD} AND m.id = c.id OFFSET 0) m
         ORDER BY m.valid_from, m.seq, m.id""".encode(),
-        {"tenant": tenant, "thread": thread, "id": memory_id, "reasons": None if reasons is None else list(reasons)},
+        {
+            **{"tenant": tenant, "thread": thread, "id": memory_id, "most": most},
+            "reasons": None if reasons is None else list(reasons),
+        },
     )
     return [stored_memory(row) for row in await rows.fetchall()]
 

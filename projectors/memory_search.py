@@ -172,19 +172,20 @@ def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
     near = _cosine(asked)
     whole = size.memories <= WHOLE_UP_TO
     cap = WHOLE_UP_TO if whole else TERM_CAP if size.memories < MANY else TERM_CAP_OF_MANY
-    taken = "true" if whole else f"place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
+    taken = f"expected = 0 OR place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
     ways = [f"SELECT m.ctid AS at FROM {scope.rows}"] if whole else _ways(scope, asked, size)
-    cosine = f"CASE WHEN {_EMBEDDED} THEN {near} END" if near else "NULL::float"
+    # A vector of zeros is near to nothing; its cosine is no number.
+    cosine = f"CASE WHEN {_EMBEDDED} THEN nullif({near}, 'NaN') END" if near else "NULL::float"
     named = "cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[])))"
     return f"""
     WITH few AS MATERIALIZED (SELECT terms, embedding, embedding_model FROM memories m WHERE {scope.place}
         ORDER BY id LIMIT {SAMPLE}),
       seen AS MATERIALIZED (SELECT term, %(size)s::float / greatest((SELECT count(*) FROM few), 1)
           * (SELECT count(*) FROM few WHERE term = ANY(terms)) AS expected FROM unnest(%(terms)s::text[]) q (term)),
-      asked AS MATERIALIZED (SELECT term, expected, {taken} AS taken FROM (
-        SELECT *, row_number() OVER (ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
+      asked AS MATERIALIZED (SELECT term, expected, {"true" if whole else taken} AS taken FROM (SELECT *, row_number()
+        OVER (PARTITION BY expected > 0 ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
       said AS MATERIALIZED (SELECT q.term, h.* FROM asked q, LATERAL (
-        SELECT id, m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
+        SELECT id, terms, m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.term] LIMIT {cap}) h WHERE q.taken),
       weights AS MATERIALIZED (SELECT term, expected, NOT taken OR found = {cap} AS often,
           ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
             ELSE greatest(expected, found, %(size)s / {2.0 * SAMPLE}) END) AS weight
@@ -211,8 +212,8 @@ _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s
 
 def _ways(scope: MemoryScope, asked: Asked, size: Size) -> list[str]:
     by_words = (
-        "SELECT at FROM said JOIN weights USING (term) GROUP BY id, at ORDER BY sum(weight) DESC, id "
-        f"LIMIT {CANDIDATES}"
+        "SELECT at FROM (SELECT DISTINCT ON (at) * FROM said) s ORDER BY "
+        f"(SELECT sum(weight) FROM weights w WHERE w.term = ANY(s.terms)) DESC, id LIMIT {CANDIDATES}"
     )
     by_two = (
         "SELECT h.at FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "

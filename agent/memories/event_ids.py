@@ -15,7 +15,8 @@ _EXTRA = uuid5(NAMESPACE_URL, "turnlog/memory-events")
 class EventIds:
     """removed: the sequence at which the thread was last removed, if something of before that has our ids.
 
-    The thread is part of every id: a shadow's events are others than those of the memories that count.
+    Tenant and thread are part of every id: a shadow's events are others than those of the memories that count, and
+    two tenants may use the same id.
     """
 
     place: Place
@@ -30,11 +31,12 @@ class EventIds:
         """By the call's cause; without one, by what the event says."""
         if self.cause is not None:
             return uuid5(self.cause, f"{self._thread}/extra/{n}")
-        return uuid5(_EXTRA, f"{self.place.tenant}/{self._thread}/{n}/{data.type}/{data.model_dump_json()}")
+        return uuid5(_EXTRA, f"{self._thread}/{n}/{data.type}/{data.model_dump_json()}")
 
     @property
     def _thread(self) -> str:
-        return f"{self.place.thread}@{self.removed}" if self.removed else self.place.thread
+        thread = f"{self.place.tenant}/{self.place.thread}"
+        return f"{thread}@{self.removed}" if self.removed else thread
 
 
 async def event_ids(

@@ -9,6 +9,7 @@ from turnlog.events.memory_contracts import EndReason, Interval, MemoryConflictA
 from turnlog.projectors.memory_lookup import Conflict, StoredMemory
 
 _IN_USE = ("valid", "archived")
+AT_ONCE = 500  # the log takes twice as many events in one write
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ def together(plans: Iterable[Forgetting]) -> Forgetting:
     ids = tuple(dict.fromkeys(id_ for plan in every for id_ in plan.ids))
     reopened = dict.fromkeys(id_ for plan in every for id_ in plan.reopened if id_ not in ids)
     return Forgetting(ids, tuple(reopened))
+
+
+def first_of(plan: Forgetting, memory_id: UUID, family: Iterable[StoredMemory]) -> Forgetting:
+    """As much of a plan as one write takes. The memory itself comes last, with those that others lead to and with what
+    holds again."""
+    if len(plan.ids) <= AT_ONCE:
+        return plan
+    last = {memory_id, *(row.replaced_by for row in family)}
+    first = tuple(id_ for id_ in plan.ids if id_ not in last)[:AT_ONCE]
+    return Forgetting(first, ()) if first else plan
 
 
 def told(plan: Forgetting, family: Iterable[StoredMemory]) -> list[MemoryForgotten]:

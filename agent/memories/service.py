@@ -10,7 +10,7 @@ loses against something new is closed, never erased.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, get_args
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 from uuid_utils.compat import uuid7
 
@@ -18,7 +18,7 @@ from turnlog.agent.memories.alike_rows import alike_ones
 from turnlog.agent.memories.by_hand import checked, share, written
 from turnlog.agent.memories.conflicts import decide
 from turnlog.agent.memories.event_ids import event_ids
-from turnlog.agent.memories.forgetting import forgetting, settled, together, told
+from turnlog.agent.memories.forgetting import Forgetting, first_of, forgetting, settled, together, told
 from turnlog.agent.memories.known import Known
 from turnlog.agent.memories.outcomes import Outcome, outcome
 from turnlog.agent.memories.revisions import answered, edited, must_live, reverted
@@ -86,7 +86,7 @@ class Memories:
         self, tenant: str, user: str, content: str, kind: MemoryKind = "FACT", *, id_: UUID | None = None, **fields: Any
     ) -> Outcome:
         """As a person writes it. id_: of the memory, so that a repeated call is one. fields: others of Memory."""
-        memory = written(id_ or uuid7(), content, kind, self._clock(), fields)
+        memory = written(id_ or uuid4(), content, kind, self._clock(), fields)
         return (await self.remember_many(tenant, user, [memory]))[0]
 
     async def edit(self, tenant: str, user: str, memory_id: UUID, content: str) -> UUID:
@@ -96,7 +96,7 @@ class Memories:
         """
 
         async def on(rows: Rows) -> Decided[UUID]:
-            row, new = await _row(rows, memory_id), uuid7()
+            row, new = await _row(rows, memory_id), uuid4()
             if row.content == text:
                 return Decided([], row.id)
             return Decided([(uuid7(), edited(row, new, text, self._clock()))], new)
@@ -116,23 +116,29 @@ class Memories:
     async def forget(self, tenant: str, user: str, memory_id: UUID) -> list[UUID]:
         """Drops the words of a memory, and of all that says the same, from the read models; returns their ids.
 
-        The turn in which it was said stays what it is; erasing a person is another thing (M9).
+        The turn in which it was said stays what it is; erasing a person is another thing (M9). Very many go in several
+        writes, the memory itself in the last one, so that a call that was broken off can be repeated.
         """
+        gone: list[UUID] = []
 
-        async def on(rows: Rows) -> Decided[list[UUID]]:
+        async def on(rows: Rows) -> Decided[Forgetting]:
             row = await _row(rows, memory_id)
             place = (rows.place.tenant, rows.place.thread)
             same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
             alike = [memory_id, *(one.id for one in await rivals(rows.conn, *place, [], same))]
             families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
-            plan = together(forgetting(one, members) for one, members in families.items())
-            events: list[EventData] = [*told(plan, chain.from_iterable(families.values()))]
+            every = list(chain.from_iterable(families.values()))
+            whole = together(forgetting(one, members) for one, members in families.items())
+            plan = first_of(whole, memory_id, every)
+            events: list[EventData] = [*told(plan, every)]
             if plan.reopened:
                 events.append(MemoriesRevised(intervals=tuple(Interval(memory_id=one) for one in plan.reopened)))
-            events += settled(plan.ids, await conflicts(rows.conn, *place))
-            return Decided([(uuid7(), data) for data in events], list(plan.ids))
+            events += settled([*gone, *plan.ids], await conflicts(rows.conn, *place))
+            return Decided([(uuid7(), data) for data in events], plan)
 
-        return await self._writer.write(Place(tenant, user), on)
+        while memory_id not in gone:
+            gone += (await self._writer.write(Place(tenant, user), on)).ids
+        return gone
 
     async def revert(self, tenant: str, user: str, memory_id: UUID) -> None:
         """An ended memory holds again, and what took its place never did; an archived one comes back.

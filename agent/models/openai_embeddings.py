@@ -87,6 +87,8 @@ class OpenAIEmbedder:
                 f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions where "
                 f"{self.dimensions} were expected; correct the configured dimensions, or rebuild for the new model."
             )
+        if not np.isfinite(vectors).all():
+            raise ModelUnavailable(f"{self._caller.url} gave vectors with places that are no numbers.")
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         used = reply.usage.prompt_tokens if reply.usage else sum(map(self._count, batch))
         return vectors / np.maximum(lengths, 1e-12), used
@@ -104,14 +106,15 @@ class OpenAIEmbedder:
 
 
 def batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Texts in order, cut into requests. An empty text is sent as a space: servers refuse empty strings."""
+    """Texts in order, cut into requests. An empty text is sent as a space, for servers refuse empty strings; halves of
+    characters, which JSON in UTF-8 cannot hold, as question marks."""
     batch: list[str] = []
     size = 0
     for text in texts:
         if batch and (len(batch) == MAX_TEXTS or size + len(text) > MAX_CHARS):
             yield batch
             batch, size = [], 0
-        batch.append(text or " ")
+        batch.append(text.encode("utf-8", "replace").decode() or " ")
         size += len(text)
     if batch:
         yield batch

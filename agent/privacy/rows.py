@@ -16,6 +16,8 @@ from turnlog.projectors.writer import Connection
 
 _MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id = %(user)s))"
 
+_NO_ITEM_OF_OTHERS = """NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
+  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 # Vectors of texts that nobody else has: a rebuild of the others' rows still finds theirs.
 _VECTORS = f"""
 WITH mine AS (
@@ -25,20 +27,19 @@ only_mine AS (
   SELECT text FROM mine EXCEPT (
     SELECT t.index_text FROM memory_vectors t JOIN mine ON mine.text = t.index_text WHERE NOT coalesce({_MINE}, false)
     UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
-DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))"""
+DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))
+AND {_NO_ITEM_OF_OTHERS}"""
 # Of texts whose rows went before: with their conversation into the archive, by a deletion, by a memory's forgetting.
 _HASHED = f"""
 DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
 AND c.text_hash NOT IN (
   SELECT sha256(convert_to(t.index_text, 'UTF8')) FROM memory_vectors t WHERE NOT coalesce({_MINE}, false)
   UNION SELECT sha256(convert_to(t.content, 'UTF8')) FROM memories t WHERE NOT coalesce({_MINE}, false))
-AND NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
-  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
+AND {_NO_ITEM_OF_OTHERS}"""
 _ITEMS = "(t.tenant = %(tenant)s AND t.thread_id = ANY(%(threads)s))"
 _ITEM_VECTORS = f"""
 DELETE FROM embedding_cache c USING store_vectors t WHERE {_ITEMS} AND c.model = t.model AND c.embedding = t.embedding
-AND NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
-  AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))
+AND {_NO_ITEM_OF_OTHERS}
 AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"

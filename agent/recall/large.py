@@ -111,7 +111,7 @@ def _best(found: Sequence[tuple[Key, list[str]]], words: Sequence[str], whole: W
     """The chunks with most of the words that are rare in the scope, the short ones first."""
     gain = {word: float(np.log1p(whole.size / whole.frequency.get(word, 1))) for word in words}
     score = {
-        key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / whole.length)
+        key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / max(whole.length, 1.0))
         for key, terms in found
     }
     return sorted(score, key=lambda key: (-score[key], key[1]))[:most]

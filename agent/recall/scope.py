@@ -20,6 +20,7 @@ Ints = NDArray[np.int32]
 
 REACH = 3  # how many turns away context comes from
 PAUSE = timedelta(hours=1)  # after it a new session begins
+_JOINED = str.maketrans("", "", "'-,")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,8 @@ def _group(labels: Iterable[str]) -> dict[str, list[int]]:
 
 def _may_hold(labels: Iterable[str], words: Collection[str] | None) -> list[str]:
     """The labels that may hold one of the words as a term. Spares stemming the others, which changes but a word's end,
-    and folding accents."""
-    lowered = {label: label.lower() for label in labels}
+    and folding accents. Within words the signs of _JOINED go: O'Brien is the term "obrien" too."""
+    lowered = {label: label.lower().translate(_JOINED) for label in labels}
     if words is None:
         return list(lowered)
     together = "\n".join(lowered.values())

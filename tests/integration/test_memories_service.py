@@ -12,6 +12,7 @@ from conftest import Settled
 from places import rows
 from samples import MAY_8, SAID, event
 
+from turnlog.agent.memories import forgetting
 from turnlog.agent.memories.by_hand import InvalidMemory
 from turnlog.agent.memories.revisions import MemoryNotInUse, NothingToRevert, QuestionSettled
 from turnlog.agent.memories.service import Memories
@@ -20,7 +21,15 @@ from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import EntitiesFound, Entity, MemoriesExtracted, Memory, MemorySource
+from turnlog.events.memory_contracts import (
+    EntitiesFound,
+    Entity,
+    Interval,
+    MemoriesCompacted,
+    MemoriesExtracted,
+    Memory,
+    MemorySource,
+)
 from turnlog.events.subjects import memory_thread, publish_subject
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.memory_lookup import (
@@ -305,6 +314,30 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
     assert await rows(mind.db, "SELECT 1 FROM memories WHERE content LIKE '%%dog%%'") == []
     await mind.settled("entities")
     assert await rows(mind.db, "SELECT event_id FROM forgotten_turns") == [(UUID(int=2),)]
+
+
+async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
+    mind: Mind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forgetting, "AT_ONCE", 2)
+    kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
+    intervals = tuple(Interval(memory_id=one, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for one in others)
+    made = MemoriesCompacted(method="dedupe", members=(kept, *others), kept=kept, intervals=intervals, similarity=0.95)
+    await mind.log.append(event(made, thread=ANN))
+    await mind.settled("memories")
+    gone = await mind.memories.forget("default", "ann", others[0])
+    assert (set(gone), gone[-1]) == ({kept, *others}, others[0])
+    await mind.settled("memories")
+    assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == []
+
+
+async def test_two_tenants_may_use_the_same_id(mind: Mind) -> None:
+    id_ = UUID(int=7)
+    for tenant, city in (("default", "Berlin"), ("other", "Rome")):
+        await mind.memories.remember(tenant, "ann", f"I live in {city}", id_=id_)
+    await mind.settled("memories")
+    found = await rows(mind.db, "SELECT tenant, content FROM memories ORDER BY tenant")
+    assert found == [("default", "I live in Berlin"), ("other", "I live in Rome")]
 
 
 async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:

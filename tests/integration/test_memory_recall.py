@@ -263,6 +263,49 @@ async def test_no_more_than_max_tokens_come_back_and_a_large_one_makes_room(ann:
     assert len((await ann.ask("tea", k=2)).memories) == 2
 
 
+async def test_in_a_large_thread_a_long_question_is_decided_by_the_word_that_a_memory_has(ann: Remembering) -> None:
+    await ann.given(*(recorded(f"note number{n} of the diary") for n in range(WHOLE_UP_TO + 100)))
+    await ann.given(recorded("my GPA is 3.8"))
+    unknown = (
+        "graduate applications, scholarships, recommendation letters, transcripts, interviews, deadlines, universities"
+    )
+    assert contents(await ann.ask(f"Considering {unknown}: what GPA did I tell you?"))[:1] == ["my GPA is 3.8"]
+
+
+async def test_in_a_large_thread_what_has_both_words_comes_before_what_has_the_rarer_one(ann: Remembering) -> None:
+    rare, common = range(150), range(150, WHOLE_UP_TO + 100)
+    both = [f"a ceramic purple bowl, target{n}" for n in range(5)]
+    await ann.given(*(recorded(f"a ceramic thing, number{n}") for n in rare))
+    await ann.given(*(recorded(f"a purple thing, number{n}") for n in common), *map(recorded, both))
+    assert sorted(contents(await ann.ask("Which ceramic is purple?"))) == both
+
+
+@pytest.mark.parametrize("count", [5, WHOLE_UP_TO + 100])
+async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int) -> None:
+    class Zeros(Words):
+        async def embed_query(self, text: str) -> NDArray[np.float32]:
+            return np.zeros_like(await super().embed_query(text))
+
+    said = [*(f"note {n} about nothing" for n in range(count)), "my pet is a small rabbit"]
+    first = min(said[:-1], key=memory_id)  # so that it is one of the sample
+    await cached_vectors(ann.db, said)
+    await ann.db.execute(
+        "UPDATE embedding_cache SET embedding = array_fill(0, ARRAY[vector_dims(embedding)])::halfvec "
+        "WHERE text_hash = sha256(%s::bytea)",
+        (first.encode(),),
+    )
+    await ann.given(*map(recorded, said), embedded(*said))
+    [best, *_] = (await ann.ask("is a small pet", embedder=Words())).memories
+    assert best.memory.content == "my pet is a small rabbit"
+    assert 0 < best.rank.parts["vector"].value <= 1
+    of_first = [
+        one for one in (await ann.ask("nothing note", 10, embedder=Words())).memories if one.memory.content == first
+    ]
+    assert all("vector" not in one.rank.parts for one in of_first)
+    for one in (await ann.ask("is a small pet", embedder=Zeros())).memories:
+        assert "vector" not in one.rank.parts
+
+
 @pytest.mark.parametrize("size", [1, WHOLE_UP_TO + 1])
 async def test_memories_that_were_erased_since_they_were_counted_are_not_found(db: Connection, size: int) -> None:
     scope, asked = MemoryScope("default", memory_thread("ann"), NOW), Asked(["falcon"])

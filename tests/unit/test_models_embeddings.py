@@ -77,6 +77,18 @@ async def test_a_missing_vector_is_an_error_and_never_a_shifted_row(embedder, se
         await embedder().embed_passages(["a", "b"])
 
 
+async def test_a_place_that_is_no_number_is_an_error(embedder, server):
+    for _ in range(4):
+        server.vectors([[float("nan")] + [1.0] * 31])
+    with pytest.raises(ModelUnavailable, match="no numbers"):
+        await embedder().embed_query("x")
+
+
+async def test_half_a_character_breaks_no_request(embedder, server):
+    assert (await embedder().embed_query("tea \ud800")).shape == (32,)
+    assert server.bodies("embeddings")[0]["input"] == ["tea ?"]
+
+
 async def test_a_failing_server_is_retried(embedder, server):
     server.fail(500, times=2, on="embeddings")
     assert await probe_dimensions(embedder()) == 32

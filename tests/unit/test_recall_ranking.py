@@ -149,6 +149,13 @@ def test_ties_go_to_the_earlier_turn() -> None:
     assert best("llama", index, k=5) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("name", ["O'Brien", "Bob-Smith", "Ann Lee", "José", "李雷"])
+def test_an_index_of_some_words_knows_a_speaker_by_any_word_of_the_name(name: str) -> None:
+    for word in terms(name):
+        index = ScopeIndex.build(texts=["hello"], terms=[["hello"]], speakers=[name], times=[START], words={word})
+        assert word in index.speakers
+
+
 def test_chinese_questions_find_chinese_turns() -> None:
     index = scope("user: 我很喜欢绘画和弹钢琴", "user: 今天学了清蒸鲈鱼", "user: 我去了绿禾公园看樱花", "user: 早上好")
     assert best("你最近学了什么菜？鲈鱼", index)[0] == 1

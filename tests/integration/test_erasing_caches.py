@@ -1,0 +1,41 @@
+"""Erasing a person's cached vectors leaves those that others have the same words for."""
+
+from hashlib import sha256
+
+from conftest import Settled
+from places import rows
+from remembered import cached_vectors, embedded, recorded
+
+from turnlog.agent.privacy.rows import clear_caches
+from turnlog.agent.privacy.traces import Person
+from turnlog.events.log import Log
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.engine import Runner
+from turnlog.projectors.writer import Connection
+
+ITEM = (
+    "INSERT INTO store_vectors (tenant, thread_id, key, field, model, embedding) "
+    "SELECT 'default', %s, 'k', '$', model, embedding FROM embedding_cache WHERE text_hash = %s"
+)
+
+
+def hashed(text: str) -> bytes:
+    return sha256(text.encode()).digest()
+
+
+async def test_words_that_an_item_of_somebody_else_has_keep_their_vector(
+    log: Log, db: Connection, running_projectors: Runner, settled: Settled
+) -> None:
+    said = ["of ann alone", "ann's memory, bob's item", "bob's memory, ann's item"]
+    alone, in_item, in_memory = said
+    await cached_vectors(db, said)
+    await log.append_many([*(recorded(one) for one in said[:2]), embedded(*said[:2])])
+    await log.append_many([recorded(in_memory, user="bob"), embedded(in_memory, user="bob")])
+    await settled("memories")
+    await db.execute(ITEM, ("store/bob", hashed(in_item)))
+    await db.execute(ITEM, ("store/ann", hashed(in_memory)))
+    ann = Person("default", "ann", ("store/ann",))
+    await clear_caches(db, ann, [memory_thread("ann"), "store/ann"], [])
+    left = await rows(db, "SELECT text_hash FROM embedding_cache")
+    assert (hashed(alone),) not in left
+    assert (hashed(in_item),) in left
