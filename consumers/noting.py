@@ -13,7 +13,8 @@ _ABOUT = ("kind", "category", "value", "importance", "rule", "dedupe_key", "stra
 
 
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
-    """Fields of Memory, when the text is the one claim that a rule reads; {} otherwise. Raises InvalidRules."""
+    """Fields of Memory, when the text is the one claim that a rule reads, and nothing more: with a key for a part of it
+    the rest would go with the next claim of that key. {} otherwise. Raises InvalidRules."""
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
-    found = Extractor(load_rules(settings.rules_file), settings.zone).look([turn]).findings
-    return {name: getattr(found[0], name) for name in _ABOUT} if len(found) == 1 else {}
+    found = Extractor(load_rules(settings.rules_file), settings.zone).whole(turn)
+    return {name: getattr(found, name) for name in _ABOUT} if found is not None else {}

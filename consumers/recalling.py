@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.episodes import EPISODES, relevant_turns
 from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.when import when
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import emit_line, err, progress
 from turnlog.consumers.embedding import embed_pending
@@ -117,7 +119,8 @@ def scope_of(command: RecallCommand, thread: str | None, user: str | None = None
 
 async def search_turns(runtime: Runtime, recall: Recall, scope: Scope, query: str, k: int) -> list[Recalled]:
     async with runtime.pool.connection() as conn:
-        found = await recall.search(conn, scope, query, k)
+        days = when(query, datetime.now(UTC), runtime.settings.zone)
+        found = await recall.search(conn, scope, query, k, when=days)
         if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
             raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
     return found

@@ -7,7 +7,7 @@ what somebody else said. Precision before recall: a wrong memory does more harm 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 import regex
 
@@ -20,6 +20,7 @@ from turnlog.agent.memories.rules import Compiled, Pattern, RuleSet
 from turnlog.agent.memories.validators import VALIDATORS
 from turnlog.events.memory_contracts import Entity
 from turnlog.projectors.memory_text import normal
+from turnlog.projectors.terms import terms
 
 PATTERN_TIMEOUTS_S = (0.05, 0.5)  # of the process's time; once more with patience, for other threads count as well
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
@@ -57,6 +58,19 @@ _REPORTS = regex.compile(
 )
 
 
+class Span(NamedTuple):
+    """Of a match in a statement's text. value_end: where its value ends, which may be before the match does. left: what
+    was matched as the value, and is not in it."""
+
+    start: int
+    value_end: int
+    end: int
+    left: str = ""
+
+
+_NOWHERE = Span(0, 0, 0)
+
+
 @dataclass(slots=True)
 class Extractor:
     """One set of rules. zone: where the users live, whose days "tomorrow" and the like mean. slow: rules that a text
@@ -77,6 +91,24 @@ class Extractor:
                 else:
                     rejections.append(one)
         return Looked(tuple(findings), tuple(rejections))
+
+    def whole(self, turn: Turn) -> Finding | None:
+        """The one finding that says all that the text says; None where the text says more, or nothing a rule reads."""
+        found = [
+            (one, statement, span)
+            for statement in statements(turn.text)
+            for one, span in self._matches(turn, statement)
+            if isinstance(one, Finding)
+        ]
+        if len(found) != 1:
+            return None
+        [(finding, statement, span)] = found
+        around = turn.text.replace(statement.sentence, " ", 1)
+        return (
+            None
+            if terms(f"{around} {statement.text[: span.start]} {span.left} {statement.text[span.end :]}")
+            else finding
+        )
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
         asked = [] if turn.is_tool else requests(turn.text)
@@ -106,10 +138,10 @@ class Extractor:
                 origin="explicit",
                 source=turn.source(quote),
             )
-        if sum(covered for _, covered in found) < COVERED * len(request.content):
+        if sum(span.value_end - span.start for _, span in found) < COVERED * len(request.content):
             yield _verbatim(turn, request.content, quote)
 
-    def _in_request(self, turn: Turn, request: Request) -> Iterator[tuple[Finding | Rejection, int]]:
+    def _in_request(self, turn: Turn, request: Request) -> Iterator[tuple[Finding | Rejection, Span]]:
         for statement in statements(request.content):
             yield from self._matches(turn, replace(statement, start=0, sentence=request.content))
 
@@ -117,19 +149,19 @@ class Extractor:
         for one, _ in self._matches(turn, statement):
             yield one
 
-    def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, int]]:
-        """Findings and rejections with the length of what they cover. Of overlapping values the first rule's counts."""
+    def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
+        """Findings and rejections with what they cover. Of overlapping values the first rule's counts."""
         languages = {"zh"} if _CJK.search(statement.text) else set()
         languages |= {"en"} if _LATIN.search(statement.text) else set()
         text = statement.text.translate(_PLAIN)
-        taken: list[tuple[int, int]] = []
+        taken: list[Span] = []
         refused: set[tuple[str, str]] = set()
         for rule in self.rules.rules:
             for language, pattern in rule.patterns:
                 if language not in languages or rule.id in self.slow:
                     continue
                 for one, span in self._of_pattern(turn, statement, text, rule, language, pattern):
-                    if any(start < span[1] and span[0] < end for start, end in taken):
+                    if any(other.start < span.value_end and span.start < other.value_end for other in taken):
                         continue
                     if isinstance(one, Finding):
                         taken.append(span)
@@ -137,19 +169,19 @@ class Extractor:
                         continue
                     else:
                         refused.add((rule.id, one.reason))
-                    yield one, span[1] - span[0]
+                    yield one, span
 
     def _of_pattern(
         self, turn: Turn, statement: Statement, text: str, rule: Compiled, language: str, pattern: Pattern
-    ) -> Iterator[tuple[Finding | Rejection, tuple[int, int]]]:
+    ) -> Iterator[tuple[Finding | Rejection, Span]]:
         try:
             found, excluded = _found(rule, pattern, text)
         except TimeoutError:
             self.slow.add(rule.id)
-            yield Rejection("slow-pattern", rule.id, turn, statement.sentence, "a pattern took too long"), (0, 0)
+            yield Rejection("slow-pattern", rule.id, turn, statement.sentence, "a pattern took too long"), _NOWHERE
             return
         if excluded:
-            yield Rejection("excluded", rule.id, turn, statement.sentence), (0, 0)
+            yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
             return
         for match in found:
             yield _judged(turn, statement, rule, language, match, self.zone)
@@ -171,30 +203,37 @@ def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float)
 
 def _judged(
     turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any, zone: tzinfo
-) -> tuple[Finding | Rejection, tuple[int, int]]:
+) -> tuple[Finding | Rejection, Span]:
     if reason := _not_stated(statement, rule, match):
-        return Rejection(reason, rule.id, turn, statement.sentence), match.span()
+        return Rejection(reason, rule.id, turn, statement.sentence), _span(match)
     groups = {name: text or "" for name, text in match.groupdict().items()}
     groups.setdefault("value", match[1] or "")
     said_at = turn.said_at.astimezone(zone)
-    raw_at = match.start("value" if "value" in match.re.groupindex else 1)
+    group = "value" if "value" in match.re.groupindex else 1
+    raw, raw_at = match[group] or "", match.start(group)
     try:
         for step in rule.normalisers:
             if step.group == "key":
                 groups.setdefault("key", groups["value"])
             groups[step.group] = NORMALISERS[step.name](groups[step.group], said_at, **step.options)
     except (ValueError, OverflowError) as error:
-        return Rejection("invalid-value", rule.id, turn, statement.sentence, str(error)), match.span()
+        return Rejection("invalid-value", rule.id, turn, statement.sentence, str(error)), _span(match)
     groups.setdefault("key", groups["value"])
     for step in rule.validators:
         if problem := VALIDATORS[step.name](groups[step.group], **step.options):
-            return Rejection(
-                "invalid-value", rule.id, turn, statement.sentence, f"{step.name}: {problem}"
-            ), match.span()
+            return Rejection("invalid-value", rule.id, turn, statement.sentence, f"{step.name}: {problem}"), _span(
+                match
+            )
     if not groups["value"]:
-        return Rejection("invalid-value", rule.id, turn, statement.sentence, "empty"), match.span()
-    end = max(raw_at + len(groups["value"]), match.start() + 1)
-    return _finding(turn, statement, rule, language, groups), (match.start(), min(end, match.end()))
+        return Rejection("invalid-value", rule.id, turn, statement.sentence, "empty"), _span(match)
+    value_end = max(raw_at + len(groups["value"]), match.start() + 1)
+    before, said, behind = raw.partition(groups["value"])  # another form of it, as a date's, is all that was matched
+    span = Span(match.start(), min(value_end, match.end()), match.end(), f"{before} {behind}" if said else "")
+    return _finding(turn, statement, rule, language, groups), span
+
+
+def _span(match: Any) -> Span:
+    return Span(match.start(), match.end(), match.end())
 
 
 def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, groups: dict[str, str]) -> Finding:

@@ -355,6 +355,8 @@ async def _vacuum(at: Surroundings, is_full: bool) -> None:
             for number, table in enumerate(tables):
                 await rows.vacuum(conn, is_full, table)
                 progress(number + 1, len(tables))
+            if is_full:
+                await rows.vacuum_statistics(conn)
 
 
 async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:

@@ -4,14 +4,14 @@ A number counts when its check digit and its ranges do, so that order numbers an
 """
 
 import re
-from collections.abc import Callable
 
 from stdnum import luhn
 from stdnum.cn import ric
 from stdnum.us import ssn
 
+from turnlog.agent.privacy.narrow import replaced
+
 SSN_MASK, CHINESE_MASK, CARD_MASK, GRADE_MASK = "***-**-****", "*" * 18, "****-****-****-****", "GPA: [已脱敏]"
-_NARROW = str.maketrans("０１２３４５６７８９－", "0123456789-")
 _FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
 _SSN = re.compile(_FREE + r"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _END)
 _SSN_NAMED = re.compile(r"((?<![A-Za-z])(?:ssn|social security(?: number)?)[:#\s]{0,3}(?:is )?)([0-9]{9})" + _END, re.I)
@@ -37,30 +37,20 @@ def masked(text: str) -> str:
     """Without identity and payment cards."""
     if not any(c.isdecimal() for c in text):
         return text
-    text = _replaced(text, _CHINESE, ric.is_valid, CHINESE_MASK)
-    text = _replaced(text, _CARD, _is_card, CARD_MASK)
-    text = _SSN_NAMED.sub(lambda m: m[1] + SSN_MASK if ssn.is_valid(m[2]) else m[0], text)
-    return _replaced(text, _SSN, ssn.is_valid, SSN_MASK)
+    text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if ric.is_valid(m[0]) else None)
+    text = replaced(text, _CARD, lambda m: CARD_MASK if _is_card(m[0]) else None)
+    text = replaced(text, _SSN_NAMED, lambda m: m[1] + SSN_MASK if ssn.is_valid(m[2]) else None)
+    return replaced(text, _SSN, lambda m: SSN_MASK if ssn.is_valid(m[0]) else None)
 
 
 def mails_masked(text: str) -> str:
-    return _MAIL.sub(r"\1***@***", text) if "@" in text else text
+    return replaced(text, _MAIL, lambda m: f"{m[1]}***@***") if "@" in text or "＠" in text else text
 
 
 def grades_masked(text: str) -> str:
-    return _GRADE.sub(GRADE_MASK, text)
+    return replaced(text, _GRADE, lambda m: GRADE_MASK)
 
 
 def _is_card(number: str) -> bool:
     digits = re.sub(r"[ -]", "", number)
     return 13 <= len(digits) <= 19 and _ISSUER.match(digits) is not None and bool(luhn.is_valid(digits))
-
-
-def _replaced(text: str, pattern: re.Pattern[str], is_one: Callable[[str], bool], mask: str) -> str:
-    """Full-width digits are read as digits; each is one character, so places stay."""
-    parts, at = [], 0
-    for found in pattern.finditer(text.translate(_NARROW)):
-        if is_one(found[0]):
-            parts += [text[at : found.start()], mask]
-            at = found.end()
-    return "".join([*parts, text[at:]]) if at else text

@@ -5,10 +5,11 @@ order numbers and timestamps look the same.
 """
 
 import re
-from collections.abc import Callable
 
 import phonenumbers
 from phonenumbers import Leniency, PhoneNumberMatch, PhoneNumberMatcher
+
+from turnlog.agent.privacy.narrow import replaced
 
 _MOBILE = re.compile(r"(?<![0-9A-Za-z*.])(?<![0-9]-)(1[3-9][0-9])([ -]?)[0-9]{4}([ -]?)([0-9]{4})(?![0-9*])(?!-[0-9])")
 _CODED_MOBILE = re.compile(r"(?<![0-9A-Za-z*.])(\+?86[ -]?)(1[3-9][0-9])[ -]?[0-9]{4}[ -]?([0-9]{4})(?![0-9*])")
@@ -18,26 +19,17 @@ _SAID = re.compile(
     r"[^\n]{0,20}$",
     re.IGNORECASE,
 )
-_NARROW = str.maketrans("０１２３４５６７８９－", "0123456789-")
 MARKS = "****"
 
 
 def masked(text: str, regions: tuple[str, ...]) -> str:
     if not _LIKELY.search(text):
         return text
-    text = _in_place(text, _CODED_MOBILE, lambda m: f"{m[1]}{m[2]}{MARKS}{m[3]}")
-    text = _in_place(text, _MOBILE, lambda m: f"{m[1]}{MARKS}{m[4]}")
+    text = replaced(text, _CODED_MOBILE, lambda m: f"{m[1]}{m[2]}{MARKS}{m[3]}")
+    text = replaced(text, _MOBILE, lambda m: f"{m[1]}{MARKS}{m[4]}")
     for region in regions:
         text = _by_region(text, region)
     return text
-
-
-def _in_place(text: str, pattern: re.Pattern[str], made: Callable[[re.Match[str]], str]) -> str:
-    parts, at = [], 0
-    for found in pattern.finditer(text.translate(_NARROW)):
-        parts += [text[at : found.start()], made(found)]
-        at = found.end()
-    return "".join([*parts, text[at:]]) if at else text
 
 
 def _by_region(text: str, region: str) -> str:

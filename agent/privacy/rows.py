@@ -142,6 +142,12 @@ async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
     await conn.execute(f"VACUUM ({'FULL, ' if is_full else ''}ANALYZE) {table}".encode())
 
 
+async def vacuum_statistics(conn: Connection) -> None:
+    """Writes the table of statistics anew: what was freed in it were values of columns. Left alone, with a warning of
+    Postgres's, where the role may not."""
+    await conn.execute("VACUUM FULL pg_statistic")
+
+
 def vacuumed_tables() -> list[str]:
     return sorted({table.name for table in _tables()} | {"embedding_cache", "model_cache", "dead_letters"})
 

@@ -94,14 +94,18 @@ class Recall:
         self._samples.clear()
 
     async def search(
-        self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None
+        self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None, when: str = ""
     ) -> list[Recalled]:
-        """The k most relevant turns, best first. before_seq: later turns are left out, as still in the window."""
+        """The k most relevant turns, best first. before_seq: later turns are left out, as still in the window.
+
+        when: the days that the query means, as when.py says them; they are sought as words, and no part of its vector.
+        """
         scope = await with_parents(conn, scope)
         state = await self._state(conn, scope)
         vector = await self._vector(query, state)
         if not state.chunks:
             return []
+        query = f"{query} {when}".rstrip()
         try:
             loaded = await self._load(conn, scope, query, vector, state, k)
             return await _best(conn, scope, Query(query, vector), loaded, k, before_seq)

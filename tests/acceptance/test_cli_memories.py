@@ -83,6 +83,8 @@ async def test_what_is_written_by_hand_is_read_by_the_rules_and_contradicts(log:
     await turnlog("remember", "--user", "ann", "我的GPA是3.9")
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
     assert (row["content"], row["origin"], row["value"]) == ("我的GPA是3.9", "user", "3.90")
+    more = (await turnlog("remember", "--user", "ann", "我的GPA是3.9，备用钥匙在花盆下", "--json")).document
+    assert (more["what"], len((await turnlog("memories", "--user", "ann", "--json")).document)) == ("recorded", 2)
     text = (await turnlog("remember", "--user", "ann", "The spare key is under the blue pot")).out
     assert text.startswith("remembered  ")
     assert (await turnlog("remember", "--user", "ann", "x", "--kind", "WISH")).code == 2

@@ -13,8 +13,10 @@ pytestmark = pytest.mark.usefixtures("running_projectors")
 T = Scope("default", "t")
 
 
-async def search(db: Connection, query: str, k: int = 5, scope: Scope = T, before: int | None = None) -> list[Recalled]:
-    return await Recall(None).search(db, scope, query, k, before)
+async def search(
+    db: Connection, query: str, k: int = 5, scope: Scope = T, before: int | None = None, when: str = ""
+) -> list[Recalled]:
+    return await Recall(None).search(db, scope, query, k, before, when)
 
 
 async def test_a_long_turn_of_many_pieces_is_found_once(log: Log, db: Connection, settled: Settled) -> None:
@@ -35,6 +37,17 @@ async def test_k_bounds_the_turns_and_the_best_comes_first(log: Log, db: Connect
     assert len(found) == 2
     assert found[0].score >= found[1].score
     assert await search(db, "cat dog", 0) == []
+
+
+async def test_the_day_that_is_meant_comes_first(log: Log, db: Connection, settled: Settled) -> None:
+    days = 24 * 60
+    for number in range(6):
+        await log.append(turn("We watered the plants.", minutes=number * days, thread=f"day-{number}", user="ann"))
+    await settled()
+    [found, *_] = await search(
+        db, "When did we water the plants?", scope=Scope("default", None, "ann"), when="11 May 2023"
+    )
+    assert found.thread == "day-3"
 
 
 async def test_a_sentence_said_twice_names_both_turns(log: Log, db: Connection, settled: Settled) -> None:

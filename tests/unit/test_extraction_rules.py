@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from extraction import SAID_AT, contents, found, look, reasons
+from extraction import SAID_AT, contents, found, look, reasons, said
 from memory_cases import told
 
+from turnlog.agent.memories.by_rules import Extractor
 from turnlog.agent.memories.candidates import candidates
 from turnlog.agent.memories.rules import load_rules
 
@@ -25,6 +26,8 @@ READ = [
     ("我来自成都。", "来自成都"),
     ("I recently moved to San Francisco.", "Lives in San Francisco"),
     ("我现在住在上海。", "住在上海"),
+    ("I live in District 9 now.", "Lives in District 9"),
+    ("I moved to Berlin 3 years ago.", "Lives in Berlin"),
     ("I work as a software engineer at Initech.", "Works as software engineer"),
     ("我是一名护士。", "职业是护士"),
     ("I work for Initech.", "Works at Initech"),
@@ -209,6 +212,28 @@ def test_the_quote_is_the_sentence_as_it_stands_in_the_turn() -> None:
     looked = look(text)
     assert [one.source.quote for one in looked.findings] == ["我叫张伟，很高兴认识你。", "I live in\tBerlin, and you?"]
     assert all(one.source.quote in text for one in looked.findings)
+
+
+@pytest.mark.parametrize("text", ["My GPA is 3.80.", "I live in Berlin now!", "我对花生过敏。", "我现在住在北京。"])
+def test_a_text_that_is_one_claim_is_a_finding_as_a_whole(text: str) -> None:
+    one = said(text)
+    extractor = Extractor(load_rules())
+    assert [extractor.whole(one)] == list(extractor.look([one]).findings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My GPA is 3.5 and my locker code is 8812",
+        "I am allergic to nuts, my EpiPen is in the red bag",
+        "I live in Berlin. The key is under the mat.",
+        "我的GPA是3.5，住在杭州",
+        "The spare key is under the blue pot",
+        "Is my GPA 3.8?",
+    ],
+)
+def test_a_text_that_says_more_than_a_rule_reads_is_none(text: str) -> None:
+    assert Extractor(load_rules()).whole(said(text)) is None
 
 
 def test_a_rejection_says_why() -> None:
