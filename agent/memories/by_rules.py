@@ -104,11 +104,8 @@ class Extractor:
             return None
         [(finding, statement, span)] = found
         around = turn.text.replace(statement.sentence, " ", 1)
-        return (
-            None
-            if terms(f"{around} {statement.text[: span.start]} {span.left} {statement.text[span.end :]}")
-            else finding
-        )
+        more = terms(f"{around} {statement.text[: span.start]} {span.left} {statement.text[span.end :]}")
+        return None if more else finding
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
         asked = [] if turn.is_tool else requests(turn.text)

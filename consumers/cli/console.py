@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from pydantic_core import to_jsonable_python
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +23,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
 
 from turnlog.agent.privacy.log_lines import sanitise_log_lines
@@ -32,8 +33,20 @@ from turnlog.events.errors import TurnlogError
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# All but line breaks and tabs, as the sign for what cannot be shown.
+_UNSHOWN = {place: "\ufffd" for place in (*range(32), *range(127, 160)) if chr(place) not in "\n\t"}
+
+
+class Words(Console):
+    """Shows what people said and never obeys it: an escape sequence in it could steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(one.text.translate(_UNSHOWN), one.style)
+
+
+out = Words(highlight=False, soft_wrap=True)
+err = Words(stderr=True, highlight=False, soft_wrap=True)
 
 
 def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:

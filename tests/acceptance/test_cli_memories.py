@@ -90,6 +90,11 @@ async def test_what_is_written_by_hand_is_read_by_the_rules_and_contradicts(log:
     assert (await turnlog("remember", "--user", "ann", "x", "--kind", "WISH")).code == 2
 
 
+async def test_words_do_not_steer_the_terminal(log: Log, turnlog: Cli) -> None:
+    await turnlog("remember", "--user", "ann", "the \x1b[31mred\x07 door\r")
+    assert "the \ufffd[31mred door" in (await turnlog("memories", "--user", "ann")).out
+
+
 async def test_an_edit_is_taken_back_by_a_revert(log: Log, turnlog: Cli) -> None:
     await tell(log, claim("I have two cats", 0))
     edited = (await turnlog("edit", "cats", "I have three cats", "--user", "ann", "--json")).document
