@@ -51,7 +51,7 @@ async def recall_once(
             said["memories_degraded"] = known.degraded
         emit({**said, "milliseconds": round(milliseconds, 1), "degraded": recall.degraded})
     else:
-        _show(items, known, explain)
+        _show(items, known, explain, choice.max_tokens)
     return 0
 
 
@@ -76,9 +76,9 @@ def _that_fit(
     return kept
 
 
-def _show(items: list[Recalled], known: MemoriesFound, explain: bool) -> None:
+def _show(items: list[Recalled], known: MemoriesFound, explain: bool, max_tokens: int | None) -> None:
     if not items and not known.memories:
-        out.print("nothing found")
+        out.print("nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens")
     for one in known.memories:
         for line in recalled_lines(one, explain):
             out.print(line, markup=False)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -29,11 +29,8 @@ PROBE_SHARE, PROBE_BELOW = 512, UUID(int=2**128 // 512)
 SAMPLE = 200
 # The memories of the rarest terms are looked at, up to a number each: a term that more of them have tells little, and
 # finding those costs the more the more there are. Common terms are looked up in pairs.
-TERMS_ALONE, RARE_UP_TO = 8, 1_000
-TERM_CAP, TERM_CAP_OF_MANY, MANY = 200, 100, 10_000
-PAIRS, PAIR_CAP = 6, 30
-CANDIDATES = 60
-NEAREST = 40
+TERMS_ALONE, RARE_UP_TO, PAIRS = 8, 1_000, 6
+MANY = 10_000
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
 MAX_QUESTION_CHARS = 400
@@ -94,6 +91,19 @@ class Size:
     names: tuple[str, ...]
 
 
+class Caps(NamedTuple):
+    """How many memories come at most by a term, by a pair of terms, by vector, and by each other way."""
+
+    term: int
+    pair: int
+    near: int
+    way: int
+
+    @classmethod
+    def of(cls, size: Size) -> "Caps":
+        return cls(200, 30, 40, 60) if size.memories < MANY else cls(100, 20, 30, 40)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A memory and what there is to say for it.
@@ -151,29 +161,30 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: Asked, size: S
         "first": [first for first, _ in asked.spans],
         "end": [end for _, end in asked.spans],
     }
+    caps = Caps.of(size)
     async with conn.pipeline(), conn.transaction():
-        await conn.execute(_HERE.encode())
+        await conn.execute(_HERE, [str(caps.near)])
         cursor = conn.cursor(row_factory=class_row(Candidate), binary=True)
-        await cursor.execute(_query(scope, asked, size).encode(), params)
+        await cursor.execute(_query(scope, asked, size, caps).encode(), params)
     return await cursor.fetchall()
 
 
 # A plan for any parameters would not know that a term is in few rows; the indexes would not be used.
 _HERE = (
-    f"SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', '{NEAREST}', true), "
+    "SELECT set_config('hnsw.iterative_scan', 'strict_order', true), set_config('hnsw.ef_search', %s, true), "
     "set_config('plan_cache_mode', 'force_custom_plan', true)"
 )
 
 
-def _query(scope: MemoryScope, asked: Asked, size: Size) -> str:
+def _query(scope: MemoryScope, asked: Asked, size: Size, caps: Caps) -> str:
     """few: the sample. asked: the terms, the rarest of the sample first; taken: those looked up alone. weights: by how
     many memories say a term, known for one that was taken and has fewer than the cap, else estimated. at: where a row
     is, which one statement comes back to faster than by its key."""
     near = _cosine(asked)
     whole = size.memories <= WHOLE_UP_TO
-    cap = WHOLE_UP_TO if whole else TERM_CAP if size.memories < MANY else TERM_CAP_OF_MANY
+    cap = WHOLE_UP_TO if whole else caps.term
     taken = f"expected = 0 OR place = 1 OR place <= {TERMS_ALONE} AND expected <= {RARE_UP_TO}"
-    ways = [f"SELECT m.ctid AS at FROM {scope.rows}"] if whole else _ways(scope, asked, size)
+    ways = [f"SELECT m.ctid AS at FROM {scope.rows}"] if whole else _ways(scope, asked, size, caps)
     # A vector of zeros is near to nothing; its cosine is no number.
     cosine = f"CASE WHEN {_EMBEDDED} THEN nullif({near}, 'NaN') END" if near else "NULL::float"
     named = "cardinality(ARRAY(SELECT unnest(m.entities) INTERSECT SELECT unnest(%(names)s::text[])))"
@@ -210,22 +221,22 @@ _DATED = f"""SELECT FROM {_SPANS} WHERE least(m.valid_from, m.confirmed_at) >= s
       OR m.confirmed_at >= s.first AND m.confirmed_at < s.last"""
 
 
-def _ways(scope: MemoryScope, asked: Asked, size: Size) -> list[str]:
+def _ways(scope: MemoryScope, asked: Asked, size: Size, caps: Caps) -> list[str]:
     by_words = (
         "SELECT at FROM (SELECT DISTINCT ON (at) * FROM said) s ORDER BY "
-        f"(SELECT sum(weight) FROM weights w WHERE w.term = ANY(s.terms)) DESC, id LIMIT {CANDIDATES}"
+        f"(SELECT sum(weight) FROM weights w WHERE w.term = ANY(s.terms)) DESC, id LIMIT {caps.way}"
     )
     by_two = (
         "SELECT h.at FROM (SELECT a.term AS one, b.term AS other FROM weights a JOIN weights b ON a.term < b.term "
         f"WHERE a.often AND b.often ORDER BY a.weight + b.weight DESC, a.term, b.term LIMIT {PAIRS}) q, LATERAL ("
-        f"SELECT m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.one, q.other] LIMIT {PAIR_CAP}) h"
+        f"SELECT m.ctid AS at FROM {scope.rows} AND terms @> ARRAY[q.one, q.other] LIMIT {caps.pair}) h"
     )
-    by_vector = f"SELECT m.ctid FROM {scope.rows} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {NEAREST}"
-    by_name = f"SELECT m.ctid FROM {scope.rows} AND entities && %(names)s::text[] LIMIT {CANDIDATES}"
+    by_vector = f"SELECT m.ctid FROM {scope.rows} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {caps.near}"
+    by_name = f"SELECT m.ctid FROM {scope.rows} AND entities && %(names)s::text[] LIMIT {caps.way}"
     by_time = (
         f"SELECT h.at FROM {_SPANS}, LATERAL ("
         f"SELECT m.ctid AS at FROM {scope.rows} AND m.valid_from >= s.first AND m.valid_from < s.last "
-        f"ORDER BY m.valid_from DESC LIMIT {CANDIDATES}) h"
+        f"ORDER BY m.valid_from DESC LIMIT {caps.way}) h"
     )
     ways = ((True, by_words), (True, by_two), (asked.vector is not None, by_vector), (bool(size.names), by_name))
     return [way for is_asked, way in (*ways, (bool(asked.spans), by_time)) if is_asked]
