@@ -2,116 +2,48 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from conftest import Settled
+from mind import ANN, Mind, gpa, minding, said
 from places import rows
 from samples import MAY_8, SAID, event
 
-from turnlog.agent.memories import forgetting
 from turnlog.agent.memories.by_hand import InvalidMemory
 from turnlog.agent.memories.revisions import MemoryNotInUse, NothingToRevert, QuestionSettled
 from turnlog.agent.memories.service import Memories
-from turnlog.agent.memories.writing import MemoriesParked, Pool
-from turnlog.consumers.runtime import connection_pool
+from turnlog.agent.memories.writing import MemoriesParked
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.log import Log
 from turnlog.events.memory_contracts import (
     EntitiesFound,
     Entity,
-    Interval,
-    MemoriesCompacted,
     MemoriesExtracted,
-    Memory,
-    MemorySource,
 )
 from turnlog.events.subjects import memory_thread, publish_subject
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.memory_lookup import (
-    StoredMemory,
     conflicts,
     entities_of,
     extraction_progress,
     history,
     memories_as_of,
-    memories_by_id,
     valid_memories,
 )
 from turnlog.projectors.writer import Connection
 
 NOWHERE = UUID(int=404)
-ANN = memory_thread("ann")
 
 
 @pytest.fixture
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    async with connection_pool(database_url) as found:
+async def mind(
+    log: Log, db: Connection, settled: Settled, database_url: str, running_projectors: Runner
+) -> AsyncIterator[Mind]:
+    async with minding(log, db, settled, database_url) as found:
         yield found
-
-
-@dataclass(slots=True)
-class Clock:
-    """Tells the time that a test sets."""
-
-    time: datetime = MAY_8
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def days(self, days: float) -> None:
-        self.time += timedelta(days=days)
-
-
-@dataclass(frozen=True, slots=True)
-class Mind:
-    """What is remembered of ann."""
-
-    memories: Memories
-    log: Log
-    db: Connection
-    settled: Settled
-    clock: Clock
-
-    async def says(self, content: str, **fields: Any) -> UUID:
-        return (await self.memories.remember("default", "ann", content, **fields)).memory_id
-
-    async def holds(self, user: str = "ann") -> list[str]:
-        await self.settled("memories")
-        found = await valid_memories(self.db, "default", memory_thread(user), self.clock.time)
-        return sorted(one.content for one in found)
-
-    async def row(self, id_: UUID) -> StoredMemory:
-        await self.settled("memories")
-        return (await memories_by_id(self.db, "default", ANN, [id_]))[id_]
-
-    async def events(self, thread: str = ANN) -> list[str]:
-        return [one.event.type async for one in self.log.read_thread("default", thread)]
-
-
-@pytest.fixture
-async def mind(log: Log, pool: Pool, db: Connection, settled: Settled, running_projectors: Runner) -> Mind:
-    clock = Clock()
-    return Mind(Memories(log, pool, clock), log, db, settled, clock)
-
-
-def said(number: int, content: str, day: int = 0, **fields: Any) -> Memory:
-    """A memory as an extractor makes it: ids and times follow from the turn."""
-    at = MAY_8 + timedelta(days=day)
-    source = MemorySource(thread="t", seq=number, event_id=UUID(int=number), quote=content, said_at=at)
-    usual: dict[str, Any] = {
-        **{"id": UUID(int=1_000 + number), "kind": "FACT", "importance": 0.8, "confidence": 0.9, "origin": "rule"},
-        **{"valid_from": at, "sources": (source,)},
-    }
-    return Memory.model_validate({**usual, "content": content, **fields})
-
-
-def gpa(number: int, value: str, day: int = 0, **fields: Any) -> Memory:
-    return said(number, f"GPA is {value}", day, value=value, dedupe_key="gpa", **fields)
 
 
 async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: Mind) -> None:
@@ -280,57 +212,6 @@ async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind:
     assert (row.importance, row.access_count, row.last_accessed_at) == (0.25, 2, MAY_8)
 
 
-async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: Mind) -> None:
-    old = await mind.says("My PIN is 1234")
-    new = await mind.memories.edit("default", "ann", old, "My PIN is 4321")
-    other = await mind.says("I like tea")
-    assert await mind.memories.forget("default", "ann", new) == [old, new]
-    assert await mind.holds() == ["I like tea"]
-    assert [(one.content, one.status) for one in (await mind.row(old), await mind.row(new))] == [("", "forgotten")] * 2
-    for id_ in (old, new):
-        with pytest.raises(NotFound):
-            await mind.memories.forget("default", "ann", id_)
-    assert (await mind.row(other)).status == "valid"
-
-
-async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_too(mind: Mind) -> None:
-    for city in ("Berlin", "Bonn", "Berlin"):
-        last = await mind.says(f"I live in {city}", dedupe_key="home")
-        mind.clock.days(1)
-    await mind.says("I live in Berlin", kind="PREFERENCE")
-    assert len(await mind.memories.forget("default", "ann", last)) == 3
-    assert await mind.holds() == []
-    assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == [("I live in Bonn",)]
-
-
-async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind: Mind) -> None:
-    merged = {"strategy": "MERGE", "dedupe_key": "pets"}
-    candidates = [said(n, f"I have a {pet}", n, value=pet, **merged) for n, pet in enumerate(["cat", "dog", "fish"], 1)]
-    await mind.memories.remember_many("default", "ann", candidates)
-    mind.clock.days(3)
-    assert await mind.holds() == ["I have a cat; I have a dog; I have a fish"]
-    await mind.memories.forget("default", "ann", candidates[1].id)
-    assert await mind.holds() == ["I have a cat", "I have a fish"]
-    assert await rows(mind.db, "SELECT 1 FROM memories WHERE content LIKE '%%dog%%'") == []
-    await mind.settled("entities")
-    assert await rows(mind.db, "SELECT event_id FROM forgotten_turns") == [(UUID(int=2),)]
-
-
-async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
-    mind: Mind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forgetting, "AT_ONCE", 2)
-    kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
-    intervals = tuple(Interval(memory_id=one, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for one in others)
-    made = MemoriesCompacted(method="dedupe", members=(kept, *others), kept=kept, intervals=intervals, similarity=0.95)
-    await mind.log.append(event(made, thread=ANN))
-    await mind.settled("memories")
-    gone = await mind.memories.forget("default", "ann", others[0])
-    assert (set(gone), gone[-1]) == ({kept, *others}, others[0])
-    await mind.settled("memories")
-    assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == []
-
-
 async def test_two_tenants_may_use_the_same_id(mind: Mind) -> None:
     id_ = UUID(int=7)
     for tenant, city in (("default", "Berlin"), ("other", "Rome")):
@@ -358,30 +239,6 @@ async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:
         assert await conflicts(mind.db, "default", thread) == []
         with pytest.raises(QuestionSettled):
             await mind.memories.answer("default", user, asked.conflict_id, "old" if answer == "new" else "new")
-
-
-async def test_forgetting_what_a_question_is_about_settles_it(mind: Mind) -> None:
-    ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
-    old = await mind.says("Berlin", **ask)
-    mind.clock.days(1)
-    await mind.says("Bonn", **ask)
-    await mind.memories.forget("default", "ann", old)
-    assert await mind.holds() == ["Bonn"]
-    assert await conflicts(mind.db, "default", ANN) == []
-    mind.clock.days(1)
-    waiting = await mind.says("Rome", **ask)
-    await mind.memories.forget("default", "ann", waiting)
-    assert await mind.holds() == ["Bonn"]
-    assert await conflicts(mind.db, "default", ANN) == []
-    [question] = await rows(mind.db, "SELECT DISTINCT question FROM memory_conflicts")
-    assert question == ("",)
-
-
-async def test_the_same_words_can_be_said_anew_after_they_were_forgotten(mind: Mind) -> None:
-    old = await mind.says("I like tea")
-    await mind.memories.forget("default", "ann", old)
-    assert (await mind.memories.remember("default", "ann", "I like tea")).what == "recorded"
-    assert await mind.holds() == ["I like tea"]
 
 
 async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: Mind) -> None:
