@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,7 +14,7 @@ from remembered import NOW, Words, cached_vectors, embedded, entities, event, me
 
 from turnlog.agent.memories.fusion import DEFAULT
 from turnlog.agent.memories.policy import SEED, importance_now
-from turnlog.agent.memories.retrieval import MemoriesFound, MemoryRecall
+from turnlog.agent.memories.retrieval import MemoriesFound, MemoryRecall, QueryEmbedder
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log
@@ -39,12 +39,23 @@ class Remembering:
         await self.log.append_many(list(events))
         await self.settled("memories", "entities")
 
-    async def ask(self, question: str, k: int = 5, user: str = "ann", **options: object) -> MemoriesFound:
-        scope_options = {name: options.pop(name) for name in ("as_of", "history") if name in options}
-        now = options.pop("now", NOW)
-        scope = MemoryScope("default", memory_thread(user), now, **scope_options)  # type: ignore[arg-type]
-        recall = MemoryRecall(options.pop("embedder", None), zone=options.pop("zone", UTC))  # type: ignore[arg-type]
-        return await recall.search(self.db, scope, question, k, **options)  # type: ignore[arg-type]
+    async def ask(
+        self,
+        question: str,
+        k: int = 5,
+        user: str = "ann",
+        *,
+        now: datetime = NOW,
+        as_of: datetime | None = None,
+        history: bool = False,
+        embedder: QueryEmbedder | None = None,
+        zone: tzinfo = UTC,
+        max_tokens: int | None = None,
+        tokens_of: Callable[[StoredMemory], int] | None = None,
+    ) -> MemoriesFound:
+        scope = MemoryScope("default", memory_thread(user), now, as_of, history)
+        recall = MemoryRecall(embedder, zone=zone)
+        return await recall.search(self.db, scope, question, k, max_tokens=max_tokens, tokens_of=tokens_of)
 
 
 @pytest.fixture
@@ -332,8 +343,8 @@ async def test_in_a_large_thread_each_way_of_looking_finds_its_own(
     await ann.given(*(recorded(content) for content in many), *special, entities(("PERSON", "Maria Lopez")))
     await ann.given(embedded(*many[:50], "unrelated but near in space"))
 
-    async def first(question: str, **options: object) -> Sequence[str]:
-        return contents(await ann.ask(question, **options))
+    async def first(question: str, embedder: QueryEmbedder | None = None) -> Sequence[str]:
+        return contents(await ann.ask(question, embedder=embedder))
 
     assert (await first("Where does the falcon nest?"))[0] == "The falcon nests on the tower"
     assert (await first("What of Maria Lopez?"))[0] == "It is about somebody"
