@@ -1,6 +1,7 @@
 """Turns of a user for the extraction's tests, and a language model server that knows its prompt."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -8,7 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 from openai_server import Kind
 from openai_wire import Step, last_user
 from samples import turn
-from stage import MemoryServer, Stage
+from stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.memories.by_rules import Extractor
 from turnlog.agent.memories.findings import Finding, Looked, Turn
@@ -64,6 +65,12 @@ class ExtractingServer(MemoryServer):
     def extractions(self) -> list[list[str]]:
         """The texts of the turns that each request for an extraction held."""
         return [[one["text"] for one in turns_of(body)] for body in self.bodies("chat") if is_extraction(body)]
+
+
+def extracting(nats_url: str, database_url: str, model: ExtractingServer, roles: Sequence[str]) -> Play:
+    """The roles with this model, which soon has enough words to look at."""
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
+    return player(nats_url, database_url, roles, **given, enable_summary=False, extract_batch_tokens=100)
 
 
 def is_extraction(body: dict[str, Any]) -> bool:

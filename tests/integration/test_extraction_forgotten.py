@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from extraction import ExtractingServer, memory, user_turn
-from stage import Play, player
+from extraction import ExtractingServer, extracting, memory, user_turn
+from stage import Play
 
 from turnlog.agent.memories.service import Memories
 from turnlog.events.memory_contracts import MemoryRecorded
@@ -33,9 +33,7 @@ def model() -> Iterator[ExtractingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
-    roles = ("projectors", "reactors")
-    return player(nats_url, database_url, roles, **given, enable_summary=False, extract_batch_tokens=100)
+    return extracting(nats_url, database_url, model, ("projectors", "reactors"))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

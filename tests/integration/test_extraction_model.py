@@ -10,6 +10,7 @@ from extraction import (
     ANNS,
     ExtractingServer,
     delivery,
+    extracting,
     is_extraction,
     looks,
     made,
@@ -21,7 +22,7 @@ from extraction import (
 )
 from openai_wire import Step
 from places import eventually, rows
-from stage import Play, player
+from stage import Play
 
 from turnlog.agent.models.factory import make_models
 from turnlog.consumers.reactors import extraction
@@ -49,8 +50,7 @@ def model() -> Iterator[ExtractingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 20.0}
-    return player(nats_url, database_url, ROLES, **given, enable_summary=False, extract_batch_tokens=100)
+    return extracting(nats_url, database_url, model, ROLES)
 
 
 @pytest.fixture
