@@ -12,6 +12,7 @@ import pytest
 from loaded import command
 from places import now
 from remembered import entities, only_yesterday_in, recorded
+from samples import turn
 
 from turnlog.events.log import Log
 
@@ -62,6 +63,16 @@ async def test_yesterday_is_that_of_the_timezone_set(log: Log, environment: dict
         code, text = await turnlog(environment | given, "recall", question, "-u", "ann", "--keyword-only", "--json")
         assert code == 0, text
         assert json.loads(text)["memories"][0]["content"] == f"I 买 buy a {first}"
+
+
+async def test_of_turns_alike_that_of_the_day_that_is_meant_comes_first(log: Log, environment: dict[str, str]) -> None:
+    for days in range(4):
+        said = turn("We watered the plants.", thread=f"{days}-ago", user="ann")
+        await log.append(said.model_copy(update={"time": now() - timedelta(days=days)}))
+    asked = "When did we water the plants? yesterday?"
+    code, text = await turnlog(environment, "recall", asked, "--user", "ann", "--keyword-only", "--json")
+    assert code == 0, text
+    assert json.loads(text)["items"][0]["thread"] == "1-ago"
 
 
 async def test_a_timezone_that_does_not_exist_is_an_error_that_names_the_setting(environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Erasing a person's cached vectors leaves those that others have the same words for."""
+"""What erasing clears in Postgres beside the read models: cached vectors, and the values in statistics."""
 
 from hashlib import sha256
 
@@ -6,7 +6,7 @@ from conftest import Settled
 from places import rows
 from remembered import cached_vectors, embedded, recorded
 
-from turnlog.agent.privacy.rows import clear_caches
+from turnlog.agent.privacy.rows import clear_caches, vacuum_statistics
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
@@ -39,3 +39,10 @@ async def test_words_that_an_item_of_somebody_else_has_keep_their_vector(
     left = await rows(db, "SELECT text_hash FROM embedding_cache")
     assert (hashed(alone),) not in left
     assert (hashed(in_item),) in left
+
+
+async def test_the_table_of_statistics_is_written_anew(db: Connection) -> None:
+    at = "SELECT pg_relation_filenode('pg_statistic')"
+    before = await rows(db, at)
+    await vacuum_statistics(db)
+    assert await rows(db, at) != before
