@@ -2,6 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,9 @@ Marker = dict[str, Any]
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
 _private_of = attrgetter("__pydantic_private__")
+# In every message that is held, in place of its own empty ones: nothing is ever put into them.
+_NO_DICT: Fields = {}
+_NO_LIST: list[Any] = []
 
 
 class Codec:
@@ -51,10 +55,31 @@ class Item(Protocol):
         ...
 
 
+class Plan(NamedTuple):
+    """How a copy of a message's fields is made: what is empty anew, what holds something copied."""
+
+    dicts: tuple[str, ...]
+    lists: tuple[str, ...]
+    nested: tuple[str, ...]
+
+    def copy(self, held: Fields) -> Fields:
+        own = held.copy()
+        for name in self.dicts:
+            own[name] = {}
+        for name in self.lists:
+            own[name] = []
+        for name in self.nested:
+            own[name] = copied(own[name])
+        return own
+
+
+_plan = cache(Plan)  # one for all messages alike
+
+
 class MessageItem:
     """A message that its turn and its marker make again exactly. Its fields are put together when it is compared."""
 
-    __slots__ = ("_empty", "_nested", "_own", "_shape", "_turn", "marker")
+    __slots__ = ("_own", "_plan", "_shape", "_turn", "marker")
 
     def __init__(self, marker: Marker, of_turn: Fields | None, own: Fields | None = None) -> None:
         """One of both: what the turn says, or the message's fields."""
@@ -64,11 +89,10 @@ class MessageItem:
             self._hold(own)
 
     def _hold(self, own: Fields) -> None:
-        """What a copy takes: the containers that hold something are copied, the empty ones made anew."""
-        nested = containers(own)
-        self._own = own
-        self._nested = tuple(name for name in nested if own[name])
-        self._empty = tuple((name, type(own[name])) for name in nested if not own[name])
+        named = containers(own)
+        dicts, lists = (tuple(name for name in named if own[name] == empty) for empty in (_NO_DICT, _NO_LIST))
+        own.update(dict.fromkeys(dicts, _NO_DICT), **dict.fromkeys(lists, _NO_LIST))
+        self._own, self._plan = own, _plan(dicts, lists, tuple(name for name in named if own[name]))
 
     def matches(self, value: Any, codec: Codec) -> bool:
         if self._own is None:
@@ -83,12 +107,7 @@ class MessageItem:
     def make(self, codec: Codec) -> Any:
         if self._own is None:
             return built(self._shape, self._fields())
-        own = self._own.copy()
-        for name, container in self._empty:
-            own[name] = container()
-        for name in self._nested:
-            own[name] = copied(own[name])
-        return built(self._shape, own)
+        return built(self._shape, self._plan.copy(self._own))
 
     def _fields(self) -> Fields:
         marker = self.marker

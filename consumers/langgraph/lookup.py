@@ -1,8 +1,9 @@
 """One checkpoint, from memory where that is still what the log says, else from the tables once they have caught up."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from turnlog.consumers.langgraph.catching_up import PROJECTIONS, refuse_parked
 from turnlog.consumers.langgraph.first_look import NEWEST, ONE, Look, first_look
@@ -18,6 +19,9 @@ from turnlog.consumers.runtime import Pool
 from turnlog.events.log import Log
 from turnlog.projectors.lag import wait_for
 
+STEPS_TO_ASK = 3  # of the event loop, until a question is on its way
+T = TypeVar("T")
+
 
 class Lookup:
     """Every method raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked."""
@@ -26,22 +30,29 @@ class Lookup:
         self._log, self._pool, self._tenant = log, pool, tenant
         self._ahead = set[asyncio.Task[Look]]()
 
-    async def newest(self, held: Held, ns: str) -> Saved | None:
-        """The namespace's newest checkpoint with its writes; nothing is sent meanwhile, so both agree."""
+    async def newest(self, held: Held, ns: str, make: Callable[[Saved], T]) -> T | None:
+        """What is made of the namespace's newest checkpoint with its writes; nothing is sent meanwhile, so both agree.
+
+        The log mostly says that nobody else wrote: what is held is made while the question is under way.
+        """
         async with held.lock:
-            looking, state = await self._compared(held, NEWEST, {"ns": ns})
+            latest = held.latest.get(ns)
+            likely = held.newest(ns) if held.knows(ns) else None
+            meanwhile = partial(make, likely) if likely is not None else _nothing
+            looking, state, made = await self._compared(held, NEWEST, {"ns": ns}, meanwhile)
             if held.knows(ns):
-                return held.newest(ns)
+                return made if held.latest.get(ns) is latest else None
             found = await self._read(held, state, NEWEST, {"ns": ns}, looking)
             saved = found.saved[0] if found.saved else None
             held.read(ns, saved)
-            if saved is not None:
-                _adopt(held, saved, found, held.lists)
-            return saved
+            if saved is None:
+                return None
+            _adopt(held, saved, found, held.lists)
+            return make(saved)
 
     async def at(self, held: Held, ns: str, checkpoint_id: str) -> Saved | None:
         async with held.lock:
-            looking, state = await self._compared(held, ONE, {"ns": ns, "id": checkpoint_id})
+            looking, state, _ = await self._compared(held, ONE, {"ns": ns, "id": checkpoint_id}, _nothing)
             if held.knows(ns):
                 newest = held.newest(ns)
                 if newest is None or newest.checkpoint_id == checkpoint_id:
@@ -54,18 +65,24 @@ class Lookup:
             return found.saved[0]
 
     async def _compared(
-        self, held: Held, which: str, named: dict[str, Any]
-    ) -> "tuple[asyncio.Task[Look] | None, LogState]":
+        self, held: Held, which: str, named: dict[str, Any], meanwhile: Callable[[], T]
+    ) -> "tuple[asyncio.Task[Look] | None, LogState, T]":
         """What is held goes when the log has other events than those that it is made of.
 
         Of a thread of which nothing is held Postgres is asked at the same time. Where the log then says that there is
         nothing to read, that answer is left alone: without Postgres a new thread begins all the same.
         """
         looking = self._look_ahead(held, which, named) if held.counts is None else None
-        state = await log_state(self._log, self._tenant, held.thread)
+        asked = asyncio.create_task(log_state(self._log, self._tenant, held.thread))
+        try:
+            for _ in range(STEPS_TO_ASK):
+                await asyncio.sleep(0)
+            done, state = meanwhile(), await asked
+        finally:
+            asked.cancel()
         if held.counts != state.counts:
             held.begin(state.counts)
-        return looking, state
+        return looking, state, done
 
     def _look_ahead(self, held: Held, which: str, named: dict[str, Any]) -> "asyncio.Task[Look]":
         looking = asyncio.create_task(self._look(held, which, named, True))
@@ -98,6 +115,10 @@ class Lookup:
             held.namespaces = look.namespaces
         raws = [look.raw] if look.raw is not None else []
         return await complete(partial(connection, self._pool), self._tenant, [partition], raws, look.fetched)
+
+
+def _nothing() -> None:
+    """To do while the log is asked."""
 
 
 def _adopt(held: Held, saved: Saved, found: Found, lists: dict[tuple[str, str], Known[Item]]) -> None:

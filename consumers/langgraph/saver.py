@@ -121,9 +121,8 @@ class TurnlogSaver(SyncFace):
         thread, ns, checkpoint_id = place_of(config)
         held = self._threads.get(thread)
         if checkpoint_id is None:
-            saved = await self._lookup.newest(held, ns)
-        else:
-            saved = await self._lookup.at(held, ns, checkpoint_id)
+            return await self._lookup.newest(held, ns, lambda saved: self._tuple(saved, held))
+        saved = await self._lookup.at(held, ns, checkpoint_id)
         return None if saved is None else self._tuple(saved, held)
 
     async def alist(
@@ -257,7 +256,7 @@ class TurnlogSaver(SyncFace):
         """The thread as it is held; one that is not is looked up, so that its messages are not recorded again."""
         held = self._threads.get(thread)
         while not held.is_ready:
-            await self._lookup.newest(held, ROOT)
+            await self._lookup.newest(held, ROOT, lambda saved: saved)
         return held
 
     async def _user_of(self, thread: str) -> str | None:

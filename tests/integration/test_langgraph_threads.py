@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, history, one_node, turns
 from mirror import Mirror
@@ -13,6 +14,7 @@ from places import rows
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.runtime import Pool, connection_pool
 from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM, thread_filter
 from turnlog.projectors.checkpoints import CHECKPOINTS
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.verify import verify
@@ -97,6 +99,32 @@ async def test_a_thread_deleted_elsewhere_begins_anew(
     assert [content for _, content in await turns(db)] == ["two", "I saw 1"]
     counted = await rows(db, "SELECT count(*) FROM checkpoint_lists")
     assert counted[0][0] <= 2
+
+
+async def test_a_thread_whose_events_are_gone_from_the_log_is_empty(log: Log, saver: TurnlogSaver) -> None:
+    graph = chat(saver)
+    await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+    await log.nc.jetstream().purge_stream(STREAM, subject=thread_filter("default", "t"))
+    assert (await graph.aget_state(config())).values == {}
+
+
+async def test_a_value_that_cannot_be_read_is_an_error_and_the_thread_goes_on(log: Log, pool: Pool) -> None:
+    class Forgetful(JsonPlusSerializer):
+        knows = True
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            if not self.knows:
+                raise LookupError("the class of this value is gone")
+            return super().loads_typed(data)
+
+    serde = Forgetful()
+    graph = chat(TurnlogSaver(log, pool, serde=serde))
+    await graph.ainvoke({"messages": [HumanMessage("one", id="1", by_hand=1)]}, config())
+    serde.knows = False
+    with pytest.raises(LookupError, match="is gone"):
+        await graph.aget_state(config())
+    serde.knows = True
+    assert [m.content for m in (await graph.aget_state(config())).values["messages"]] == ["one", "I saw 1"]
 
 
 async def test_a_copy_lives_on_when_its_source_is_deleted(mirror: Mirror, db: Connection) -> None:
