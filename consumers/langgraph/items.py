@@ -110,8 +110,7 @@ class MessageItem:
         return built(self._shape, self._plan.copy(self._own))
 
     def _fields(self) -> Fields:
-        marker = self.marker
-        return fields(marker["kind"], self._turn or {}, marker.get("id"), marker.get("more"))
+        return fields(self._shape, self._turn or {}, self.marker.get("id"), self.marker.get("more"))
 
 
 def are_messages(items: Sequence[Item], value: Sequence[Any]) -> bool:

@@ -112,9 +112,8 @@ def text_alone(text: str) -> Fields:
     return {"content": text, "name": None, "tool_calls": None, "tool_call_id": None}
 
 
-def fields(kind: str, of_turn: Fields, message_id: str | None, more: str | None) -> Fields:
+def fields(shape: Shape, of_turn: Fields, message_id: str | None, more: str | None) -> Fields:
     """A message's fields. of_turn: as said(); more: JSON of the fields that no turn holds, or holds otherwise."""
-    shape = SHAPES[kind]
     found = shape.defaults.copy()
     for name in shape.dicts:
         found[name] = {}
@@ -124,10 +123,9 @@ def fields(kind: str, of_turn: Fields, message_id: str | None, more: str | None)
     found["content"] = content if type(content) is str else [_shown(block) for block in content]
     found["name"] = of_turn["name"]
     found["id"] = message_id
-    if kind == "ai":
-        if of_turn["tool_calls"]:
-            found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
-    elif kind == "tool":
+    if of_turn["tool_calls"] and "tool_calls" in found:
+        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+    if "tool_call_id" in found:
         found["tool_call_id"] = of_turn["tool_call_id"]
     if more is not None:
         found.update(json.loads(more))
@@ -144,7 +142,7 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
         return None
     own = message.__dict__
     message_id = own["id"] if type(own["id"]) is str and own["id"] == _clean(own["id"]) else None
-    rebuilt = fields(kind, said(turn), message_id, None)
+    rebuilt = fields(SHAPES[kind], said(turn), message_id, None)
     if own.keys() != rebuilt.keys():
         return None
     differing = {name: value for name, value in own.items() if not same(value, rebuilt[name])}
