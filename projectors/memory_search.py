@@ -233,13 +233,13 @@ def _ways(scope: MemoryScope, asked: Asked, size: Size, caps: Caps) -> list[str]
     )
     by_vector = f"SELECT m.ctid FROM {scope.rows} AND {_EMBEDDED} ORDER BY {_distance(asked)} LIMIT {caps.near}"
     by_name = f"SELECT m.ctid FROM {scope.rows} AND entities && %(names)s::text[] LIMIT {caps.way}"
-    by_time = (
-        f"SELECT h.at FROM {_SPANS}, LATERAL ("
-        f"SELECT m.ctid AS at FROM {scope.rows} AND m.valid_from >= s.first AND m.valid_from < s.last "
-        f"ORDER BY m.valid_from DESC LIMIT {caps.way}) h"
-    )
+    by_time = [
+        f"SELECT h.at FROM {_SPANS}, LATERAL (SELECT m.ctid AS at FROM {scope.rows} "
+        f"AND m.{begin} >= s.first AND m.{begin} < s.last ORDER BY m.{begin} DESC LIMIT {caps.way}) h"
+        for begin in ("valid_from", "confirmed_at")
+    ]
     ways = ((True, by_words), (True, by_two), (asked.vector is not None, by_vector), (bool(size.names), by_name))
-    return [way for is_asked, way in (*ways, (bool(asked.spans), by_time)) if is_asked]
+    return [way for is_asked, way in (*ways, *((bool(asked.spans), way) for way in by_time)) if is_asked]
 
 
 def _cosine(asked: Asked) -> str | None:

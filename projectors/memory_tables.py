@@ -54,6 +54,7 @@ sa.Index("memories_replaced", memories.c.replaced_by, postgresql_where=memories.
 sa.Index("memories_terms", memories.c.terms, postgresql_using="gin")
 sa.Index("memories_entities", memories.c.entities, postgresql_using="gin")
 sa.Index("memories_time", memories.c.thread_id, memories.c.valid_from)
+sa.Index("memories_last_said", memories.c.thread_id, memories.c.confirmed_at)
 sa.Index("memories_unembedded", memories.c.seq, postgresql_where=memories.c.embedding.is_(None))
 
 memory_conflicts = sa.Table(

@@ -18,6 +18,7 @@ from turnlog.events.memory_contracts import (
     Entity,
     MemoriesEmbedded,
     Memory,
+    MemoryConfirmed,
     MemoryRecorded,
     MemorySource,
 )
@@ -57,6 +58,16 @@ def recorded(content: str, said_at: datetime = NOW, user: str = "ann", **fields:
     tenant = fields.pop("tenant", "default")
     made = memory(content, said_at, user, **fields)
     return event(MemoryRecorded(memory=made, intervals=intervals), user, tenant, said_at)
+
+
+def said_again(content: str, said_at: datetime, user: str = "ann") -> Event:
+    said = MemoryConfirmed(
+        memory_id=memory_id(content, user),
+        source=memory(content, said_at, user).sources[0],
+        importance=0.8,
+        confidence=0.9,
+    )
+    return event(said, user, time=said_at)
 
 
 def entities(*named: tuple[str, str], user: str = "ann") -> Event:
