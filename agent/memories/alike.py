@@ -7,7 +7,17 @@ duplicate. KEEP_BOTH keeps both; MERGE and ASK_USER leave paraphrases to the com
 
 from collections.abc import Mapping, Sequence
 
-from turnlog.agent.memories.chains import Wins, changes, closed, highest, latest, layout, links_of, oldest
+from turnlog.agent.memories.chains import (
+    Wins,
+    changes,
+    closed,
+    highest,
+    lasts_as_long,
+    latest,
+    layout,
+    links_of,
+    oldest,
+)
 from turnlog.agent.memories.claims import same_claim
 from turnlog.agent.memories.conflicts import ALIKE
 from turnlog.events.memory_contracts import Interval, MemoriesRevised, Strategy
@@ -35,18 +45,13 @@ def _one_stays(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
     if row.dedupe_key is not None or other.dedupe_key is not None:
         kept, lost = (row, other) if row.dedupe_key is not None else (other, row)
         end = closed(lost.id, max(lost.valid_from, kept.valid_from), kept.id, "duplicate")
-        return (end,) if _lasts_as_long(kept, lost) else ()
+        return (end,) if lasts_as_long(kept.expires_at, lost.expires_at) else ()
     later = max(row, other, key=lambda one: (one.valid_from, one.seq))
     if (wins := _WINS.get(later.strategy)) is None:
         return ()
     changed = changes(layout(links_of([row, other]), wins), [row, other])
-    by_id = {row.id: row, other.id: other}
-    ended = [one for one in changed if one.valid_to is not None and one.replaced_by in by_id]
-    if not all(_lasts_as_long(by_id[one.replaced_by], by_id[one.memory_id]) for one in ended if one.replaced_by):
+    ended = [one for one in changed if one.valid_to is not None and one.replaced_by in (row.id, other.id)]
+    expiry = {row.id: row.expires_at for row in (row, other)}
+    if not all(lasts_as_long(expiry[one.replaced_by], expiry[one.memory_id]) for one in ended if one.replaced_by):
         return ()
     return tuple(one if one.valid_to is None else one.model_copy(update={"reason": "duplicate"}) for one in changed)
-
-
-def _lasts_as_long(kept: StoredMemory, lost: StoredMemory) -> bool:
-    """A time to live that ends sooner would end with the one what the other still says."""
-    return kept.expires_at is None or (lost.expires_at is not None and kept.expires_at >= lost.expires_at)

@@ -125,6 +125,11 @@ def closed(memory_id: UUID, at: datetime, by: UUID | None, reason: EndReason) ->
     return Interval(memory_id=memory_id, valid_to=at, replaced_by=by, reason=reason)
 
 
+def lasts_as_long(kept: datetime | None, lost: datetime | None) -> bool:
+    """Of two expires_at. A time to live that ends sooner would end with the one what the other still says."""
+    return kept is None or (lost is not None and kept >= lost)
+
+
 def changes(found: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
     """Intervals that differ from those that stand in the rows; a memory that is to come has none yet."""
     present = {row.id: (row.valid_to, row.replaced_by) for row in rows}

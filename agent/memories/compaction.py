@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from turnlog.agent.memories.chains import closed
+from turnlog.agent.memories.chains import closed, lasts_as_long
 from turnlog.agent.memories.claims import same_claim
 from turnlog.agent.memories.near import Near
 from turnlog.agent.memories.similarity import similarity
@@ -122,13 +122,8 @@ def _says_the_same(first: Compactable, second: Compactable) -> bool:
         first.kind == second.kind
         and None in (first.dedupe_key, second.dedupe_key)
         and same_claim(first.content, second.content)
-        and _lasts_as_long(*sorted((first, second), key=_rank))
+        and lasts_as_long(*(one.expires_at for one in sorted((first, second), key=_rank)))
     )
-
-
-def _lasts_as_long(kept: Compactable, lost: Compactable) -> bool:
-    """A time to live that ends sooner would end with the one what the other still says."""
-    return kept.expires_at is None or (lost.expires_at is not None and kept.expires_at >= lost.expires_at)
 
 
 def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:

@@ -22,6 +22,7 @@ from turnlog.agent.memories.forgetting import Forgetting, first_of, forgetting, 
 from turnlog.agent.memories.known import Known
 from turnlog.agent.memories.outcomes import Outcome, outcome
 from turnlog.agent.memories.revisions import answered, edited, must_live, reverted
+from turnlog.agent.memories.rival_rows import rivals_of
 from turnlog.agent.memories.writing import Clock, Decided, MemoryWriter, Place, Pool, Rows, utc_now
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import NotFound
@@ -68,7 +69,7 @@ class Memories:
 
         async def on(rows: Rows) -> Decided[list[Outcome]]:
             ids, done = await event_ids(rows, candidates, extra, cause)
-            known = Known(place, await _rivals(rows, candidates), self._clock())
+            known = Known(place, await rivals_of(rows, candidates), self._clock())
             events: list[tuple[UUID, EventData]] = []
             outcomes: list[Outcome] = []
             for one in candidates:
@@ -213,14 +214,3 @@ async def _row(rows: Rows, memory_id: UUID) -> StoredMemory:
     if found is None or found.status == "forgotten":
         raise NotFound(f"user {place.user!r} has no memory {memory_id}; `turnlog memories` lists them")
     return found
-
-
-async def _rivals(rows: Rows, candidates: Sequence[Memory]) -> list[StoredMemory]:
-    return await rivals(
-        rows.conn,
-        rows.place.tenant,
-        rows.place.thread,
-        [one.dedupe_key for one in candidates if one.dedupe_key is not None],
-        [content_key(one.kind, one.content) for one in candidates],
-        [one.id for one in candidates],
-    )
