@@ -1,9 +1,12 @@
 """What a saver holds of a thread in memory, so that a turn reads nothing back: its newest checkpoints and lists."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+from langgraph.checkpoint.base.id import uuid6
 
 from turnlog.consumers.langgraph.growth import Known
 from turnlog.consumers.langgraph.interning import Interner
@@ -33,7 +36,8 @@ class Held:
     latest: namespace → its newest checkpoint, None for one that has none.
     namespaces: those that had checkpoints when the thread was read; None: not asked. unsure: must be read again.
     lists: (namespace, channel) → its list as stored last; older: as read last, on a look back; plain: lists that were
-    no growth, by their items. newest_put: the root's newest checkpoint on its way or stored.
+    no growth, by their items. newest_put: the root's newest checkpoint on its way or stored. lost: the root's first one
+    that could not be stored, until another is; regained: ids from here on are of runs that began since.
     """
 
     tenant: str
@@ -46,6 +50,8 @@ class Held:
     waiting: int = 0
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     newest_put: str | None = None
+    lost: str | None = None
+    regained: str | None = None
     counts: dict[str, int] | None = None
     namespaces: frozenset[str] | None = None
     is_met: bool = False
@@ -91,6 +97,29 @@ class Held:
         if ns == ROOT:
             self.newest_put = max(checkpoint_id, self.newest_put or "")
             self.stir()
+
+    @contextlib.contextmanager
+    def putting(self, ns: str, checkpoint_id: str) -> Iterator[None]:
+        """What the block cannot put is lost."""
+        try:
+            yield
+        except Exception:
+            if ns == ROOT:
+                self.lost, self.regained = min(checkpoint_id, self.lost or checkpoint_id), None
+            raise
+        if ns == ROOT:
+            self.lost = self.regained = None
+
+    def builds_on_lost(self, ns: str, checkpoint_id: str) -> bool:
+        """Whether the checkpoint is a lost one, or of the same run and never put. LangGraph learns of a failed put only
+        when the run's last step is done, and gives the writes of all steps until then."""
+        is_later = self.regained is not None and checkpoint_id >= self.regained
+        return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
+
+    def asked(self) -> None:
+        """Somebody reads the newest checkpoint, as every run does first. Ids of checkpoints sort by time."""
+        if self.lost is not None and self.regained is None:
+            self.regained = str(uuid6())
 
     def stir(self) -> None:
         """Something was put, or is stored."""

@@ -36,6 +36,7 @@ from turnlog.consumers.langgraph.items import Codec
 from turnlog.consumers.langgraph.listing import Listing
 from turnlog.consumers.langgraph.lookup import Lookup
 from turnlog.consumers.langgraph.metadata import place_of, plain_metadata, user_of
+from turnlog.consumers.langgraph.own_loop import in_own_loop, iterated_in_own_loop
 from turnlog.consumers.langgraph.sending import NotWritten, Sender
 from turnlog.consumers.langgraph.store_database import connection
 from turnlog.consumers.langgraph.sync_face import SyncFace
@@ -56,7 +57,8 @@ STRATEGIES = ("keep_latest", "delete")
 class TurnlogSaver(SyncFace):
     """LangGraph's BaseCheckpointSaver over a Log and a pool of connections, for one tenant.
 
-    Make it inside a running event loop; something must run the projectors (`turnlog up`, or `TurnlogSaver.open`).
+    Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
+    (`turnlog up`, or `TurnlogSaver.open`).
     config["configurable"]["user_id"] says whose data a thread is. held_threads: so many are held in memory.
     With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
 
@@ -117,14 +119,17 @@ class TurnlogSaver(SyncFace):
         number = 0 if current is None else int(str(current).split(".")[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
+    @in_own_loop
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         thread, ns, checkpoint_id = place_of(config)
         held = self._threads.get(thread)
         if checkpoint_id is None:
+            held.asked()
             return await self._lookup.newest(held, ns, lambda saved: self._tuple(saved, held))
         saved = await self._lookup.at(held, ns, checkpoint_id)
         return None if saved is None else self._tuple(saved, held)
 
+    @iterated_in_own_loop
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -136,6 +141,7 @@ class TurnlogSaver(SyncFace):
         async for saved in self._listing.checkpoints(config, filter, before, limit):
             yield self._tuple(saved, None)
 
+    @in_own_loop
     async def aput(
         self,
         config: RunnableConfig,
@@ -147,12 +153,14 @@ class TurnlogSaver(SyncFace):
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
         put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
-        events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
-        held.put(ns, saved.checkpoint_id)
-        versions = dict(checkpoint["channel_versions"])
-        await self._sender.put(held, events, lambda: held.saved(saved, versions))
+        with held.putting(ns, checkpoint["id"]):
+            events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
+            held.put(ns, saved.checkpoint_id)
+            versions = dict(checkpoint["channel_versions"])
+            await self._sender.put(held, events, lambda: held.saved(saved, versions))
         return config_of(config["configurable"]["thread_id"], ns, checkpoint["id"])
 
+    @in_own_loop
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
@@ -160,6 +168,8 @@ class TurnlogSaver(SyncFace):
         if not writes or checkpoint_id is None:
             return
         held = await self._ready(thread)
+        if held.builds_on_lost(ns, checkpoint_id):
+            raise _behind(thread)
         given = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
         writer = self._writer(held, config)
         events, written, is_replacing = _or_forgotten(
@@ -168,10 +178,11 @@ class TurnlogSaver(SyncFace):
         failures = held.failures
         if ns == ROOT and len(events) > 1:
             await held.after(checkpoint_id)
-        if held.failures != failures:
-            raise NotWritten(f"writes to thread {thread!r} build on one that failed meanwhile; run it again")
+        if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
+            raise _behind(thread)
         await self._sender.put(held, events, lambda: held.wrote(ns, checkpoint_id, written, is_replacing))
 
+    @in_own_loop
     async def adelete_thread(self, thread_id: str) -> None:
         """The conversation goes from every read model, its transcript too; the log keeps its events."""
         thread = str(thread_id)
@@ -179,6 +190,7 @@ class TurnlogSaver(SyncFace):
         if head and parse_stored((await self._log.stored(head)).subject).type != ThreadDeleted().type:
             await self._change(thread, [ThreadDeleted()])
 
+    @in_own_loop
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         if not run_ids:
             return
@@ -193,6 +205,7 @@ class TurnlogSaver(SyncFace):
             ]
             await self._change(thread, own)
 
+    @in_own_loop
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """The target gets turns of its own; deleting the source leaves it whole."""
         source, target = str(source_thread_id), str(target_thread_id)
@@ -206,6 +219,7 @@ class TurnlogSaver(SyncFace):
             held.begin(None)
             raise
 
+    @in_own_loop
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """keep_latest: of each namespace the newest checkpoint stays; delete: as adelete_thread.
 
@@ -274,6 +288,10 @@ class TurnlogSaver(SyncFace):
     def _tuple(self, saved: Saved, held: Held | None) -> CheckpointTuple:
         interner = held.interner if held is not None else None
         return checkpoint_tuple(saved, Codec(self.serde), interner, self.get_next_version)
+
+
+def _behind(thread: str) -> NotWritten:
+    return NotWritten(f"writes to thread {thread!r} build on one that failed; run it again")
 
 
 def _or_forgotten(held: Held, work: Callable[[], T]) -> T:

@@ -7,7 +7,6 @@ projection has applied it, so that what comes after sees it, in this process or 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -17,6 +16,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.langgraph import opening
+from turnlog.consumers.langgraph.own_loop import WrongThread, in_own_loop, submitted
 from turnlog.consumers.langgraph.store_embedder import GivenEmbedder
 from turnlog.consumers.langgraph.store_grouping import Grouped
 from turnlog.consumers.langgraph.store_index import fields_of
@@ -25,7 +25,6 @@ from turnlog.consumers.langgraph.store_reads import Read, StoreReader
 from turnlog.consumers.langgraph.store_reindex import Reindexer
 from turnlog.consumers.langgraph.store_vectors import StoreVectors
 from turnlog.consumers.langgraph.store_writes import StoreWriter
-from turnlog.consumers.langgraph.sync_face import WrongThread
 from turnlog.consumers.runtime import Pool
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_tenant
@@ -53,7 +52,7 @@ class TurnlogStore(BaseStore):
     ) -> None:
         """settings: of the default embedder; those of the environment if not given. Raises InvalidIndex."""
         super().__init__()
-        self.log, self.pool, self._loop = log, pool, asyncio.get_running_loop()
+        self.log, self.pool, self.loop = log, pool, asyncio.get_running_loop()
         self._embedder = _embedder(index, settings)
         self._vectors = StoreVectors(pool, self._embedder, verify=bool(index)) if self._embedder else None
         model = self._embedder.model if self._embedder else None
@@ -111,12 +110,11 @@ class TurnlogStore(BaseStore):
         if self._embedder is not None:
             await self._embedder.close()
 
+    @in_own_loop
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """All operations are checked first. Reads see what was there before the call; of several puts to one key
         the last wins. May be awaited in any event loop. Raises TurnlogErrors, InvalidNamespaceError.
         """
-        if asyncio.get_running_loop() is not self._loop:  # whose the connections are
-            return await asyncio.wrap_future(self._in_own_loop(ops))
         plans = [self._planner.plan(op) for op in ops]
         results: list[Result] = [None] * len(plans)
         reads = {at: plan for at, plan in enumerate(plans) if not isinstance(plan, Write)}
@@ -128,6 +126,7 @@ class TurnlogStore(BaseStore):
             await self._writes.do(writes)
         return results
 
+    @in_own_loop
     async def areindex(self, namespace_prefix: tuple[str, ...] = ()) -> int:
         """Embeds what items at or below the prefix lack: they were put while the embedder was away, or under another
         model. Returns how many items got vectors. Raises TurnlogErrors.
@@ -141,17 +140,12 @@ class TurnlogStore(BaseStore):
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """abatch for other threads than the event loop's. Raises WrongThread on that one."""
         with contextlib.suppress(RuntimeError):
-            if asyncio.get_running_loop() is self._loop:
+            if asyncio.get_running_loop() is self.loop:
                 raise WrongThread(
                     "a synchronous call of TurnlogStore in its own event loop would wait for itself; "
                     "await the method whose name begins with `a`, such as `await store.aget(...)`"
                 )
-        return self._in_own_loop(ops).result()
-
-    def _in_own_loop(self, ops: Iterable[Op]) -> Future[list[Result]]:
-        if not self._loop.is_running():
-            raise WrongThread("the event loop that this TurnlogStore was made in does not run any more; open it anew")
-        return asyncio.run_coroutine_threadsafe(self.abatch(list(ops)), self._loop)
+        return submitted(self, self.abatch(list(ops))).result()
 
     async def _read(self, plan: Read | Search) -> Read:
         """A search gets the vector of its query, if it can have one."""

@@ -15,15 +15,9 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.langgraph.own_loop import WrongThread, following, submitted
 
 T = TypeVar("T")
-
-
-class WrongThread(TurnlogError, asyncio.InvalidStateError):
-    """A synchronous method was called where it would wait for itself."""
-
-    code = "wrong-thread"
 
 
 class SyncFace(BaseCheckpointSaver[str]):
@@ -43,7 +37,7 @@ class SyncFace(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         found: AsyncIterator[CheckpointTuple] = self.alist(config, filter=filter, before=before, limit=limit)
-        while (one := self._run(_next(found), "alist")) is not None:
+        while (one := self._run(following(found), "alist")) is not None:
             yield one
 
     def put(
@@ -86,11 +80,4 @@ class SyncFace(BaseCheckpointSaver[str]):
                     "a synchronous call of TurnlogSaver in its own event loop would wait for itself; use "
                     f"`await saver.{name}(...)`, or `await graph.ainvoke(...)` instead of `graph.invoke(...)`"
                 )
-        if not self.loop.is_running():
-            work.close()
-            raise WrongThread("the event loop that this TurnlogSaver was made in does not run any more; open it anew")
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
-
-
-async def _next(found: AsyncIterator[CheckpointTuple]) -> CheckpointTuple | None:
-    return await anext(found, None)
+        return submitted(self, work).result()

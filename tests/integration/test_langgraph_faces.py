@@ -13,13 +13,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph_graphs import chat, config, history, turns
 from mirror import Mirror
 from places import rows
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.langgraph.sync_face import WrongThread
+from turnlog.consumers.langgraph.own_loop import WrongThread
 from turnlog.consumers.runtime import Pool, connection_pool
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log
@@ -248,6 +249,45 @@ async def test_a_value_that_cannot_be_written_is_an_error_and_the_thread_goes_on
     await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
     assert len(await history(graph)) == 6
     assert [content for _, content in await turns(db)] == ["one", "I saw 1", "two", "I saw 3"]
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+async def test_nothing_is_recorded_of_a_run_whose_input_cannot_be_stored(
+    saver: TurnlogSaver, db: Connection, settled: Any, runs: int
+) -> None:
+    async def answer(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
+
+    async def more(state: MessagesState) -> Any:
+        return {"messages": [AIMessage("and more")]}
+
+    builder = StateGraph(MessagesState).add_node(answer).add_node(more).add_edge(START, "answer")
+    graph = builder.add_edge("answer", "more").compile(checkpointer=saver)
+    whole = ["one", "I saw 1", "and more"] * runs
+    for _ in range(runs):
+        await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+    with pytest.raises(EventTooLarge):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 9_000_000)]}, config())
+    await settled()
+    assert [content for _, content in await turns(db)] == whole
+    assert [m.content for m in (await graph.aget_state(config())).values.get("messages", [])] == whole
+    await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
+    await settled()
+    assert [content for _, content in await turns(db)] == [*whole, "two", f"I saw {len(whole) + 1}", "and more"]
+
+
+async def test_async_methods_may_be_awaited_in_any_event_loop(saver: TurnlogSaver) -> None:
+    graph = chat(saver)
+    await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+
+    async def elsewhere() -> tuple[list[str], int]:
+        result = await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
+        listed = [one async for one in saver.alist(config())]
+        await saver.adelete_thread("other")
+        return [m.content for m in result["messages"]], len(listed)
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == (["one", "I saw 1", "two", "I saw 3"], 6)
+    assert len(await history(graph)) == 6
 
 
 async def test_one_write_too_large_does_not_take_others_with_it(saver: TurnlogSaver) -> None:

@@ -12,9 +12,9 @@ from samples import event
 from store_stage import Stores, Words, by, keys
 
 from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.own_loop import WrongThread
 from turnlog.consumers.langgraph.store import TurnlogStore
 from turnlog.consumers.langgraph.store_ops import InvalidItem
-from turnlog.consumers.langgraph.sync_face import WrongThread
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import EventTooLarge, InvalidToken

@@ -1,0 +1,69 @@
+"""Async methods that may be awaited in any event loop, and run in the one whose the connections are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from turnlog.events.errors import TurnlogError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class WrongThread(TurnlogError, asyncio.InvalidStateError):
+    """A synchronous method was called where it would wait for itself, or the saver's event loop has ended."""
+
+    code = "wrong-thread"
+
+
+class HasLoop(Protocol):
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+
+S = TypeVar("S", bound=HasLoop)
+
+
+def in_own_loop(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    @wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio.get_running_loop() is self.loop:
+            return await method(self, *args, **kwargs)
+        return await asyncio.wrap_future(submitted(self, method(self, *args, **kwargs)))
+
+    return call
+
+
+def iterated_in_own_loop(
+    method: Callable[Concatenate[S, P], AsyncIterator[T]],
+) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
+    @wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        found = method(self, *args, **kwargs)
+        if asyncio.get_running_loop() is self.loop:
+            async for one in found:
+                yield one
+            return
+        while (one_there := await asyncio.wrap_future(submitted(self, following(found)))) is not None:
+            yield one_there
+
+    return call
+
+
+def submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
+    """The work in the owner's loop. Raises WrongThread when that has ended."""
+    if not owner.loop.is_running():
+        work.close()
+        raise WrongThread(
+            f"the event loop that this {type(owner).__name__} was made in does not run any more; open it anew"
+        )
+    return asyncio.run_coroutine_threadsafe(work, owner.loop)
+
+
+async def following(found: AsyncIterator[T]) -> T | None:
+    """The next one; None at the end."""
+    return await anext(found, None)
