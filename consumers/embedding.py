@@ -14,6 +14,7 @@ from turnlog.consumers.inbox import Later
 from turnlog.consumers.reactors.budget import Ledger, ledger
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import ChunksEmbedded, Event
+from turnlog.events.frozen import ERASED
 from turnlog.projectors.vectors import NEIGHBOUR_INDEXES
 from turnlog.projectors.writer import Connection
 
@@ -21,6 +22,9 @@ logger = logging.getLogger("turnlog.consumers")
 BATCH = 128
 LOCK = 0x656D6264
 OnProgress = Callable[[float, float | None], None]
+# Of somebody who was erased a thread of several people keeps empty turns. A vector of one finds nothing, and the event
+# that tells of it would make a new key for a user who is gone.
+_SAYS_SOMETHING = f"chunk <> '{ERASED}'"
 
 
 async def embed_pending(
@@ -118,6 +122,7 @@ async def pending_chunks(
     for lacking in ("embedding IS NULL", "embedding IS NOT NULL AND embedding_model <> %(model)s"):
         rows = await conn.execute(
             f"SELECT tenant, thread_id, user_id, id, index_text FROM memory_vectors WHERE {lacking} "
+            f"AND {_SAYS_SOMETHING} "
             "AND (%(threads)s::text[] IS NULL OR (tenant = %(tenant)s AND thread_id = ANY(%(threads)s))) "
             "AND id <> ALL(%(stuck)s) ORDER BY seq DESC, piece LIMIT %(limit)s".encode(),
             {"model": model, "limit": limit, "stuck": list(stuck), "tenant": tenant, "threads": threads},
@@ -138,7 +143,9 @@ async def _still_pending(conn: Connection, model: str, batch: Sequence[Pending])
 async def pending_count(conn: Connection, model: str | None) -> int:
     """Chunks without a vector of the model; with None those without any."""
     rows = await conn.execute(
-        "SELECT count(*) FROM memory_vectors WHERE embedding IS NULL OR embedding_model <> %s::text", (model,)
+        "SELECT count(*) FROM memory_vectors "
+        f"WHERE (embedding IS NULL OR embedding_model <> %s::text) AND {_SAYS_SOMETHING}".encode(),
+        (model,),
     )
     found = await rows.fetchone()
     return int(found[0]) if found else 0

@@ -46,16 +46,19 @@ async def write_user(
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    """A file comes into its place when it is whole, for its owner alone."""
+    """A file comes into its place when it is whole, for its owner alone; a pipe or a device stays and is written to."""
     if output is None:
         yield sys.stdout
         return
-    part = output.with_name(output.name + ".part")
+    is_kept = output.exists() and not output.is_file()
+    part = output if is_kept else output.with_name(output.name + ".part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             yield file
-        part.replace(output)
+        if not is_kept:
+            part.replace(output)
     except OSError as error:
         raise ExportFailed(f"cannot write {output}: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        if not is_kept:
+            part.unlink(missing_ok=True)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from turnlog.agent.importers import Defaults, Format, Rejected, Skipped, events, read
+from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Skipped, events, read
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.contracts import Event
@@ -35,7 +36,10 @@ class ImportRequest:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did. turns: new ones; known: turns that the log held already."""
+    """What an import did. turns: new ones; known: turns that the log held already.
+
+    undated: turns of the file without a time, theirs or their conversation's; they are dated from undated_from on.
+    """
 
     file: str
     turns: int = 0
@@ -44,6 +48,8 @@ class ImportReport:
     last_seq: int = 0
     embedded: int = 0
     skipped: int = 0
+    undated: int = 0
+    undated_from: datetime | None = None
     rejected: list[Rejected] = field(default_factory=list)
 
     @property
@@ -61,6 +67,8 @@ class ImportReport:
             parts.append(f"{self.known:,} were there already")
         if self.embedded:
             parts.append(f"{self.embedded:,} chunks embedded")
+        if self.undated_from is not None:
+            parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
         if self.skipped:
             parts.append(f"{self.skipped:,} left out on purpose")
         if self.rejected:
@@ -139,7 +147,7 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
 def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
     batch: list[Event] = []
     items = read(request.path, cast(Format | None, request.format), request.defaults)
-    for item in events(items, request.defaults.tenant):
+    for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
         match item:
             case Rejected():
                 report.rejected.append(item)
@@ -152,6 +160,15 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
             batch = []
     if batch:
         yield batch
+
+
+def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
+    """The items; what has no time is counted on the way, for an event no longer tells."""
+    for item in items:
+        if isinstance(item, ImportedTurn) and not item.is_dated:
+            report.undated += 1
+            report.undated_from = defaults.base_time
+        yield item
 
 
 async def _known(conn: Connection, partitions: int, ids: list[UUID]) -> set[UUID]:

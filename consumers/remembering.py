@@ -36,8 +36,10 @@ async def the_memory(conn: Connection, tenant: str, thread: str, user: str, give
     """The one memory that `given` means: an id, the beginning of one, or words that only it has of those in use, or,
     where none in use has them, of those that ended.
 
-    Raises NotFound, AmbiguousMemory.
+    Raises NotFound, AmbiguousMemory: also for no words at all, which the only memory of a user would have.
     """
+    if not given.strip():
+        raise AmbiguousMemory("no words were given; give an id, or words that only the memory has")
     found: list[StoredMemory] = []
     if _PART_OF_ID.fullmatch(given):
         found = await memories_by_prefix(conn, tenant, thread, given.lower())

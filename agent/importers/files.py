@@ -37,6 +37,11 @@ def head(path: Path, size: int) -> bytes:
         return streams[0].read(size)
 
 
+def is_blank(path: Path) -> bool:
+    """Whether there is nothing in the file but white space, as far as its first 64 KiB tell."""
+    return not head(path, 1 << 16).strip()
+
+
 def is_zip(path: Path) -> bool:
     with _open(path) as raw:
         return raw.read(4) == b"PK\x03\x04"

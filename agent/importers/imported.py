@@ -36,7 +36,10 @@ class Defaults:
 
 
 class ImportedTurn(NamedTuple):
-    """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic."""
+    """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic.
+
+    is_dated: the file tells the time, of this turn or of what stands before it; else time counts from the base time.
+    """
 
     id: UUID
     thread: str
@@ -44,6 +47,7 @@ class ImportedTurn(NamedTuple):
     user: str | None
     time: datetime
     data: TurnRecorded
+    is_dated: bool = True
 
 
 class Rejected(NamedTuple):

@@ -46,6 +46,7 @@ def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -
         user=defaults.user or _id(line, "user"),
         time=time,
         data=data,
+        is_dated=clock.is_dated(thread),
     )
 
 

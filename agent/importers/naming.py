@@ -34,6 +34,7 @@ class Conversation:
         self.user = defaults.user or user
         self.number = 0
         self._next_time = _start(start, defaults)
+        self._is_dated = start is not None
 
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
         """`key` tells the turn apart from others of the thread; without one its place and content do.
@@ -42,9 +43,10 @@ class Conversation:
         """
         when = self._next_time if time is None else parse_time(time)
         self._next_time = when + ONE_SECOND
+        self._is_dated = self._is_dated or time is not None
         key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id'})}"
         event_id = import_id(self._tenant, self.thread, key, when)
-        return ImportedTurn(event_id, self.thread, self.label, self.user, when, data)
+        return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._is_dated)
 
 
 def _start(start: Any, defaults: Defaults) -> datetime:

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
 from turnlog.agent.importers.detect import Format, detect_format
-from turnlog.agent.importers.files import opened
+from turnlog.agent.importers.files import is_blank, opened
 from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected
 from turnlog.agent.importers.jsonarray import Record
 from turnlog.agent.importers.jsonl import read_jsonl
@@ -50,7 +50,13 @@ def read(path: Path, format: Format | None = None, defaults: Defaults | None = N
             raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
         yield Rejected("end of file", f"the file is damaged from here on ({error})")
     if not turns:
-        raise ImportFailed(f"{path} holds no turn in the format {asked}{first_error or ': it is empty'}")
+        _refuse_empty(path)
+        raise ImportFailed(f"{path} holds no turn in the format {asked}{first_error}")
+
+
+def _refuse_empty(path: Path) -> None:
+    if is_blank(path):
+        raise ImportFailed(f"{path} is empty: there is nothing to import")
 
 
 def _items(path: Path, format: Format, defaults: Defaults) -> Iterator[Item]:
@@ -71,8 +77,12 @@ def _read_records(reader: RecordReader, stream: IO[bytes], defaults: Defaults, s
 
 
 def _detected(path: Path) -> Format:
-    found = detect_format(path)
+    try:
+        found = detect_format(path)
+    except _DAMAGED as error:
+        raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
     if found is None:
+        _refuse_empty(path)
         raise ImportFailed(f"{path}: its format is not clear; say --format {'|'.join(FORMATS)}")
     return found
 

@@ -39,11 +39,17 @@ class Clock:
     def __init__(self, base_time: datetime) -> None:
         self._base = base_time.astimezone(UTC)
         self._last: dict[str, datetime] = {}
+        self._dated: set[str] = set()
+
+    def is_dated(self, thread: str) -> bool:
+        """Whether the file told a time of the thread so far; else its times count from the base time."""
+        return thread in self._dated
 
     def time(self, thread: str, value: Any) -> datetime:
         """The turn's time; `value` is what the file says, or None. Raises ValueError."""
         if value is not None:
             time = parse_time(value)
+            self._dated.add(thread)
         else:
             last = self._last.get(thread)
             time = self._base if last is None else last + ONE_SECOND

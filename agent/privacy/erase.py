@@ -6,6 +6,7 @@ the beginning. The keys go first: from then on nothing of what was said can be r
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,7 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime: run it again then.
     """
     started, done = time.perf_counter(), _Done()
+    before = await _shared_rows(at, plan)
     keys = await _destroy_keys(at, plan.person)
     plan = await _as_of_now(at, plan)
     await _clear_caches(at, plan, done)
@@ -152,12 +154,20 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     await _clear_answers(at, plan, done)
     await _vacuum(at, is_full)
     scan = await _scanned(at, plan, done)
-    done.counts |= {f"rows of {table}": count for table, count in plan.rows.items()}
+    after = await _shared_rows(at, plan)
+    for table, count in plan.rows.items():
+        kept = Counter(before.get(table)) & Counter(after.get(table))
+        done.add(f"rows of {table}", count - kept.total())
     strings = len(plan.needles.strings)
     data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings)
     event = receipt_event(plan.person, data)
     seq = (await at.log.append(event)).seq
     return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started)
+
+
+async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
+    async with at.pool.connection() as conn:
+        return await rows.shared_rows(conn, plan.person, sorted(plan.traces.shared))
 
 
 async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:

@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.privacy.kek import Keks, WrongKek
 from turnlog.agent.privacy.keys import CHANNEL
-from turnlog.events.errors import KeyUnavailable
+from turnlog.events.errors import KeyUnavailable, NotFound
 from turnlog.projectors.writer import Connection
 
 logger = logging.getLogger("turnlog.privacy")
@@ -27,6 +27,8 @@ SETTLE_S = 1.0
 _RETIRE = """
 UPDATE user_keys SET retired_at = now()
 WHERE tenant = %s AND user_id = %s AND retired_at IS NULL AND destroyed_at IS NULL"""
+_CURRENT = """
+SELECT FROM user_keys WHERE tenant = %s AND user_id = %s AND retired_at IS NULL AND destroyed_at IS NULL"""
 _DESTROY = """
 UPDATE user_keys SET wrapped = NULL, destroyed_at = now(), retired_at = coalesce(retired_at, now())
 WHERE key_id = ANY(%s) AND destroyed_at IS NULL"""
@@ -70,6 +72,7 @@ async def refuse_other_keks(conn: Connection, keks: Keks | None) -> None:
 async def rotate(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
     """A new key seals from now on, the ones before still open; returns its id. conn must not be in a transaction.
 
+    Raises NotFound for a user without a key that seals: unknown, or erased; what they say next gets a new one anyway.
     Raises KeyUnavailable when others change the user's keys all the time.
     """
     for _ in range(ROTATE_TRIES):
@@ -81,13 +84,24 @@ async def rotate(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
 async def _rotated(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
     key_id, raw = str(uuid7()), AESGCM.generate_key(256)
     async with conn.transaction():
-        await conn.execute(_RETIRE, (tenant, user))
+        retired = (await conn.execute(_RETIRE, (tenant, user))).rowcount
+        if not retired and not await _has_key(conn, tenant, user):
+            raise NotFound(
+                f"user {user!r} of tenant {tenant!r} has no key, so there is nothing to rotate; check the spelling, or "
+                "the user is new or was erased: what they say next gets a key of its own"
+            )
         await conn.execute(
             "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)",
             (key_id, tenant, user, keks.current.wrap(raw, key_id, tenant, user), keks.current.id),
         )
         await _tell(conn, tenant, user)
     return key_id
+
+
+async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
+    """Whether one seals now: another rotation may have put it in place after our statement began."""
+    rows = await conn.execute(_CURRENT, (tenant, user))
+    return await rows.fetchone() is not None
 
 
 async def destroy(conn: Connection, tenant: str, user: str) -> int:

@@ -94,6 +94,20 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
     return counts
 
 
+async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
+    """Table → a hash of each row of the person's in threads shared with others. Such rows stay, without their words:
+    one with the same hash before and after an erasing had none."""
+    found: dict[str, list[str]] = {}
+    for table in (table for table in _tables() if "user_id" in table.columns):
+        rows = await conn.execute(
+            f"SELECT md5(t::text) FROM {table.name} t "
+            "WHERE t.tenant = %s AND t.user_id = %s AND t.thread_id = ANY(%s)".encode(),
+            (person.tenant, person.user, list(threads)),
+        )
+        found[table.name] = [str(one) for (one,) in await rows.fetchall()]
+    return found
+
+
 async def clear_caches(
     conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
 ) -> Cleared:

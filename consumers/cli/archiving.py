@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run, tenant_of
 from turnlog.consumers.cli.jobs import JobUnderWay
 from turnlog.events.errors import NotFound, TurnlogError
 
@@ -68,7 +68,7 @@ def restore(thread: Annotated[str, typer.Argument()], tenant: Tenant = None, jso
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.projectors.thread_activity import is_there
 
-        place = (tenant or settings.tenant, thread)
+        place = (tenant_of(settings, tenant), thread)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "archives", "thread_activity"))
             async with runtime.pool.connection() as conn:

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, emit_line, err, out, run
+from turnlog.consumers.cli.console import (
+    BadOption,
+    Json,
+    Tenant,
+    check_given,
+    emit,
+    emit_line,
+    err,
+    out,
+    run,
+    tenant_of,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -31,9 +42,13 @@ def chat(
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened
 
+        if message is not None and not message.strip():
+            raise BadOption("--message holds no words, so there is nothing to answer; give some")
+        check_given("thread", thread)
+        check_given("user", user)
         roles = ("projectors", "reactors", "agent")
         async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):
-            place = Conversation(tenant or settings.tenant, thread, user, model)
+            place = Conversation(tenant_of(settings, tenant), thread, user, model)
             if settings.offline and not json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
             async for text in _lines(message, json):

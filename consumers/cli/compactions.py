@@ -6,7 +6,7 @@ from uuid import UUID
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
 from turnlog.consumers.cli.extracting import NothingChosen
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def listed(
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("memories",))
             async with runtime.pool.connection() as conn:
-                found = await compactions(conn, tenant or settings.tenant, memory_thread(user))
+                found = await compactions(conn, tenant_of(settings, tenant), memory_thread(user))
         if json:
             emit(found)
         elif not found:
@@ -64,7 +64,7 @@ def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = Fal
 
         async with opened(settings) as runtime, projecting(runtime):
             writer = MemoryWriter(runtime.log, runtime.pool)
-            reopened = await undo_compaction(writer, Place(tenant or settings.tenant, user), compaction)
+            reopened = await undo_compaction(writer, Place(tenant_of(settings, tenant), user), compaction)
         if json:
             emit({"compaction": compaction, "memories": reopened})
         else:

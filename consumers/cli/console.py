@@ -29,12 +29,21 @@ from rich.text import Text
 from turnlog.agent.privacy.log_lines import sanitise_log_lines
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import check_id, check_tenant
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
 
+# NATS takes no larger one.
+LAST_SEQ = 2**63 - 1
 # All but line breaks and tabs, as the sign for what cannot be shown.
 _UNSHOWN = {place: "\ufffd" for place in (*range(32), *range(127, 160)) if chr(place) not in "\n\t"}
+
+
+class BadOption(TurnlogError):
+    """An option of a command has a value that cannot be used."""
+
+    code = "bad-option"
 
 
 class Words(Console):
@@ -44,9 +53,25 @@ class Words(Console):
         for one in super().render(renderable, options):
             yield one if one.control else Segment(one.text.translate(_UNSHOWN), one.style)
 
+    def on_broken_pipe(self) -> None:
+        """Whoever read has enough, as `head` has. That is the end and no error: `run` says so."""
+        raise BrokenPipeError
+
 
 out = Words(highlight=False, soft_wrap=True)
 err = Words(stderr=True, highlight=False, soft_wrap=True)
+
+
+def tenant_of(settings: Settings, given: str | None) -> str:
+    """The tenant a command works for. Raises InvalidToken, for an empty one too: it is a script's variable that was
+    not set, and not the wish for the default."""
+    return check_tenant(settings.tenant if given is None else given)
+
+
+def check_given(kind: str, value: str | None) -> None:
+    """Raises InvalidToken for a user or thread id that is given and can be nobody's."""
+    if value is not None:
+        check_id(kind, value)
 
 
 def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:
@@ -63,9 +88,11 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         raise typer.Exit(0) from None
     except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
+        if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+            fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again", as_json)
         reference = uuid.uuid4().hex[:8]
         logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
         fail(
@@ -86,12 +113,21 @@ async def _ended_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None
 
 
 def fail(code: str, message: str, as_json: bool) -> None:
-    """With --json the error is the one document on stdout: whoever reads it looks there."""
-    if as_json:
-        emit_line({"error": {"code": code, "message": message}})
-    else:
-        err.print(Text(f"error: {message} [{code}]", style="red"))
+    """With --json the error is the one document on stdout: whoever reads it looks there. Where nothing can be written,
+    as on a full disk, stderr tells it."""
+    try:
+        if as_json:
+            emit_line({"error": {"code": code, "message": message}})
+            raise typer.Exit(1)
+    except OSError:
+        _leave_stdout()
+    err.print(Text(f"error: {message} [{code}]", style="red"))
     raise typer.Exit(1)
+
+
+def _leave_stdout() -> None:
+    """Nothing more is written to it, not at the end of the process either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def emit(document: Any) -> None:

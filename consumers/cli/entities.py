@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def entities(
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("entities",))
             async with runtime.pool.connection() as conn:
-                rows = await entities_of(conn, tenant or settings.tenant, memory_thread(user), kind, limit)
+                rows = await entities_of(conn, tenant_of(settings, tenant), memory_thread(user), kind, limit)
         if json:
             emit(rows)
         elif not rows:

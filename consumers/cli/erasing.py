@@ -8,12 +8,15 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, emit, err, out, progress, run
-from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, emit, err, out, progress, run, tenant_of
+from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.erase import Plan
     from turnlog.agent.privacy.receipt import Receipt
+
+
+_STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,10 +51,11 @@ def erase(
         from turnlog.consumers.erasing import person_of, surroundings
         from turnlog.consumers.runtime import opened, projecting
 
-        person = person_of(tenant or settings.tenant, user, namespace or ())
+        person = person_of(tenant_of(settings, tenant), user, namespace or ())
+        searched = _lines(strings)
         async with opened(settings, "turnlog-erase") as runtime, projecting(runtime):
             at = surroundings(runtime, progress)
-            plan = await erasing.planned(at, person, _lines(strings))
+            plan = await erasing.planned(at, person, searched)
             if plan.is_empty:
                 raise NotFound(f"there is nothing of user {user!r} in tenant {person.tenant!r}")
             if dry_run:
@@ -68,12 +72,18 @@ def erase(
 
 
 def _lines(path: Path | None) -> list[str]:
+    """Comes before anything else. Raises BadOption."""
     if path is None:
         return []
     try:
-        return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise TurnlogError(f"cannot read {path}: {error}") from error
+        found = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except OSError as error:
+        raise BadOption(f"--strings {path} cannot be read: {error.strerror}. {_STRINGS}") from error
+    except UnicodeDecodeError as error:
+        raise BadOption(f"--strings {path} is no text in UTF-8 (byte {error.start}). {_STRINGS}") from error
+    if not found:
+        raise BadOption(f"--strings {path} holds no string. {_STRINGS}")
+    return found
 
 
 def _plan_document(plan: "Plan") -> dict[str, Any]:
@@ -114,7 +124,7 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
 def _show(user: str, receipt: "Receipt") -> None:
     data = receipt.data
     out.print(f"user {user} is erased: {data.keys_destroyed:,} keys destroyed, {data.threads:,} threads", markup=False)
-    _columns("gone", data.counts.items())
+    _columns("gone" if data.counts else "nothing was left to destroy", data.counts.items())
     _columns(f"searched for {data.strings_searched:,} strings", data.scanned.items())
     out.print(f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s", markup=False)
     if not data.strings_searched:

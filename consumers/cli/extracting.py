@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
 from turnlog.events.errors import NotFound, TurnlogError
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def extract(
     async def work(settings: Settings) -> int:
         from turnlog.consumers.runtime import opened, projecting
 
+        check_given("user", user)
         chosen = settings if rules is None else settings.model_copy(update={"rules_file": rules})
         async with opened(chosen) as runtime, projecting(runtime):
             await runtime.settle(names=READS)
-            talks = await _talks(runtime, tenant or settings.tenant, thread, user)
+            talks = await _talks(runtime, tenant_of(settings, tenant), thread, user)
             made = [one async for one in (_previews(runtime, talks) if dry_run else _runs(runtime, talks))]
         if json:
             emit(made)

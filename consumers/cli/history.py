@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def receipts(thread: Annotated[str, typer.Argument()], tenant: Tenant = None, js
         from turnlog.consumers.runtime import opened, projecting
         from turnlog.events.errors import NotFound
 
-        place = (tenant or settings.tenant, thread)
+        place = (tenant_of(settings, tenant), thread)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages",))
             if not await runtime.log.thread_head(*place):
@@ -60,9 +60,9 @@ def fork(
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
-                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
+                await restored_if_archived(runtime, conn, tenant_of(settings, tenant), thread)
                 made = await forking.fork(
-                    conn, runtime.log, tenant or settings.tenant, thread, at, target, label or None
+                    conn, runtime.log, tenant_of(settings, tenant), thread, at, target, label or None
                 )
             await runtime.settle()
         if json:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.kek import Keks
@@ -73,9 +73,11 @@ def rotate(
         from turnlog.agent.privacy.key_admin import rotate as rotated
         from turnlog.consumers.runtime import opened
 
+        place = tenant_of(settings, tenant), user
+        check_given("user", user)
         keks = _given(settings)
         async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            key_id = await rotated(conn, keks, tenant or settings.tenant, user)
+            key_id = await rotated(conn, keks, *place)
         if json:
             emit({"user": user, "key_id": key_id})
         else:

@@ -11,7 +11,7 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.memory_contracts import Answer, MemoryKind
 
@@ -315,7 +315,8 @@ async def _desk(
 ) -> AsyncIterator[_Desk]:
     from turnlog.consumers.runtime import opened, projecting
 
-    chosen = tenant or settings.tenant
+    chosen = tenant_of(settings, tenant)
+    check_given("user", user)
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=READS)
         owner = user or await _owner(runtime.pool, chosen, memory or "")

@@ -7,7 +7,7 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
+from turnlog.consumers.cli.console import LAST_SEQ, Json, Tenant, emit, out, progress, run, tenant_of
 from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def _names() -> list[str]:
 
 
 Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=_names)]
+Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
 Only = Annotated[str | None, typer.Option("--projection", help="Only this one's.", autocompletion=_names)]
 
 
@@ -77,14 +78,15 @@ def rebuild(
         async with opened(settings) as runtime:
             alone = [p for p in chosen if p.per_thread or not all_]
             if thread is None and tenant is not None:
-                made = [await rebuild_tenant(runtime.log, runtime.database_url, p, tenant) for p in alone]
+                whole = tenant_of(settings, tenant)
+                made = [await rebuild_tenant(runtime.log, runtime.database_url, p, whole) for p in alone]
             elif thread is None:
                 with progress(f"rebuilding {name or 'all'}") as update:
                     made = await rebuild_several(
                         runtime.log, runtime.database_url, chosen, lambda p: update(p.events, p.events + p.remaining)
                     )
             else:
-                place = (tenant or settings.tenant, thread)
+                place = (tenant_of(settings, tenant), thread)
                 made = [await rebuild_thread(runtime.log, runtime.database_url, p, *place) for p in alone]
         done = [{**_fields(one), "events_per_s": round(one.events_per_s, 1)} for one in made]
         if json:
@@ -154,7 +156,7 @@ def list_letters(projection: Only = None, json: Json = False) -> None:
     run(work, json)
 
 
-def show_letter(seq: int, json: Json = False) -> None:
+def show_letter(seq: Seq, json: Json = False) -> None:
     """The event at a sequence as the log holds it, and why it is parked."""
 
     async def work(settings: Settings) -> int:
@@ -207,7 +209,7 @@ def retry_letters(
 
 
 def drop_letter(
-    seq: int,
+    seq: Seq,
     projection: Only = None,
     yes: Yes = False,
     json: Json = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
 from turnlog.events.errors import NotFound
 
 
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def threads(
     user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000)] = 100,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -30,11 +30,12 @@ def threads(
         from turnlog.projectors.archive_lookup import archived_threads
         from turnlog.projectors.thread_activity import list_threads
 
+        check_given("user", user)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("thread_activity", "archives"))
             async with runtime.pool.connection() as conn:
-                archived = set(await archived_threads(conn, tenant or settings.tenant))
-                found = await list_threads(conn, tenant or settings.tenant, user, limit)
+                archived = set(await archived_threads(conn, tenant_of(settings, tenant)))
+                found = await list_threads(conn, tenant_of(settings, tenant), user, limit)
         rows = [{**row, "archived": row["thread_id"] in archived} for row in found]
         if json:
             emit(rows)
@@ -69,8 +70,8 @@ def messages(
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
-                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
-                rows = await thread_messages(conn, tenant or settings.tenant, thread)
+                await restored_if_archived(runtime, conn, tenant_of(settings, tenant), thread)
+                rows = await thread_messages(conn, tenant_of(settings, tenant), thread)
         if not rows:
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
         rows = rows[-limit:] if limit else rows
@@ -102,7 +103,7 @@ def context(
         from turnlog.consumers.recalling import hybrid_turns
         from turnlog.consumers.runtime import opened, projecting
 
-        place = (tenant or settings.tenant, thread)
+        place = (tenant_of(settings, tenant), thread)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "checkpoints", "summaries", "topics", "vectors", "archives"))
             async with runtime.pool.connection() as conn:
@@ -148,7 +149,7 @@ def recall(
         from turnlog.consumers.recalling_memories import MemoryChoice
         from turnlog.consumers.recalling_once import recall_once
 
-        command = RecallCommand(tenant or settings.tenant, thread, user, k or settings.recall_top_k, keyword_only)
+        command = RecallCommand(tenant_of(settings, tenant), thread, user, k or settings.recall_top_k, keyword_only)
         if batch is not None:
             return await recall_batch(settings, command, batch)
         choice = MemoryChoice(as_of, past, max_tokens)

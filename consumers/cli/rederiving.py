@@ -7,7 +7,7 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, progress, run
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, progress, run, tenant_of
 
 if TYPE_CHECKING:
     from turnlog.consumers.rederiving import Compared
@@ -50,7 +50,9 @@ def derived(
 
         given = {"rules_file": rules, "model": model, "extract_prompt_file": prompt}
         chosen = settings.model_copy(update={key: value for key, value in given.items() if value is not None})
-        place = tenant or settings.tenant
+        place = tenant_of(settings, tenant)
+        for one in user or ():
+            check_given("user", one)
         async with opened(chosen) as runtime, projecting(runtime):
             with progress("extracting") as update:
                 await derive(runtime, place, name, user or (), update)
@@ -69,7 +71,7 @@ def listed(tenant: Tenant = None, json: Json = False) -> None:
 
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("memories",))
-            found = await all_shadows(runtime, tenant or settings.tenant)
+            found = await all_shadows(runtime, tenant_of(settings, tenant))
         if json:
             emit([{"shadow": name, "users": users} for name, users in found])
         elif not found:
@@ -89,7 +91,7 @@ def compared(name: Name, tenant: Tenant = None, json: Json = False) -> None:
         from turnlog.consumers.runtime import opened, projecting
 
         async with opened(settings) as runtime, projecting(runtime):
-            _show(await compare(runtime, tenant or settings.tenant, name), json)
+            _show(await compare(runtime, tenant_of(settings, tenant), name), json)
         return 0
 
     run(work, json)
@@ -111,7 +113,7 @@ def promoted(
         await confirm(f"Take over what shadow {name} remembers?", yes)
         async with opened(settings) as runtime, projecting(runtime):
             with progress("promoting") as update:
-                done = await promote(runtime, tenant or settings.tenant, name, update)
+                done = await promote(runtime, tenant_of(settings, tenant), name, update)
         _show(done, json)
         return 0
 
@@ -126,7 +128,7 @@ def dropped(name: Name, tenant: Tenant = None, json: Json = False) -> None:
         from turnlog.consumers.runtime import opened, projecting
 
         async with opened(settings) as runtime, projecting(runtime):
-            users = await drop(runtime, tenant or settings.tenant, name)
+            users = await drop(runtime, tenant_of(settings, tenant), name)
         told = f"dropped {name} of {_users(users)}"
         emit({"shadow": name, "users": users}) if json else out.print(told, markup=False)
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
 
 if TYPE_CHECKING:
     from turnlog.agent.sessions.memory import ShortTermMemory
@@ -90,9 +90,10 @@ async def _memory(settings: Settings, tenant: str | None) -> "AsyncIterator[Shor
     from turnlog.agent.sessions.memory import ShortTermMemory
     from turnlog.consumers.runtime import opened, projecting
 
+    chosen = tenant_of(settings, tenant)
     async with opened(settings) as runtime, projecting(runtime):
         await runtime.settle(names=READS)
-        async with ShortTermMemory(runtime.log, runtime.pool, settings, tenant) as memory:
+        async with ShortTermMemory(runtime.log, runtime.pool, settings, chosen) as memory:
             yield memory
 
 

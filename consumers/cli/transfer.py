@@ -1,23 +1,33 @@
 """import, export, tail: conversations in and out, and the log as it happens."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, emit_line, err, out, progress, run
-from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.consumers.cli.console import (
+    LAST_SEQ,
+    BadOption,
+    Json,
+    Tenant,
+    check_given,
+    emit,
+    emit_line,
+    err,
+    fail,
+    out,
+    progress,
+    run,
+    tenant_of,
+)
+from turnlog.consumers.cli.piping import STDIN, seekable
+from turnlog.events.errors import NotFound
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
-
-
-class BadOption(TurnlogError):
-    """An option of a command has a value that cannot be used."""
-
-    code = "bad-option"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def import_file(
-    file: Annotated[Path, typer.Argument(help="The file; .gz and ChatGPT's .zip too.")],
+    file: Annotated[Path, typer.Argument(help="The file, or - for stdin; .gz and ChatGPT's .zip too.")],
     format: Annotated[
         str | None, typer.Option(help="openai, chatgpt, locomo, jsonl or memorybank; found out when not given.")
     ] = None,
@@ -37,18 +47,26 @@ def import_file(
     embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
     json: Json = False,
 ) -> None:
-    """Import conversations. The same file again adds nothing."""
+    """Import conversations. The same file again adds nothing.
+
+    Turns without a time are dated from 2000-01-01 on: a date of the day would make others of them the next time.
+    """
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent.importers import FORMATS, Defaults
+        from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
         from turnlog.consumers.importing import ImportRequest, import_conversations
 
         _check_format(format, FORMATS)
+        check_given("user", user)
+        check_given("thread", thread)
         request = ImportRequest(
-            file, format, Defaults(tenant=tenant or settings.tenant, user=user, thread=thread), embed
+            source, format, Defaults(tenant=tenant_of(settings, tenant), user=user, thread=thread), embed
         )
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
-            report = await import_conversations(settings, request, appended, projected, vectors)
+            try:
+                report = await import_conversations(settings, request, appended, projected, vectors)
+            except ImportFailed as error:
+                raise ImportFailed(str(error).replace(str(source), "stdin" if file == STDIN else str(file))) from error
         for rejected in report.rejected[:20]:
             err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
         if json:
@@ -57,7 +75,12 @@ def import_file(
             out.print(report.sentence(), markup=False)
         return int(report.nothing_but_rejected)
 
-    run(work, json)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(seekable(file))
+        except OSError as error:
+            fail("import-failed", f"{file} cannot be read: {error.strerror}", json)
+        run(work, json)
 
 
 def export_thread(
@@ -85,19 +108,19 @@ def export_thread(
 
         masked = None if raw else level_named(level)
         if user is not None and thread is None:
-            return await _export_user(settings, tenant or settings.tenant, user, masked, output, json)
+            return await _export_user(settings, tenant_of(settings, tenant), user, masked, output, json)
         if thread is None or user is not None:
             raise BadOption("say what to export: a thread, or --user USER")
 
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:
-                await restored_if_archived(runtime, conn, tenant or settings.tenant, thread)
-                found = await thread_messages(conn, tenant or settings.tenant, thread)
+                await restored_if_archived(runtime, conn, tenant_of(settings, tenant), thread)
+                found = await thread_messages(conn, tenant_of(settings, tenant), thread)
         rows = clean_messages(found, masked, settings.phone_regions.split(","))
         if not rows:
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
-        lines = list(export_jsonl(rows, tenant=tenant or settings.tenant, thread=thread))
+        lines = list(export_jsonl(rows, tenant=tenant_of(settings, tenant), thread=thread))
         if output is not None:
             _write(output, "".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
             if json:
@@ -129,7 +152,7 @@ async def _export_user(
 
 def tail(
     start: Annotated[
-        int | None, typer.Option("--from", help="Sequence to start at; only new events if absent.")
+        int | None, typer.Option("--from", min=0, max=LAST_SEQ, help="Sequence to start at; only new events if absent.")
     ] = None,
     follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow ends at the log's end.")] = True,
     thread: Annotated[str | None, typer.Option(help="Only this thread.")] = None,
@@ -142,9 +165,10 @@ def tail(
         from turnlog.consumers.runtime import opened
         from turnlog.consumers.tailing import events_from
 
+        one = None if tenant is None and thread is None else tenant_of(settings, tenant)
         async with opened(settings) as runtime:
             first = start if start is not None else await runtime.log.head() + 1
-            async for line in events_from(runtime.log, first, follow, tenant, thread):
+            async for line in events_from(runtime.log, first, follow, one, thread):
                 if json:
                     emit_line(line.document())
                 else:

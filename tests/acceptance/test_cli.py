@@ -1,6 +1,7 @@
 """Every command as a process of its own: one JSON document on stdout, logs on stderr, exit codes, plain errors."""
 
 import asyncio
+import gzip
 import json
 import signal
 import subprocess
@@ -57,6 +58,26 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) -> None:
     again = cli.together(*((*call, "--json") for call in imports(files).values()))
     assert [(done.document["turns"], done.document["known"]) for done in again] == [(0, 3), (0, 2), (0, 4), (0, 2)]
+
+
+def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path) -> None:
+    said = (files / "jsonl.jsonl").read_bytes()
+    for name, piped in (("-", said), ("/dev/stdin", gzip.compress(said)), ("-", b"")):
+        call = [*COMMAND, "import", name, "--no-embed", "--json"]
+        done = subprocess.run(call, env=environment(cli.home), input=piped, capture_output=True, timeout=30)
+        found = json.loads(done.stdout)
+        if piped:
+            assert (found["file"], found["turns"], found["known"]) == ("stdin", 0, 2), found
+        else:
+            assert found["error"] == {"code": "import-failed", "message": "stdin is empty: there is nothing to import"}
+
+
+def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli, files: Path) -> None:
+    calls = imports(files)
+    none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["locomo"], "--json"), calls["openai"])
+    assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
+    assert (dated.document["undated"], dated.document["undated_from"]) == (0, None)
+    assert told.out.endswith("; 4 without a time, dated from 2000-01-01 on.\n")
 
 
 def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_path: Path) -> None:
@@ -167,6 +188,7 @@ def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> No
     done = cli("tail", "--from", "1", "--no-follow", "--thread", "conv-1", "--json")
     assert [line["type"] for line in done.lines][:4] == ["thread_opened", *["turn_recorded"] * 3]
     assert done.lines[1]["event"]["data"]["source_id"] == "D1:1"
+    assert cli("tail", "--from", "1", "--no-follow", "--thread", "conv-1", TURNLOG_TENANT="other").out == ""
     following = cli.begin("tail", "--from", "1", "--json")
     assert following.stdout is not None
     assert json.loads(following.stdout.readline())["seq"] == 1
@@ -281,6 +303,10 @@ ERRORS = {
     ("recall", "x"): ("bad-query", "a thread, or a user"),
     ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
     ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
+    ("chat", "-m", " "): ("bad-option", "--message holds no words"),
+    ("messages", "n\udcff"): ("invalid-text", "no valid UTF-8"),
+    ("context", "n\udcff"): ("invalid-text", "no valid UTF-8"),
+    ("import", "/"): ("import-failed", "/ is a folder"),
     ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
     ("export", "conv-1", "-o", "/no/such/folder/x"): ("bad-option", "cannot write /no/such/folder/x"),
     ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
@@ -302,6 +328,38 @@ def test_without_json_an_error_is_one_line_on_stderr(cli: Cli) -> None:
     done = cli("messages", "nope")
     assert (done.code, done.out) == (1, "")
     assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
+
+
+def test_numbers_that_no_server_takes_are_usage_errors(cli: Cli) -> None:
+    beyond = str(2**64)
+    for call in (
+        ("threads", "--limit", beyond),
+        ("tail", "--no-follow", "--from", beyond),
+        ("dead-letters", "show", beyond),
+        ("dead-letters", "show", "0"),
+    ):
+        done = cli(*call)
+        assert (call, done.code, "Invalid value" in done.err) == (call, 2, True)
+
+
+def test_what_cannot_be_written_is_told_on_stderr(cli: Cli) -> None:
+    with Path("/dev/full").open("wb") as full:
+        call = [*COMMAND, "threads", "--json"]
+        done = subprocess.run(call, env=environment(cli.home), stdout=full, stderr=subprocess.PIPE, timeout=30)
+    assert done.returncode == 1
+    [told] = done.stderr.decode().splitlines()
+    assert told.startswith("error: OSError: [Errno 28] No space left on device")
+
+
+def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
+    reading = cli.begin("tail", "--from", "1")
+    assert reading.stdout is not None
+    assert reading.stdout.readline()
+    reading.stdout.close()
+    cli("chat", "piped", "-m", "hello")
+    assert reading.wait(30) == 0
+    assert reading.stderr is not None and reading.stderr.read() == b""
+    reading.stderr.close()
 
 
 def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:

@@ -33,6 +33,9 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     code, refused = await turnlog(environment, "keys", "rotate", "--user", "ann")
     assert (code, refused["error"]["code"]) == (1, "invalid-kek")
 
+    code, unseen = await turnlog(environment, "keys", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
+    assert (code, unseen["error"]["code"]) == (1, "not-found")
+    await turnlog(environment, "remember", "I like tea", "--user", "ann", TURNLOG_KEK=KEK)
     code, rotated = await turnlog(environment, "keys", "rotate", "--user", "ann", TURNLOG_KEK=KEK)
     assert (code, rotated["user"]) == (0, "ann")
     code, refused = await turnlog(environment, "keys", "status")
@@ -44,7 +47,7 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     [finding] = [one for one in findings if one["check"] == "encryption"]
     assert (finding["ok"], "turnlog keys rewrap" in finding["fix"]) == (True, True)
     code, done = await turnlog(environment, "keys", "rewrap", **both)
-    assert (code, done["rewrapped"]) == (0, 1)
+    assert (code, done["rewrapped"]) == (0, 2)
     code, status = await turnlog(environment, "keys", "status", TURNLOG_KEK=made["kek"])
     assert (code, status["sealing"], status["kek"]["source"]) == (0, True, "TURNLOG_KEK")
     [use] = status["keys"]

@@ -166,5 +166,13 @@ async def test_words_of_several_memories_name_none_of_them(log: Log, turnlog: Cl
     assert "I like tea" in found.err and "I like cake" in found.err and "[ambiguous-memory]" in found.err
 
 
+async def test_no_words_do_not_name_the_only_memory_there_is(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I like tea", 0))
+    for words in ("", "  "):
+        assert (await turnlog("forget", words, "--user", "ann", "--yes", "--json")).error == "ambiguous-memory"
+    [row] = (await turnlog("memories", "--user", "ann", "--json")).document
+    assert row["content"] == "I like tea"
+
+
 async def test_nobodys_memories_are_a_mistake_in_the_command_line(turnlog: Cli) -> None:
     assert (await turnlog("memories")).code == 2

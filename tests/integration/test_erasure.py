@@ -24,6 +24,7 @@ from turnlog.agent.privacy.traces import OnProgress
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.settings import Settings
 from turnlog.agent.transcripts import Transcripts
+from turnlog.consumers.embedding import pending_chunks, pending_count
 from turnlog.consumers.erasing import person_of, surroundings
 from turnlog.consumers.graph.spaces import memories_of
 from turnlog.consumers.tailing import events_from
@@ -190,6 +191,19 @@ async def test_of_a_thread_that_several_speak_in_only_their_words_go(room: Stage
         "Bob again, about the weather.",
     ]
     assert await hits(room, [secret("ann", "said", 7)]) == {}
+
+
+async def test_a_second_erasure_counts_only_what_it_destroys(room: Stage) -> None:
+    await room.runtime.log.append_many([turn("Hello from Bob in the room.", thread="room", user="bob")])
+    await room.runtime.log.append(turn(secret("ann", "said", 7), thread="room", user="ann"))
+    first = await erase(room, "ann")
+    assert (first.data.keys_destroyed, first.data.counts["rows of messages"]) == (1, 1)
+    async with room.runtime.pool.connection() as conn:
+        waiting = await pending_chunks(conn, "small", 10)
+        assert [one.user for one in waiting] == ["bob"], "a vector of nothing would make ann a new key"
+        assert await pending_count(conn, "small") == 1
+    second = await erase(room, "ann")
+    assert (second.data.keys_destroyed, second.data.counts) == (0, {"shared threads rebuilt": 1})
 
 
 async def test_whoever_comes_back_is_not_hidden(room: Stage) -> None:

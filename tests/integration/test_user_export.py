@@ -1,6 +1,7 @@
 """What a person gets when they ask for their data: all of it, sanitised, and nobody else's (M9, E 13.4)."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from stage import Play, Stage, player
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.consumers.erasing import person_of
+from turnlog.consumers.exporting import write_user
 from turnlog.projectors.messages import thread_messages
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
@@ -78,6 +80,19 @@ async def test_of_a_shared_thread_only_their_own_turns_are_given(stage: Stage) -
 async def test_of_nobody_there_is_an_empty_document(stage: Stage) -> None:
     found = await exported(stage, "nobody")
     assert found["conversations"] == found["memories"] == found["items"] == []
+
+
+async def test_a_pipe_or_a_device_is_written_to_and_not_replaced_by_a_file(stage: Stage, tmp_path: Path) -> None:
+    await stage.runtime.log.append(turn("mine", user="ann"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        size = await write_user(stage.runtime.settings, "default", "ann", None, pipe, lambda done, total: None)
+        assert pipe.is_fifo()
+        assert len(os.read(reading, 4 * size).decode()) == size
+    finally:
+        os.close(reading)
 
 
 async def test_turns_are_sanitised_on_their_way_in_when_the_settings_say_so(play: Play) -> None:

@@ -27,7 +27,7 @@ from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
 from turnlog.consumers.checkup import _key_waited_for
 from turnlog.consumers.runtime import opened
-from turnlog.events.errors import InvalidEvent, KeyUnavailable
+from turnlog.events.errors import InvalidEvent, KeyUnavailable, NotFound
 from turnlog.events.frozen import ERASED
 from turnlog.projectors.database import connect
 from turnlog.projectors.lag import lag
@@ -263,10 +263,26 @@ async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
         async with await connect(database_url) as conn:
             return await rotate(conn, keks, "default", "ann")
 
+    async with store_on(database_url) as store:
+        store.current("default", "ann")
     made = await asyncio.gather(*(rotated() for _ in range(6)))
     [(current,)] = await rows(db, "SELECT key_id::text FROM user_keys WHERE retired_at IS NULL")
     assert current in made and len(set(made)) == 6
-    assert await rows(db, "SELECT count(*) FROM user_keys") == [(6,)]
+    assert await rows(db, "SELECT count(*) FROM user_keys") == [(7,)]
+
+
+async def test_for_a_user_without_a_key_there_is_nothing_to_rotate(db: Connection, database_url: str) -> None:
+    keks = keks_of(Settings(database_url=database_url, kek=SecretStr(KEK)))
+    assert keks is not None
+    with pytest.raises(NotFound, match="nothing to rotate"):
+        await rotate(db, keks, "default", "ann")
+    assert await rows(db, "SELECT count(*) FROM user_keys") == [(0,)]
+    async with store_on(database_url) as store:
+        store.current("default", "ann")
+    await destroy(db, "default", "ann")
+    with pytest.raises(NotFound, match="nothing to rotate"):
+        await rotate(db, keks, "default", "ann")
+    assert await rows(db, "SELECT count(*) FROM user_keys WHERE destroyed_at IS NULL") == [(0,)]
 
 
 async def test_a_new_kek_takes_the_keys_over_and_the_old_one_is_of_no_more_use(

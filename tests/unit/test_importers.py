@@ -101,6 +101,15 @@ def test_a_bad_line_is_named_with_its_reason_and_the_import_goes_on(tmp_path: Pa
     assert reason in rejected(items)[0].error
 
 
+@pytest.mark.parametrize(("format", "text", "time"), [("jsonl", "text", "time"), ("openai", "content", "created_at")])
+def test_a_turn_is_dated_from_the_first_time_on_that_its_conversation_tells(
+    tmp_path: Path, format: Format, text: str, time: str
+) -> None:
+    said = [{"role": "user", text: "a"}, {"role": "user", text: "b", time: 1778248560}, {"role": "user", text: "c"}]
+    path = write(tmp_path / "a.jsonl", *(json.dumps(one).encode() for one in said))
+    assert [turn.is_dated for turn in turns(list(read(path, format)))] == [False, True, True]
+
+
 def test_nul_is_kept_and_a_lone_surrogate_becomes_the_replacement_character(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", rb'{"thread":"t","text":"a\u0000b \ud800 \ud83d\ude00"}')
     assert turns(list(read(path)))[0].data.content == "a\x00b � 😀"
@@ -109,8 +118,10 @@ def test_nul_is_kept_and_a_lone_surrogate_becomes_the_replacement_character(tmp_
 @pytest.mark.parametrize(
     ("text", "format", "message"),
     [
-        (b"", None, "format is not clear"),
-        (b"", "jsonl", "holds no turn in the format jsonl"),
+        (b"", None, "a.json is empty"),
+        (b" \n\n", "jsonl", "a.json is empty"),
+        (b"[]", "jsonl", "holds no turn in the format jsonl"),
+        (b"\x1f\x8b\x08", None, "damaged"),
         (b"Dear diary,\ntoday\n", None, "say --format"),
         (b"Dear diary,\ntoday\n", "jsonl", "line 1: malformed JSON"),
         (b'[{"role":"user","content":"hi"}]', "jsonl", "looks like openai: use --format openai"),

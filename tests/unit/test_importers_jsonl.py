@@ -61,6 +61,7 @@ stored_turns = st.builds(
     user=maybe,
     time=st.datetimes(datetime(1970, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=8))])),
     data=turn_data,
+    is_dated=st.just(True),
 )
 
 

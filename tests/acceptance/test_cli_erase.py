@@ -1,0 +1,39 @@
+"""`turnlog erase` with what it cannot use: it says so before anything is gone."""
+
+from pathlib import Path
+
+from said import Cli as Cli
+from said import turnlog as turnlog
+
+from turnlog.events.log import Log
+
+
+async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_began(
+    log: Log, turnlog: Cli, tmp_path: Path
+) -> None:
+    await turnlog("remember", "I like tea", "--user", "ann")
+    head = await log.head()
+    binary, empty = tmp_path / "binary", tmp_path / "empty"
+    binary.write_bytes(b"\x1f\x8b\x08 no text")
+    empty.write_text("\n \n")
+    for path, why in {
+        tmp_path / "nope": "cannot be read: No such file",
+        tmp_path: "cannot be read: Is a directory",
+        binary: "is no text in UTF-8",
+        empty: "holds no string",
+    }.items():
+        said = await turnlog("erase", "--user", "ann", "--strings", str(path), "--yes", "--json")
+        assert said.error == "bad-option"
+        assert f"--strings {path} {why}" in said.out and "nothing was erased" in said.out
+    assert await log.head() == head
+    assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 1
+
+
+async def test_strings_are_found_also_behind_a_byte_order_mark(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+    await turnlog("remember", "I like tea", "--user", "ann")
+    await turnlog("remember", "Ann has tea from Assam", "--user", "bob")
+    strings = tmp_path / "strings"
+    strings.write_text("\ufefftea from Assam\n", "utf-8")
+    said = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
+    assert said.code == 1
+    assert "table turnlog.memories" in said.out

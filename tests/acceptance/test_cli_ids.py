@@ -1,0 +1,78 @@
+"""Ids that can be nobody's: an empty one is a script's variable that was not set, and never the default."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from said import Cli as Cli
+from said import turnlog as turnlog
+
+from turnlog.consumers.cli import app
+from turnlog.events.log import Log
+
+# What each command with --user or --tenant needs beside them.
+WORDS = {
+    "answer": ("new",),
+    "chat": ("t", "-m", "hello"),
+    "compactions": (),
+    "compactions undo": ("00000000-0000-7000-8000-000000000001",),
+    "conflicts": (),
+    "context": ("t",),
+    "edit": ("tea", "I like cake"),
+    "entities": (),
+    "erase": ("--yes",),
+    "export": (),
+    "extract": (),
+    "forget": ("tea", "--yes"),
+    "fork": ("t", "--at", "1"),
+    "import": ("/dev/null",),
+    "keys rotate": (),
+    "memories": (),
+    "memories show": ("tea",),
+    "messages": ("t",),
+    "rate": ("tea", "0.5"),
+    "rebuild": ("messages",),
+    "recall": ("tea",),
+    "receipts": ("t",),
+    "rederive diff": ("shadow",),
+    "rederive drop": ("shadow",),
+    "rederive list": (),
+    "rederive promote": ("shadow", "--yes"),
+    "rederive run": ("shadow",),
+    "remember": ("I like tea",),
+    "restore": ("t",),
+    "revert": ("tea", "--yes"),
+    "session checkpoint": ("t", "--summary", "tea"),
+    "session checkpoints": ("t",),
+    "session reset": ("t",),
+    "session show": ("t",),
+    "tail": ("--no-follow",),
+    "threads": (),
+}
+
+
+def options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Every command by its name, with its options."""
+    yield " ".join(path), {name for parameter in command.params for name in parameter.opts}
+    for name, child in getattr(command, "commands", {}).items():
+        yield from options(child, (*path, name))
+
+
+OPTIONS = {name: found & {"--user", "--tenant"} for name, found in options(typer.main.get_command(app))}
+
+
+def test_every_command_that_takes_an_id_is_tried_here() -> None:
+    assert {name for name, found in OPTIONS.items() if found} == WORDS.keys()
+
+
+async def test_an_empty_user_or_tenant_is_refused_by_every_command(log: Log, turnlog: Cli) -> None:
+    calls = []
+    for name, words in WORDS.items():
+        somebody = ("--user", "ann") if "--user" in OPTIONS[name] else ()
+        given = (*name.split(), *words)
+        calls += [(*given, *somebody, "--tenant", "")] if "--tenant" in OPTIONS[name] else []
+        calls += [(*given, "--user", "")] if somebody else []
+    for call, said in zip(calls, await asyncio.gather(*(turnlog(*one, "--json") for one in calls)), strict=True):
+        assert (call, said.error) == (call, "invalid-id")
+    assert await log.head() == 0
