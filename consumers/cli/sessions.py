@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from json import dumps
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,7 +109,9 @@ def _show(value: "SessionValue", as_json: bool) -> None:
         out.print(f"agent    {flow.current_agent_key}", markup=False)
     if messages.summary:
         out.print(f"summary  {' '.join(messages.summary.split())}", markup=False)
-    if value.global_state.current_intent:
-        out.print(f"intent   {value.global_state.current_intent}", markup=False)
+    for part in (value.global_state, value.user_snapshot):
+        for name, told in part.model_dump(mode="json", exclude_defaults=True, exclude={"user_id"}).items():
+            words = told if isinstance(told, str) else dumps(told, ensure_ascii=False)
+            out.print(f"{name.replace('_', ' ')}: {words}", markup=False)
     for message in messages.window_messages:
         out.print(f"  {message.role:<9} {message.content}", markup=False)

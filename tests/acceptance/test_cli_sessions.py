@@ -16,7 +16,7 @@ from places import eventually
 from samples import event, turn
 
 from turnlog.events.log import Log
-from turnlog.events.session_contracts import SessionCreated
+from turnlog.events.session_contracts import SessionCreated, SessionUpdated
 
 
 @pytest.fixture
@@ -50,8 +50,17 @@ async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, enviro
     assert made["message_context"]["mode"] == "SUMMARY_N"
     [one] = await document("checkpoints", "t")
     assert (one["summary"], one["turns_covered"], one["trigger"]) == ("Ann said things.", 3, "manual")
+    state = {"current_intent": "book", "agent_slots": {"desk": {"城市": "柏林"}}, "pending_action": {"ask": "date"}}
+    await log.append(event(SessionUpdated(global_state=state, user_snapshot={"name": "Ann", "allergies": ["nuts"]})))
     code, text = await turnlog(environment, "session", "show", "t")
     assert code == 0
+    assert text.splitlines()[3:8] == [
+        'agent slots: {"desk": {"城市": "柏林"}}',
+        "current intent: book",
+        'pending action: {"ask": "date"}',
+        "name: Ann",
+        'allergies: ["nuts"]',
+    ]
     assert text.splitlines()[0] == "t  user ann  4 turns"
     assert "summary  Ann said things." in text
     assert (await document("reset", "t"))["flow_context"]["turn_count"] == 0
