@@ -155,6 +155,25 @@ SELECT min(seq) FROM (
     AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
   ORDER BY m.seq DESC LIMIT %(count)s) newest"""
 
+# As memory_episodes has it: tool results in a user's turn ask nothing.
+_ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
+
+# Where users speak in a row, as two people do, a question is no exchange: then twice as many turns are given, too.
+_EXCHANGES = f"""
+WITH RECURSIVE {LINEAGE},
+asked AS (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND {_ASKS}
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s),
+said AS (
+  SELECT m.seq, m.asks FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq, {_ASKS} AS asks FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT 2 * %(count)s) m
+  ORDER BY m.seq DESC LIMIT 2 * %(count)s)
+SELECT least((SELECT min(seq) FROM asked),
+  (SELECT min(seq) FROM said WHERE asks OR (SELECT count(*) FROM asked) < %(count)s))"""
+
 
 async def messages_at(conn: AsyncConnection[TupleRow], tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
     """The thread's turns at these sequences, oldest first; a sequence that is none of its turns is left out."""
@@ -168,8 +187,26 @@ async def newest_messages(
     conn: AsyncConnection[TupleRow], tenant: str, thread: str, count: int, before_seq: int | None = None
 ) -> list[Message]:
     """The thread's last `count` turns, oldest first, with the results of their tool calls, which do not count."""
+    return await _from_first(conn, _NEWEST, tenant, thread, count, before_seq)
+
+
+async def newest_exchanges(
+    conn: AsyncConnection[TupleRow], tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> list[Message]:
+    """The thread's last `count` questions of users with all that followed each, oldest first.
+
+    Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
+    also from a question on when there are `count` of them.
+    """
+    return await _from_first(conn, _EXCHANGES, tenant, thread, count, before_seq)
+
+
+async def _from_first(
+    conn: AsyncConnection[TupleRow], query: str, tenant: str, thread: str, count: int, before_seq: int | None
+) -> list[Message]:
+    """The turns from the one that a query finds, up to before_seq."""
     before = before_seq if before_seq is not None else 2**62
-    rows = await conn.execute(_NEWEST, {"tenant": tenant, "thread": thread, "count": count, "before": before})
+    rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
     first = await rows.fetchone()
     if first is None or first[0] is None:
         return []

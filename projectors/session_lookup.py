@@ -1,27 +1,35 @@
 """A session with its current segment in one question, and the history of its checkpoints."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from turnlog.events.session_contracts import SegmentRules
+from turnlog.projectors.forks import LINEAGE
 from turnlog.projectors.message import Message
 from turnlog.projectors.session_state import SessionState
 from turnlog.projectors.writer import Connection
 
 # The turns come as one JSON value, so that the session itself is sent once; only those of the segment are read.
-SESSION = """
+# A fork's segment may begin in the shared past, which is the last column then.
+SESSION = f"""
+WITH RECURSIVE {LINEAGE}
 SELECT s.tenant, s.thread_id, s.user_id, s.created_seq, s.rules, s.current_agent_key, s.last_bot_message,
   s.turn_count, CASE WHEN s.checkpoint_id IS NULL THEN 'FULL_HISTORY' ELSE s.mode END, s.summary, s.checkpoint_id,
-  s.covered_seq, s.recent_turns, s.global_state, s.user_snapshot, s.updated_at, s.seq, m.turns
+  s.covered_seq, s.recent_turns, s.global_state, s.user_snapshot, s.updated_at, s.seq, m.turns,
+  coalesce((SELECT max(through_seq) FROM lineage WHERE thread_id <> s.thread_id AND through_seq > b.after_seq), 0)
 FROM sessions s CROSS JOIN LATERAL (
+  SELECT CASE WHEN s.mode = 'SUMMARY_N' AND s.checkpoint_id IS NOT NULL THEN s.covered_seq ELSE s.created_seq END
+    AS after_seq
+) b CROSS JOIN LATERAL (
   SELECT json_agg(json_build_array(seq, event_id, role, content, time, name, coalesce(tool_calls, '[]'),
     tool_call_id, user_id, source_id, agent, model) ORDER BY seq) AS turns
-  FROM messages WHERE tenant = s.tenant AND thread_id = s.thread_id AND seq <= s.seq
-    AND seq > CASE WHEN s.mode = 'SUMMARY_N' AND s.checkpoint_id IS NOT NULL THEN s.covered_seq ELSE s.created_seq END
+  FROM lineage l CROSS JOIN LATERAL (
+    SELECT * FROM messages WHERE tenant = s.tenant AND thread_id = l.thread_id AND seq > b.after_seq
+      AND seq <= least(s.seq, l.through_seq) OFFSET 0) t
 ) m
-WHERE s.tenant = %s AND s.thread_id = %s"""
+WHERE s.tenant = %(tenant)s AND s.thread_id = %(thread)s"""
 
 _RULES, _SEGMENT = 4, 17
 
@@ -43,13 +51,13 @@ class SegmentCheckpoint:
 
 async def session_state(conn: Connection, tenant: str, thread: str) -> SessionState | None:
     """The session as of the last event that the projection has applied; None when there is none."""
-    rows = await conn.execute(SESSION, (tenant, thread))
+    rows = await conn.execute(SESSION, {"tenant": tenant, "thread": thread})
     if (found := await rows.fetchone()) is None:
         return None
-    values = list(found)
+    *values, shared_seq = found
     values[_RULES] = SegmentRules.model_validate(values[_RULES])
     values[_SEGMENT] = tuple(_message(turn) for turn in values[_SEGMENT] or ())
-    return SessionState(*values)
+    return replace(SessionState(*values), shared_seq=shared_seq)
 
 
 def _message(turn: list[Any]) -> Message:

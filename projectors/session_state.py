@@ -42,6 +42,7 @@ class SessionState:
     covered_seq: the summary stands for turns of the session up to here; created_seq when there is none.
     segment: turns of the current segment, oldest first: those after covered_seq in mode SUMMARY_N, else all.
     segment_complete: False when the segment begins earlier than the turns at hand, so that it must be read anew.
+    shared_seq: turns of the segment up to here are those of the threads that this one is a fork of; 0: it has none.
     """
 
     tenant: str
@@ -63,6 +64,7 @@ class SessionState:
     seq: int
     segment: tuple[Message, ...]
     segment_complete: bool = True
+    shared_seq: int = 0
 
     @property
     def segment_after(self) -> int:
@@ -172,6 +174,7 @@ def _segmented(state: SessionState, **changed: Any) -> SessionState:
         new,
         segment=tuple(message for message in state.segment if message.seq > start),
         segment_complete=state.segment_complete and start >= state.segment_after,
+        shared_seq=state.shared_seq if state.shared_seq > start else 0,
     )
 
 

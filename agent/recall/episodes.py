@@ -37,9 +37,9 @@ async def relevant_episodes(
     """The k episodes most relevant to a query, best first; fewer where fewer have anything in common with it.
 
     By vector and words, by words alone when embeddings are away (`recall.degraded` then says why).
-    before_seq: turns from it on are left out, as still in the window.
+    before_seq: turns from it on are left out, as still in the window. Nothing is relevant to a blank query.
     """
-    if k < 1:
+    if k < 1 or not query.strip():
         return []
     found = [
         one

@@ -8,13 +8,20 @@ from pydantic_core import to_json
 
 from turnlog.agent.recall.episodes import RelevantEpisode, relevant_episodes
 from turnlog.agent.recall.search import Recall
+from turnlog.events.errors import TurnlogError
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.message import Message
-from turnlog.projectors.messages import messages_at, newest_messages
+from turnlog.projectors.messages import messages_at, newest_exchanges
 from turnlog.projectors.writer import Connection
 
 RECENT_TURNS = 3
 TOP_K = 3
+
+
+class InvalidRecall(TurnlogError):
+    """A history is asked for with a number that it cannot have."""
+
+    code = "invalid-recall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,14 @@ async def hybrid_history(
     top_k: int = TOP_K,
     before_seq: int | None = None,
 ) -> HybridHistory:
-    """The last `recent_turns` turns (a turn is two messages) and the `top_k` episodes before them.
+    """The last `recent_turns` turns and the `top_k` episodes before them; 0 is none of them.
 
-    before_seq: of the question, when it is on the log already: the history is what came before it. Reads the
-    newest messages and the recalled ones, not the thread.
+    A turn is a user's question with all that followed it: tool rounds and the answer. query: a blank one recalls no
+    episode. before_seq: of the question, when it is on the log already: the history is what came before it. Reads the
+    newest messages and the recalled ones, not the thread. Raises InvalidRecall for a negative number.
     """
-    recent = await newest_messages(conn, tenant, thread, 2 * recent_turns, before_seq)
+    _check(recent_turns=recent_turns, top_k=top_k)
+    recent = await newest_exchanges(conn, tenant, thread, recent_turns, before_seq)
     first = recent[0].seq if recent else before_seq
     found = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
     older = await messages_at(conn, tenant, thread, [seq for episode in found for seq in episode.seqs])
@@ -59,8 +68,14 @@ async def hybrid_history(
         tuple(message.seq for message in recent),
         tuple(recalled),
         tuple(dict.fromkeys(chunk for episode in kept for chunk in episode.chunk_ids)),
-        recall.degraded,
+        recall.degraded if query.strip() else None,
     )
+
+
+def _check(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 0:
+            raise InvalidRecall(f"{name} is {count}; give 0 or more")
 
 
 def _not_said_again(

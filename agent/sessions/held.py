@@ -90,7 +90,7 @@ class Hold:
     def put(self, thread: str, copy: Copy, checked_at: float | None, connection: int) -> None:
         """Keeps a copy unless a newer one is there. checked_at: when its comparison with the log began."""
         held = self._held.get(thread)
-        if held is None or (held.copy is not None and held.copy.through > copy.through):
+        if copy.borrows or held is None or (held.copy is not None and held.copy.through > copy.through):
             return
         held.copy = copy
         if checked_at is None:

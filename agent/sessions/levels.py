@@ -74,6 +74,8 @@ class Levels:
 
     async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
         """Takes a copy into memory and the bucket. checked: Hold.now() when its comparison with the log began."""
+        if copy.borrows:
+            return
         held = await self.hold.join(thread)
         self.hold.put(thread, copy, *checked)
         held.revision = await self.bucket.write(copy, held.revision)

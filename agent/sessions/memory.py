@@ -86,7 +86,7 @@ class ShortTermMemory:
         """Begins a session. On one that is there it begins anew: earlier turns are no part of it (B, Q7).
 
         A conversation with turns but no session, such as an imported one, begins with its whole history, in
-        FULL_HISTORY. Raises NotFound when the conversation is another user's.
+        FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's.
         """
         place, user = request.conversation_id, request.user_id
 
@@ -153,8 +153,11 @@ class ShortTermMemory:
         """Ends the segment with a summary of the caller's own (B: CheckpointShortMemory, Q6).
 
         The last recent_turns turns stay in full, None: the session's rule. The summary has to stand for every turn
-        before them. Raises InvalidMemoryRequest for an empty summary, or one over the session's threshold.
+        before them; 0: for all. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,
+        or a negative recent_turns.
         """
+        if recent_turns is not None and recent_turns < 0:
+            raise InvalidMemoryRequest(f"recent_turns is {recent_turns}; give 0 or more, None is the session's rule")
         size = self._counter.text(summary)
 
         def decide(state: SessionState) -> list[EventData]:
@@ -263,7 +266,7 @@ class ShortTermMemory:
 
 def _unknown(conversation_id: str) -> NotFound:
     """The same whether there is none or it is another's: who asks learns nothing of others."""
-    return NotFound(f"there is no session {conversation_id!r}; create() begins one")
+    return NotFound(f"there is no session {conversation_id!r}; ShortTermMemory.create() begins one")
 
 
 def _check_user(conversation_id: str, owner: str | None, user: str | None) -> None:

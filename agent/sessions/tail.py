@@ -6,7 +6,7 @@ Source: https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/AD
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.sessions.lineage import lineage
 from turnlog.events.contracts import Recorded, TurnRecorded
 from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable
 from turnlog.events.log import Log
@@ -24,6 +25,7 @@ from turnlog.events.read import Stored
 from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import STREAM, parse_stored, thread_filter
 from turnlog.projectors.incoming import incoming
+from turnlog.projectors.message import Message
 from turnlog.projectors.projection import REMOVALS
 from turnlog.projectors.session_state import HANDLES, SessionState, evolve, message_of
 
@@ -40,6 +42,11 @@ class Copy:
 
     state: SessionState | None
     through: int
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it holds turns of other threads: their removal is not heard here, so it is not kept (C10, M9)."""
+        return self.state is not None and self.state.shared_seq > 0
 
     @property
     def whole(self) -> bool:
@@ -79,7 +86,21 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
     state = _fold(None, events)
     if state and not state.segment_complete and state.segment_after < began:  # a conversation older than its session
         events = _each_once(await _tail(log, tenant, thread, state.segment_after, head))
+        return Copy(await _with_shared_past(log, _refilled(state, events)), head)
     return Copy(_refilled(state, events), head) if state else None
+
+
+async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
+    """A fork's segment begins with turns of its parents, unless a summary stands for all of them."""
+    forked = await _last(log, thread_filter(state.tenant, state.thread, "thread_forked"))
+    if forked <= state.segment_after:
+        return state
+    async with _soon(f"cannot read the shared past of thread {state.thread!r}"):
+        found = await lineage(log, state.tenant, state.thread, forked)
+    if found.shared_seq <= state.segment_after:
+        return state
+    shared = [one for one in found.turns if one.seq > state.segment_after and one.event.thread != state.thread]
+    return replace(state, segment=(*_messages(shared), *state.segment), shared_seq=found.shared_seq)
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
@@ -119,9 +140,13 @@ def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
         return state
     removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
     after = max(state.segment_after, removed)
-    turns = [(one, one.event.data) for one in events if one.seq > after]
-    segment = tuple(message_of(one, data) for one, data in turns if isinstance(data, TurnRecorded))
+    segment = _messages(one for one in events if one.seq > after)
     return replace(state, segment=segment, segment_complete=True)
+
+
+def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
+    turns = [(one, one.event.data) for one in events]
+    return tuple(message_of(one, data) for one, data in turns if isinstance(data, TurnRecorded))
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:

@@ -11,14 +11,14 @@ from stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
-from turnlog.agent.recall.hybrid import HybridHistory, hybrid_history
+from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.receipts import rebuilt
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads import thread_context
 from turnlog.consumers import roles
 from turnlog.consumers.conversing import Conversation, talk
-from turnlog.events.contracts import Event, HistoryPruned, ToolCall
+from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.writer import Connection
@@ -31,6 +31,18 @@ SMALL_TALK = [(f"How is day {n} of the week?", f"Quite windy, the {n}th so far."
 def said(pairs: list[tuple[str, str]], thread: str = "t") -> list[Event]:
     texts = [text for pair in pairs for text in pair]
     return [turn(text, ("user", "assistant")[n % 2], thread, n) for n, text in enumerate(texts)]
+
+
+def looked_up(results_of: str) -> list[Event]:
+    """An exchange with two rounds of a tool, whose results a tool says, or a user as blocks."""
+    events = [turn("Look it up.")]
+    for number in ("c1", "c2"):
+        events.append(turn("", "assistant", tool_calls=(ToolCall(id=number, name="films", arguments="{}"),)))
+        if results_of == "tool":
+            events.append(turn("Stalker, 1979", "tool", tool_call_id=number))
+        else:
+            events.append(turn((ToolResultBlock(tool_use_id=number, content="Stalker, 1979"),)))
+    return [*events, turn("It is from 1979.", "assistant")]
 
 
 def texts(history: HybridHistory) -> list[object]:
@@ -108,19 +120,44 @@ class TestWithWords:
         found = await hybrid(db, "刚才说的那个导演是谁", top_k=1)
         assert texts(found)[:2] == list(film)
 
-    async def test_the_window_keeps_results_with_their_calls(self, log: Log, db: Connection, settled: Settled) -> None:
-        call = ToolCall(id="c1", name="films", arguments="{}")
-        await log.append_many(
-            [
-                turn("Look it up."),
-                turn("", "assistant", minutes=1, tool_calls=(call,)),
-                turn("Stalker, 1979", "tool", minutes=2, tool_call_id="c1"),
-                turn("It is from 1979.", "assistant", minutes=3),
-            ]
-        )
+    @pytest.mark.parametrize("results_of", ["tool", "user"])
+    async def test_the_window_holds_whole_exchanges_from_the_question_on_with_every_tool_round(
+        self, log: Log, db: Connection, settled: Settled, results_of: str
+    ) -> None:
+        await log.append_many([one for _ in range(5) for one in looked_up(results_of)])
         await settled()
-        found = await hybrid(db, "hello", recent_turns=1)
-        assert found.recent == (2, 3, 4)
+        length = len(looked_up(results_of))
+        for count in (1, 3, 5, 9):
+            shown = min(5, count) * length
+            found = await hybrid(db, "hello", recent_turns=count, top_k=0)
+            assert [message.seq for message in found.messages] == list(range(5 * length - shown + 1, 5 * length + 1))
+            assert found.messages[0].content == "Look it up."
+
+    async def test_people_who_all_speak_as_users_have_two_turns_each(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many([turn(f"number {n}", name=("Ann", "Bob")[n % 2], minutes=n) for n in range(9)])
+        await settled()
+        assert (await hybrid(db, "hello", recent_turns=2, top_k=0)).recent == (6, 7, 8, 9)
+
+    async def test_a_greeting_before_the_first_question_is_there_as_long_as_there_is_room(
+        self, log: Log, db: Connection, settled: Settled
+    ) -> None:
+        await log.append_many([turn("Welcome!", "assistant"), *said(SMALL_TALK[:4])])
+        await settled()
+        for before, recent in ((4, (1, 2, 3)), (8, (2, 3, 4, 5, 6, 7)), (10, (4, 5, 6, 7, 8, 9))):
+            assert (await hybrid(db, "hello", top_k=0, before_seq=before)).recent == recent
+
+    @pytest.mark.parametrize("name", ["recent_turns", "top_k"])
+    async def test_a_negative_number_is_refused_and_zero_is_none(
+        self, log: Log, db: Connection, settled: Settled, name: str
+    ) -> None:
+        await log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        await settled()
+        with pytest.raises(InvalidRecall, match=f"{name} is -1; give 0 or more"):
+            await hybrid(db, "director", **{name: -1})
+        found = await hybrid(db, "director", **{name: 0})
+        assert not (found.recent if name == "recent_turns" else found.recalled)
 
     async def test_episodes_hold_question_and_answer_and_a_turn_of_none_stands_alone(
         self, log: Log, db: Connection, settled: Settled
@@ -240,3 +277,15 @@ async def test_with_an_embedding_model_vectors_take_part_and_without_it_words_fi
         async with asked(stage, "Who directed Stalker?") as found:
             assert (found.degraded or "").startswith("keyword search only: ")
             assert found.recalled == (1, 2)
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+async def test_a_blank_question_recalls_nothing_although_some_vector_is_always_the_nearest(
+    play: Play, blank: str
+) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        await stage.until("chunks_embedded", 1)
+        async with asked(stage, blank) as found:
+            assert (found.recalled, found.chunk_ids, found.degraded) == ((), (), None)
+            assert texts(found) == [text for pair in SMALL_TALK[-3:] for text in pair]

@@ -125,7 +125,8 @@ async def test_only_the_turns_of_the_current_segment_are_read(db: Connection) ->
     turns = [turn(f"message {n}") for n in range(500)]
     await replay(db, [at(SessionCreated()), *turns, at(ended(seq(496))), turn("newest")], 503)
     await db.execute("ANALYZE messages")
-    plan = (await rows(db, f"EXPLAIN (ANALYZE, FORMAT JSON) {SESSION}", "default", "t"))[0][0]
+    explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {SESSION}"
+    plan = (await (await db.execute(explained.encode(), {"tenant": "default", "thread": "t"})).fetchall())[0][0]
     assert sum(read["Actual Rows"] * read["Actual Loops"] for read in scans(plan, "messages")) == 6
     found = await session_state(db, "default", "t")
     assert segment(found) == [f"message {n}" for n in range(495, 500)] + ["newest"]

@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 from short_term import SMALL, create, memory_of, query, shown, write, write_turns
 from stage import MemoryServer, Play, player
 
+from turnlog.agent.sessions.changes import InvalidMemoryRequest
 from turnlog.agent.sessions.value import MemoryWriteRequest, SessionValue
 from turnlog.consumers.reactors.segments import NAME
 from turnlog.events.errors import NotFound
@@ -179,6 +180,17 @@ async def test_a_turn_that_is_written_again_with_its_id_is_one_turn(play: Play) 
         assert (await other.get("t")).flow_context.turn_count == 2
         assert len(await stage.all("turn_recorded")) == 4
     assert written.mode == "SUMMARY_N"
+
+
+async def test_a_negative_number_of_turns_is_refused_with_a_code_and_nothing_is_stored(play: Play) -> None:
+    async with play("projectors") as stage, memory_of(stage) as memory:
+        await memory.create(create())
+        await memory.write_turn(write(1))
+        head = await stage.runtime.log.head()
+        with pytest.raises(InvalidMemoryRequest, match="recent_turns is -3; give 0 or more") as refused:
+            await memory.checkpoint("t", "All of it.", -3)
+        assert refused.value.code == "invalid-memory-request"
+        assert await stage.runtime.log.head() == head
 
 
 async def test_what_is_written_without_a_user_is_the_sessions_users(play: Play) -> None:
