@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from turnlog.agent.context import Context
+from turnlog.agent.context import Context, ContextInput, Summary, build_context
 from turnlog.agent.memories.block import MemoryBlock
 from turnlog.agent.memories.block_recall import block_of
+from turnlog.agent.past import moment
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads import thread_context
+from turnlog.agent.threads import context_settings, thread_context
 from turnlog.events.contracts import AnswerReceipt, Recorded
 from turnlog.events.log import Log
 from turnlog.projectors.forks import parents
+from turnlog.projectors.messages import messages_at
 from turnlog.projectors.projection import REMOVALS
 from turnlog.projectors.writer import Connection
 
@@ -53,6 +55,10 @@ async def rebuilt(
     receipt, user = (found[1], found[0].event.user) if found else (None, None)
     recorded = receipt.relevant if receipt else ()
     block, forgotten = await _block(conn, tenant, user, receipt)
+    if receipt and receipt.notes is not None and (query, window, relevant) == (None, None, None):
+        notes = () if forgotten else receipt.notes  # they have the words of what is to be no more
+        context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
+        return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
     context = await thread_context(
         conn,
         _as_then(settings, receipt),
@@ -69,6 +75,44 @@ async def rebuilt(
     if receipt is None or (query, window, relevant) != (None, None, None):
         return Rebuilt(context, receipt, None, forgotten)
     return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+
+
+async def _of_state(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    receipt: AnswerReceipt,
+    notes: Sequence[str],
+) -> Context:
+    """From what a receipt with notes names itself: a graph's state may have other turns than its thread has."""
+    then = _as_then(settings, receipt)
+    seqs = [seq for tier in receipt.tiers for seq in tier.seqs]
+    first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
+    return build_context(
+        ContextInput(
+            await messages_at(conn, tenant, thread, [*seqs, *receipt.dropped_seqs]),
+            receipt.model,
+            then.system_prompt,
+            summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),
+            topics=first.topics if first else (),
+            pruned_through_seq=1 if first else 0,  # tier 1 stands there even when all turns fit
+            window=receipt.window,
+            budget=receipt.budget,
+            as_of_seq=receipt.as_of_seq,
+            settings=context_settings(then),
+            memories=receipt.memories,
+            notes=[{"role": "user", "content": note} for note in notes],
+        )
+    )
+
+
+async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Summary | None:
+    if seq is None:
+        return None
+    summary = (await moment(log, tenant, thread, seq)).derived.summary
+    return Summary(summary.summary, seq) if summary else None
 
 
 async def _block(

@@ -251,14 +251,16 @@ class ReceiptSettings(Frozen):
 
 
 class AnswerReceipt(EventContract):
-    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings.
+    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
-    that came first in tier 2 for being relevant to the question, best first (C8).
+    that came first in tier 2 for being relevant to the question, best first (C8). notes: what stood right before the
+    question, in words, where the context was built from a state of its own and not from the thread as it stands on
+    the log (the conversation graph): then tiers and dropped_seqs name every turn of that state. Otherwise None.
     """
 
-    VERSION: ClassVar[int] = 2
-    PERSONAL: ClassVar[dict[str, Any]] = {"tiers": (), "recalled_chunks": (), "system_prompt": None}
+    VERSION: ClassVar[int] = 3
+    PERSONAL: ClassVar[dict[str, Any]] = {"tiers": (), "recalled_chunks": (), "system_prompt": None, "notes": None}
     type: Literal["answer_receipt"] = "answer_receipt"
     request_id: UUID
     turn_id: UUID
@@ -275,6 +277,7 @@ class AnswerReceipt(EventContract):
     system_prompt: str | None = None
     settings: ReceiptSettings | None = None
     relevant: tuple[int, ...] = ()
+    notes: tuple[str, ...] | None = None
 
 
 class UsageMetered(EventContract):

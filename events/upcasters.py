@@ -24,6 +24,11 @@ def answer_receipt_v1(data: Data) -> Data:
     return data
 
 
+def answer_receipt_v2(data: Data) -> Data:
+    """v2 → v3: v3 also has the notes of a context that was built from a graph's state; v2 was never of such a one."""
+    return data
+
+
 def memory_forgotten_v1(data: Data) -> Data:
     """v1 → v2: v2 also names the turns in which the memory was said; of v1 nobody knows."""
     return data
@@ -32,6 +37,7 @@ def memory_forgotten_v1(data: Data) -> Data:
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("answer_receipt", 1): answer_receipt_v1,
+    ("answer_receipt", 2): answer_receipt_v2,
     ("memory_forgotten", 1): memory_forgotten_v1,
 }
 

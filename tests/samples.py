@@ -172,6 +172,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         system_prompt="You advise applicants.",
         settings=ReceiptSettings(full_recent_count=10, condensed_tool_max=200, keep_thinking=True, enable_summary=True),
         relevant=(12, 13),
+        notes=("[LONG-TERM MEMORIES]\n- 2023-05-07 likes tea",),
     ),
     UsageMetered(
         purpose="answer",

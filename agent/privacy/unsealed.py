@@ -58,7 +58,7 @@ def must_go(place: Place, ending: Ending) -> bool:
         return _is_readable(place, ending, ending.first_seq is None)
     if seq < (ending.first_seq or 0) or _is_dead(place, ending):
         return False
-    return _names_topics(place) if place.type == "answer_receipt" else place.type in DERIVED and _speaks(place)
+    return _tells(place) if place.type == "answer_receipt" else place.type in DERIVED and _speaks(place)
 
 
 def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
@@ -126,13 +126,13 @@ def _speaks(place: Place) -> bool:
     return fields_of(type(event.data)).any_in(event.data)
 
 
-def _names_topics(place: Place) -> bool:
-    """Of a receipt, whose other parts are numbers and ids."""
+def _tells(place: Place) -> bool:
+    """Of a receipt: whether it has topics or notes, for its other parts are numbers and ids."""
     try:
         receipt = decode(place.stored.body, place.stored.keyring).data
     except TurnlogError:
         return True
-    return isinstance(receipt, AnswerReceipt) and any(tier.topics for tier in receipt.tiers)
+    return isinstance(receipt, AnswerReceipt) and bool(receipt.notes or any(tier.topics for tier in receipt.tiers))
 
 
 def _restored(envelope: dict[str, Any]) -> list[Any]:

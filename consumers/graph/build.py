@@ -14,6 +14,7 @@ from turnlog.agent.models.factory import Models
 from turnlog.consumers.graph.generate import generate_node
 from turnlog.consumers.graph.persist import persist_node
 from turnlog.consumers.graph.recall import recall_node
+from turnlog.consumers.graph.receipt import Receipts
 from turnlog.consumers.graph.retrieve import retrieve_node
 from turnlog.consumers.graph.route import Route, route_node
 from turnlog.consumers.graph.state import ConversationState
@@ -42,7 +43,8 @@ def conversation_graph(
     graph.add_node("retrieve", retrieve_node(settings.recall_top_k))
     graph.add_node("generate", generate_node(deps.models.chat, settings))
     memories = Memories(deps.runtime.log, deps.runtime.pool)
-    graph.add_node("persist", persist_node(deps.runtime.log, memories, settings))
+    receipts = Receipts(deps.runtime.log, deps.runtime.pool, settings, deps.models.chat.model)
+    graph.add_node("persist", persist_node(deps.runtime.log, memories, receipts, settings))
     graph.add_edge(START, "route")
     graph.add_edge("route", "recall")
     graph.add_conditional_edges("recall", after_recall)

@@ -1,5 +1,5 @@
-"""persist: what an answer took, and the memories it read, go on the log, once. The turns are there already: the
-checkpointer's are events."""
+"""persist: what an answer took, its receipt and the memories it read go on the log, once. The turns are there already:
+the checkpointer's are events."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,22 +11,23 @@ from langchain_core.messages import AIMessage
 from turnlog.agent.memories.service import Memories
 from turnlog.agent.settings import Settings
 from turnlog.consumers.graph.long_term import note_access
+from turnlog.consumers.graph.receipt import SOURCE, Receipts
 from turnlog.consumers.graph.state import ConversationState, Node, Update
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.log import Log
 
-SOURCE = "turnlog/graph"
 
-
-def persist_node(log: Log, memories: Memories, settings: Settings) -> Node:
+def persist_node(log: Log, memories: Memories, receipts: Receipts, settings: Settings) -> Node:
     async def persist(state: ConversationState) -> Update:
         """Raises LogUnavailable, LogFull; the answer stays in the state and the run can be resumed."""
         answer = state["messages"][-1] if state["messages"] else None
-        if isinstance(answer, AIMessage) and answer.usage_metadata is not None:
-            usage = usage_event(settings.tenant, state, answer)
-            await log.append(usage)
-            await note_access(memories, settings, state, usage.id)
-        return {}
+        if not isinstance(answer, AIMessage) or answer.usage_metadata is None:
+            return {}
+        usage = usage_event(settings.tenant, state, answer)
+        await log.append(usage)
+        no_receipt = await receipts.record(state, answer)
+        await note_access(memories, settings, state, usage.id)
+        return {"debug": state.get("debug", {}) | {"persist receipt": no_receipt}} if no_receipt else {}
 
     return persist
 

@@ -56,6 +56,7 @@ def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> Ru
         lines = list(dict.fromkeys([*known.lines, *memories]))[: max(MEMORIES_AT_MOST, len(known.lines))]
         return {
             "conversation_summary": now.summary if settings.enable_summary else None,
+            "summary_seq": now.summary_seq if settings.enable_summary else None,
             "topics": now.topics,
             "pruned_through": now.pruned_through,
             "episodic_memory": episodes(older),

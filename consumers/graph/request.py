@@ -19,10 +19,15 @@ NOTES_SHARE = 4  # notes may take a quarter of the budget
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """messages: in the OpenAI wire format; context_hash: SHA-256 of them as they are sent."""
+    """messages: in the OpenAI wire format; context_hash: SHA-256 of them as they are sent.
+
+    context: of the conversation alone, its sequences are places in the state, from 1; notes: what was added to it.
+    """
 
     messages: list[Wire]
     context_hash: str
+    context: Context
+    notes: tuple[str, ...]
 
 
 def build_request(state: ConversationState, settings: Settings, model: str) -> Request:
@@ -36,7 +41,7 @@ def build_request(state: ConversationState, settings: Settings, model: str) -> R
         context = _context(state, settings, model, messages, reserved=counter.wire(said))
         said = notes_message(found, _shown(context, messages))
     wires = _before_the_question(context.messages, said)
-    return Request(wires, context_hash(wires))
+    return Request(wires, context_hash(wires), context, (said["content"],) if said else ())
 
 
 def _context(
@@ -48,7 +53,7 @@ def _context(
             messages,
             model,
             settings.system_prompt,
-            summary=Summary(summary) if summary else None,
+            summary=Summary(summary, state.get("summary_seq")) if summary else None,
             topics=state.get("topics") or (),
             pruned_through_seq=state.get("pruned_through") or 0,
             window=settings.context_window,

@@ -1,59 +1,26 @@
 """The conversation graph on the real log, read models and store, with a model over HTTP (G7, D phase 3)."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from conversation_graphs import THREAD, instance, sent
 from langchain_core.messages import HumanMessage
-from langgraph.types import StateSnapshot
 from openai_server import OpenAIServer
 from places import now
 from remembered import only_yesterday_in, recorded
 from samples import derivation, event
-from stage import Stage, on_stage
 
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.settings import Settings
 from turnlog.consumers.embedding import embed_pending
-from turnlog.consumers.graph.build import Deps, Graph, conversation_graph
-from turnlog.consumers.graph.converse import converse, thread_config
+from turnlog.consumers.graph.converse import thread_config
 from turnlog.consumers.graph.request import build_request
 from turnlog.consumers.graph.retrieve import NO_VECTORS
-from turnlog.consumers.graph.route import Route
-from turnlog.consumers.langgraph.saver import TurnlogSaver
-from turnlog.consumers.langgraph.store import TurnlogStore
 from turnlog.events.contracts import SummaryWritten, TopicsTagged
-
-ESSAYS = Route("essay", ("essay", "draft", "文书", "大纲"), (r"write .*essay", "写.*文书"), "essays", "ESSAY")
-THREAD = "t"
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A process's graph: connections, models, checkpointer and store of its own."""
-
-    stage: Stage
-    graph: Graph
-    store: TurnlogStore
-
-    async def ask(self, text: str | None, thread: str = THREAD) -> str:
-        return "".join([piece async for piece in converse(self.graph, thread, "ann", text)])
-
-    async def state(self, thread: str = THREAD) -> StateSnapshot:
-        return await self.graph.aget_state(thread_config(thread))
-
-    async def debug(self) -> dict[str, str]:
-        found: dict[str, str] = (await self.state()).values["debug"]
-        return found
-
-    async def usage(self) -> list[Any]:
-        await self.stage.runtime.settle()
-        return await self.stage.rows("SELECT user_id, agent, calls, errors FROM usage WHERE purpose = 'answer'")
 
 
 @pytest.fixture
@@ -67,26 +34,6 @@ def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
     servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
     return Settings.model_validate(given | servers)
-
-
-@asynccontextmanager
-async def instance(settings: Settings, **more: Any) -> AsyncIterator[Instance]:
-    chosen = settings.model_copy(update=more)
-    async with on_stage(chosen, ("projectors",)) as stage:
-        runtime, models = stage.runtime, make_models(chosen)
-        store = TurnlogStore(runtime.log, runtime.pool, settings=chosen)
-        try:
-            saver = TurnlogSaver(runtime.log, runtime.pool)
-            deps = Deps(runtime, models, (ESSAYS,))
-            yield Instance(stage, conversation_graph(deps, checkpointer=saver, store=store), store)
-        finally:
-            await store.aclose()
-            await models.close()
-
-
-def sent(model: OpenAIServer) -> list[tuple[str, str]]:
-    """The messages of the latest request, without the system prompt."""
-    return [(message["role"], message["content"]) for message in model.bodies()[-1]["messages"][1:]]
 
 
 async def test_a_conversation_goes_on_in_another_process_and_stands_in_the_read_models(

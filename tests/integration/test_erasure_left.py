@@ -141,6 +141,7 @@ async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_
         SummaryWritten(summary=f"They said: {TOLD}", message_count=2, covered_seq=2, derivation=derivation(1, 2)),
         TopicsTagged(topics={"Lisbon bakery": 1}, derivation=derivation(1, 2)),
         receipt_of("Lisbon bakery"),
+        receipt_of().model_copy(update={"notes": (TOLD,)}),
         receipt_of(),
     ]
     await room.runtime.log.append_many([event(data, user="bob") for data in derived])

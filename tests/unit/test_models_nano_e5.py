@@ -46,6 +46,18 @@ async def test_a_question_is_nearest_to_its_answer_across_languages(embedder):
         assert scores.argmin() == 2
 
 
+async def test_a_few_texts_pass_the_many_that_came_before_them(embedder):
+    done = []
+
+    async def embed(name, texts):
+        vectors = await embedder.embed_passages(texts)
+        assert np.array_equal(vectors[-1:], await embedder.embed_passages(["last"]))
+        done.append(name)
+
+    await asyncio.gather(embed("many", [*map(str, range(400)), "last"]), embed("few", ["one", "two", "last"]))
+    assert done == ["few", "many"]
+
+
 async def test_the_event_loop_goes_on_while_texts_are_embedded(embedder):
     work = asyncio.create_task(embedder.embed_passages(["word " * 150] * 4))
     ticks = 0

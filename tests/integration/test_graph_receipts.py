@@ -1,0 +1,220 @@
+"""An answer of the conversation graph leaves a receipt, and time travel builds what the model was given again (C10)."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from conversation_graphs import THREAD, Instance, instance
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from openai_server import OpenAIServer
+from places import eventually, now
+from remembered import memory_id, recorded
+from said import Cli as Cli
+from said import turnlog as turnlog
+from samples import derivation, event, turn
+
+from turnlog.agent.memories.service import Memories
+from turnlog.agent.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.settings import Settings
+from turnlog.consumers.graph.converse import thread_config
+from turnlog.events.contracts import HistoryPruned, SummaryWritten, TopicsTagged
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
+
+FILLER = "weather and traffic " * 12
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
+    servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
+    return Settings.model_validate(given | servers)
+
+
+async def found(one: Instance) -> list[Received]:
+    await one.stage.runtime.settle()
+    async with one.stage.runtime.pool.connection() as conn:
+        return await receipts(conn, one.stage.runtime.log, "default", THREAD)
+
+
+async def again(one: Instance, as_of_seq: int, **other: Any) -> Rebuilt:
+    settings = one.stage.runtime.settings.model_copy(update=other)
+    async with one.stage.runtime.pool.connection() as conn:
+        return await rebuilt(conn, one.stage.runtime.log, settings, "default", THREAD, as_of_seq)
+
+
+async def check_all(one: Instance, model: OpenAIServer) -> list[Received]:
+    """Each receipt gives what the model got, whatever the settings are by now; all answers have one."""
+    made = await found(one)
+    given = [body["messages"] for body in model.bodies("chat")]
+    assert len(made) == len(given)
+    for (_, receipt), messages in zip(made, given, strict=True):
+        built = await again(
+            one, receipt.as_of_seq, system_prompt="Another.", context_window=9_000, enable_summary=False
+        )
+        assert built.receipt == receipt
+        assert built.context.messages == messages
+        assert built.matches
+        assert built.context.receipt.tiers == receipt.tiers
+    return made
+
+
+async def forget_recent_ids(log: Log) -> None:
+    """Returns when JetStream itself no longer knows what it stored before."""
+    js, probe = log.nc.jetstream(), turn(thread="another")
+    config = (await js.stream_info(STREAM)).config
+    config.duplicate_window = 0.1
+    await js.update_stream(config)
+    await log.append(probe)
+
+    async def forgotten() -> bool:
+        return not (await log.append(probe)).duplicate
+
+    await eventually(forgotten)
+
+
+async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    async with instance(settings) as one:
+        await one.stage.runtime.log.append(recorded("我最喜欢的颜色是蓝色", now() - timedelta(days=1)))
+        await one.stage.runtime.settle()
+        await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
+        await one.store.aput(("essays",), "length", {"text": "An essay draft has 650 words"})
+        for text in ("我喜欢什么颜色？", "Please write an essay draft", "thanks!"):
+            await one.ask(text)
+        assert "persist receipt" not in await one.debug()
+        made = await check_all(one, model)
+        turns = await one.stage.rows("SELECT event_id, role, seq FROM messages WHERE thread_id = 't' ORDER BY seq")
+    assert [receipt.answer_ids for _, receipt in made] == [(id_,) for id_, role, _ in turns if role == "assistant"]
+    assert [receipt.turn_id for _, receipt in made] == [id_ for id_, role, _ in turns if role == "user"]
+    assert [receipt.as_of_seq for _, receipt in made] == [seq for _, role, seq in turns if role == "user"]
+    assert made[0][1].memories == (str(memory_id("我最喜欢的颜色是蓝色")),)
+    assert [recorded.event.user for recorded, _ in made] == ["ann"] * 3
+    assert "蓝色" in str(made[0][1].notes) and "650 words" in str(made[1][1].notes) and "绿茶" in str(made[2][1].notes)
+
+
+async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    async with instance(settings, context_window=1_500) as one:
+        for number in range(12):
+            await one.ask(f"Filler {number}: {FILLER}")
+        for at in (8, 16):
+            summary = SummaryWritten(
+                summary="Ann runs. " * at, message_count=8, covered_seq=8, derivation=derivation(1, 8)
+            )
+            tagged = TopicsTagged(topics={"running": at, "tea": 1}, derivation=derivation(1, 8))
+            await one.stage.runtime.log.append_many([event(summary), event(tagged)])
+            await one.stage.runtime.settle()
+            await one.ask("What now?")
+        made = await check_all(one, model)
+    last = made[-1][1]
+    assert {tier.tier for tier in last.tiers} == {"1", "2", "3"}
+    assert last.dropped_seqs
+    assert last.tiers[0].summary_seq is not None and last.tiers[0].topics == ("running", "tea")
+
+
+async def test_turns_that_only_the_state_still_has_and_those_it_lost_are_told_apart(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    """Pruning concerns the thread alone, a removed message the state alone."""
+    async with instance(settings) as one:
+        for text in ("First.", "Second.", "Third."):
+            await one.ask(text)
+        seqs = [seq for (seq,) in await one.stage.rows("SELECT seq FROM messages ORDER BY seq")]
+        await one.stage.runtime.log.append(event(HistoryPruned(through_seq=seqs[1], removed=2, remaining=4)))
+        await one.stage.runtime.settle()
+        second = (await one.state()).values["messages"][2]
+        await one.graph.aupdate_state(thread_config(THREAD), {"messages": [RemoveMessage(id=second.id)]}, "persist")
+        await one.ask("Fourth?")
+        made = await check_all(one, model)
+        shown = {seq for tier in made[-1][1].tiers for seq in tier.seqs}
+    assert seqs[0] in shown and seqs[2] not in shown
+
+
+async def test_an_answer_on_a_branch_has_a_receipt_of_its_own(settings: Settings, model: OpenAIServer) -> None:
+    async with instance(settings) as one:
+        await one.ask("First.")
+        begun = (await one.state()).config
+        await one.ask("Second?")
+        given = {"messages": [HumanMessage("Or rather?")], "user_id": "ann", "conversation_id": THREAD}
+        await one.graph.ainvoke(
+            given,
+            {"configurable": {**thread_config(THREAD)["configurable"], **begun["configurable"]}},
+            durability="sync",
+        )
+        made = await check_all(one, model)
+    assert len({receipt.as_of_seq for _, receipt in made}) == 3
+
+
+async def test_calls_of_tools_and_words_said_twice_are_built_again(settings: Settings, model: OpenAIServer) -> None:
+    call = {"id": "c1", "name": "look_up", "args": {"什么": "tea", "a": [1, {"z": 1, "b": 2}]}}
+    past = [
+        HumanMessage("Hi."),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("x " * 400, tool_call_id="c1"),
+        AIMessage([{"type": "text", "text": "Green."}, {"type": "text", "text": "Tea."}]),
+        HumanMessage(
+            [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}]
+        ),
+        AIMessage("Hi."),
+    ]
+    async with instance(settings, context_window=1_000, full_recent_count=2) as one:
+        given = {"messages": [*past, HumanMessage("Hi.")], "user_id": "ann", "conversation_id": THREAD}
+        await one.graph.ainvoke(given, thread_config(THREAD), durability="sync")
+        await one.ask("Hi.")
+        await check_all(one, model)
+
+
+async def test_a_node_that_runs_again_long_after_leaves_no_second_receipt(settings: Settings) -> None:
+    async with instance(settings) as one:
+        await one.ask("Hi.")
+        await forget_recent_ids(one.stage.runtime.log)
+        [before] = [
+            past async for past in one.graph.aget_state_history(thread_config(THREAD)) if "persist" in past.next
+        ]
+        await one.graph.ainvoke(None, before.config)
+        assert len(await one.stage.all("answer_receipt")) == 1
+
+
+async def test_what_was_forgotten_since_is_not_shown_again(settings: Settings) -> None:
+    async with instance(settings) as one:
+        runtime = one.stage.runtime
+        await runtime.log.append(recorded("我最喜欢的颜色是蓝色", now() - timedelta(days=1)))
+        await runtime.settle()
+        await one.ask("我喜欢什么颜色？")
+        [(_, receipt)] = await found(one)
+        await Memories(runtime.log, runtime.pool).forget("default", "ann", memory_id("我最喜欢的颜色是蓝色"))
+        await runtime.settle()
+        built = await again(one, receipt.as_of_seq)
+    assert (built.matches, built.forgotten) == (False, (memory_id("我最喜欢的颜色是蓝色"),))
+    assert "蓝色" not in str(built.context.messages)
+
+
+async def test_settings_that_are_others_by_now_make_no_receipt_and_say_why(settings: Settings) -> None:
+    given = {"messages": [HumanMessage("Hi.")], "user_id": "ann", "conversation_id": THREAD}
+    async with instance(settings) as one:
+        await one.graph.ainvoke(given, thread_config(THREAD), interrupt_after=["generate"], durability="sync")
+    async with instance(settings, system_prompt="Another.") as two:
+        await two.ask(None)
+        assert "settings" in (await two.debug())["persist receipt"]
+        assert (await two.stage.all("answer_receipt"), await two.usage()) == ([], [("ann", "general", 1, 0)])
+
+
+async def test_the_commands_tell_what_the_graph_gave_the_model(settings: Settings, turnlog: Cli) -> None:
+    async with instance(settings) as one:
+        await one.store.aput(("memories", "ann"), "1", {"text": "我喜欢绿茶"})
+        await one.ask("我喜欢喝什么茶？")
+        [(_, receipt)] = await found(one)
+        listed = await turnlog("receipts", THREAD)
+        told = await turnlog("context", THREAD, "--as-of", str(receipt.as_of_seq))
+    assert listed.out.split()[0] == str(receipt.as_of_seq)
+    assert "the very messages the model got" in told.out and "我喜欢绿茶" in told.out
