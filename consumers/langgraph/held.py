@@ -116,9 +116,9 @@ class Held:
         is_later = self.regained is not None and checkpoint_id >= self.regained
         return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
 
-    def asked(self) -> None:
-        """Somebody reads the newest checkpoint, as every run does first. Ids of checkpoints sort by time."""
-        if self.lost is not None and self.regained is None:
+    def asked(self, ns: str) -> None:
+        """Somebody reads a checkpoint, as a run does first and its subgraphs later. Ids of checkpoints sort by time."""
+        if ns == ROOT and self.lost is not None and self.regained is None:
             self.regained = str(uuid6())
 
     def stir(self) -> None:

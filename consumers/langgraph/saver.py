@@ -123,8 +123,8 @@ class TurnlogSaver(SyncFace):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         thread, ns, checkpoint_id = place_of(config)
         held = self._threads.get(thread)
+        held.asked(ns)
         if checkpoint_id is None:
-            held.asked()
             return await self._lookup.newest(held, ns, lambda saved: self._tuple(saved, held))
         saved = await self._lookup.at(held, ns, checkpoint_id)
         return None if saved is None else self._tuple(saved, held)

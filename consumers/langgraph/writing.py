@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -115,6 +115,9 @@ class Writer:
     def _list(self, ns: str, channel: str, value: list[Any], turns: Turns, lists: list[ListGrowth]) -> Listed | None:
         """The value as a list that grows; None where it is better kept whole."""
         known, prefix = self._begins_like(ns, channel, value)
+        if known is not None and ns != ROOT and known is self._held.lists.get((ROOT, channel)):
+            # A subgraph records no turns: what it adds is no item of the graph's own list.
+            known = replace(known, items=known.items[:], owned=False)
         if not prefix and not self._may_grow(ns, channel, value):
             return None
         held = self._held

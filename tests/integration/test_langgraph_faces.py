@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph_graphs import chat, config, history, turns
+from langgraph_graphs import chat, config, history, one_node, turns
 from mirror import Mirror
 from places import rows
 
@@ -251,9 +251,10 @@ async def test_a_value_that_cannot_be_written_is_an_error_and_the_thread_goes_on
     assert [content for _, content in await turns(db)] == ["one", "I saw 1", "two", "I saw 3"]
 
 
+@pytest.mark.parametrize("within", [False, True], ids=["in the graph", "in a subgraph"])
 @pytest.mark.parametrize("runs", [0, 1])
 async def test_nothing_is_recorded_of_a_run_whose_input_cannot_be_stored(
-    saver: TurnlogSaver, db: Connection, settled: Any, runs: int
+    saver: TurnlogSaver, db: Connection, settled: Any, runs: int, within: bool
 ) -> None:
     async def answer(state: MessagesState) -> Any:
         return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
@@ -261,7 +262,8 @@ async def test_nothing_is_recorded_of_a_run_whose_input_cannot_be_stored(
     async def more(state: MessagesState) -> Any:
         return {"messages": [AIMessage("and more")]}
 
-    builder = StateGraph(MessagesState).add_node(answer).add_node(more).add_edge(START, "answer")
+    first: Any = one_node(MessagesState, answer, None) if within else answer
+    builder = StateGraph(MessagesState).add_node("answer", first).add_node(more).add_edge(START, "answer")
     graph = builder.add_edge("answer", "more").compile(checkpointer=saver)
     whole = ["one", "I saw 1", "and more"] * runs
     for _ in range(runs):
@@ -271,7 +273,11 @@ async def test_nothing_is_recorded_of_a_run_whose_input_cannot_be_stored(
     await settled()
     assert [content for _, content in await turns(db)] == whole
     assert [m.content for m in (await graph.aget_state(config())).values.get("messages", [])] == whole
-    await graph.ainvoke({"messages": [HumanMessage("two")]}, config())
+    state = await graph.aget_state(config())
+    again = {"messages": [HumanMessage("two")]}
+    with pytest.raises(EventTooLarge):
+        await graph.ainvoke({"messages": [HumanMessage("x" * 9_000_000)]}, config())
+    await graph.ainvoke(again, state.config if runs else config())
     await settled()
     assert [content for _, content in await turns(db)] == [*whole, "two", f"I saw {len(whole) + 1}", "and more"]
 

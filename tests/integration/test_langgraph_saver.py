@@ -144,6 +144,23 @@ async def test_subgraphs_keep_their_own_state_and_name_the_turns_of_the_root(mir
     assert inner_items[0][0] > 0
 
 
+async def test_what_a_subgraph_says_is_a_turn_once_in_another_process_too(
+    log: Log, pool: Pool, mirror: Mirror, db: Connection, settled: Any
+) -> None:
+    async def answer(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
+
+    expected = []
+    for text in ("one", "two", "three"):
+        saver = Mirror(TurnlogSaver(log, pool), mirror.reference)
+        graph = one_node(MessagesState, one_node(MessagesState, answer, None), saver)
+        await graph.ainvoke({"messages": [HumanMessage(text)]}, config())
+        expected += [text, f"I saw {len(expected) + 1}"]
+        await settled()
+        assert [content for _, content in await turns(db)] == expected
+    assert [m.content for m in (await chat(mirror).aget_state(config())).values["messages"]] == expected
+
+
 async def test_messages_that_are_removed_edited_and_replaced(mirror: Mirror, db: Connection) -> None:
     graph = chat(
         mirror,
