@@ -6,7 +6,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from conversation_graphs import THREAD, instance, sent
+from conversation_graphs import THREAD, instance, sent, settings_of
 from langchain_core.messages import HumanMessage
 from openai_server import OpenAIServer
 from places import now
@@ -31,9 +31,7 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
-    servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
-    return Settings.model_validate(given | servers)
+    return settings_of(nats_url, database_url, model)
 
 
 async def test_a_conversation_goes_on_in_another_process_and_stands_in_the_read_models(

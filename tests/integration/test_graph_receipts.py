@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conversation_graphs import THREAD, Instance, instance
+from conversation_graphs import THREAD, Instance, instance, settings_of
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from openai_server import OpenAIServer
 from places import eventually, now
@@ -33,9 +33,7 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def settings(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
-    servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
-    return Settings.model_validate(given | servers)
+    return settings_of(nats_url, database_url, model)
 
 
 async def found(one: Instance) -> list[Received]:

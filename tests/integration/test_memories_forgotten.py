@@ -17,9 +17,7 @@ from turnlog.events.memory_contracts import (
     MemoriesCompacted,
 )
 from turnlog.projectors.engine import Runner
-from turnlog.projectors.memory_lookup import (
-    conflicts,
-)
+from turnlog.projectors.memory_lookup import conflicts
 from turnlog.projectors.writer import Connection
 
 
