@@ -44,9 +44,9 @@ class Interner:
         """Items read from the tables: their turns are not recorded again."""
         self._adopted.append(items)
 
-    def made(self, items: Iterable[Item | None], values: Iterable[Any]) -> None:
+    def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
         """These values were given out for the items; a message without an id is only known by itself."""
-        for item, value in zip(items, values, strict=True):
+        for item, value in pairs:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)
 

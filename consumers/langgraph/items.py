@@ -1,9 +1,8 @@
 """Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -13,9 +12,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from turnlog.consumers.langgraph.messages import SHAPES, Fields, built, containers, copied, fields
 
 Marker = dict[str, Any]
-_fields_of = attrgetter("__dict__")
-_extra_of = attrgetter("__pydantic_extra__")
-_private_of = attrgetter("__pydantic_private__")
 # In every message that is held, in place of its own empty ones: nothing is ever put into them.
 _NO_DICT: Fields = {}
 _NO_LIST: list[Any] = []
@@ -56,21 +52,19 @@ class Item(Protocol):
 
 
 class Plan(NamedTuple):
-    """How a copy of a message's fields is made: what is empty anew, what holds something copied."""
+    """How a copy of a message's fields becomes its own: what is empty is made anew, what holds something is copied."""
 
     dicts: tuple[str, ...]
     lists: tuple[str, ...]
     nested: tuple[str, ...]
 
-    def copy(self, held: Fields) -> Fields:
-        own = held.copy()
+    def renew(self, own: Fields) -> None:
         for name in self.dicts:
             own[name] = {}
         for name in self.lists:
             own[name] = []
         for name in self.nested:
             own[name] = copied(own[name])
-        return own
 
 
 _plan = cache(Plan)  # one for all messages alike
@@ -88,44 +82,47 @@ class MessageItem:
         if own is not None:
             self._hold(own)
 
+    @property
+    def cls(self) -> type[BaseMessage]:
+        return self._shape.cls
+
+    @property
+    def held(self) -> tuple[Fields, Plan]:
+        """The fields, which are not to be changed, and how a message's own are made of a copy."""
+        own = self._own
+        if own is None:
+            own = self._fields()
+            self._hold(own)
+        return own, self._plan
+
+    @property
+    def own(self) -> Fields:
+        """The fields, for a message of the caller's own."""
+        if self._own is None:
+            return self._fields()
+        own = self._own.copy()
+        self._plan.renew(own)
+        return own
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        return (
+            type(value) is self.cls
+            and value.__dict__ == self.held[0]
+            and not value.__pydantic_extra__
+            and not value.__pydantic_private__
+        )
+
+    def make(self, codec: Codec) -> Any:
+        return built([self.cls], [self.own])[0]
+
     def _hold(self, own: Fields) -> None:
         named = containers(own)
         dicts, lists = (tuple(name for name in named if own[name] == empty) for empty in (_NO_DICT, _NO_LIST))
         own.update(dict.fromkeys(dicts, _NO_DICT), **dict.fromkeys(lists, _NO_LIST))
         self._own, self._plan = own, _plan(dicts, lists, tuple(name for name in named if own[name]))
 
-    def matches(self, value: Any, codec: Codec) -> bool:
-        if self._own is None:
-            self._hold(self._fields())
-        return (
-            type(value) is self._shape.cls
-            and value.__dict__ == self._own
-            and not value.__pydantic_extra__
-            and not value.__pydantic_private__
-        )
-
-    def make(self, codec: Codec) -> Any:
-        if self._own is None:
-            return built(self._shape, self._fields())
-        return built(self._shape, self._plan.copy(self._own))
-
     def _fields(self) -> Fields:
         return fields(self._shape, self._turn or {}, self.marker.get("id"), self.marker.get("more"))
-
-
-def are_messages(items: Sequence[Item], value: Sequence[Any]) -> bool:
-    """Whether every item is a message that matches the value at its place: all of them at once, in half of the time.
-
-    False too where nobody looked at one of the items before.
-    """
-    found = [item for item in items if type(item) is MessageItem]
-    return (
-        len(found) == len(items) == len(value)
-        and [item._shape.cls for item in found] == list(map(type, value))
-        and [item._own for item in found] == list(map(_fields_of, value))
-        and not any(map(_extra_of, value))
-        and not any(map(_private_of, value))
-    )
 
 
 class SerializedItem:

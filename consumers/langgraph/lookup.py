@@ -9,6 +9,7 @@ from turnlog.consumers.langgraph.catching_up import PROJECTIONS, refuse_parked
 from turnlog.consumers.langgraph.first_look import NEWEST, ONE, Look, first_look
 from turnlog.consumers.langgraph.growth import Known
 from turnlog.consumers.langgraph.held import Held
+from turnlog.consumers.langgraph.item_list import ItemList
 from turnlog.consumers.langgraph.items import Item
 from turnlog.consumers.langgraph.reading import Found, complete
 from turnlog.consumers.langgraph.store_database import connection
@@ -125,7 +126,7 @@ def _adopt(held: Held, saved: Saved, found: Found, lists: dict[tuple[str, str], 
     """Puts go on from what was read: its lists, and its messages by their ids."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
-            known = Known(found.sources[value.list_id], list(value.items[: value.length]))
+            known = Known(found.sources[value.list_id], ItemList(value.items[: value.length]))
             lists[saved.ns, channel] = known
     for value in (*saved.values.values(), *(one.value for one in saved.writes)):
         if isinstance(value, Listed | Refs):

@@ -2,7 +2,10 @@
 
 import copy
 import json
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Sequence, Set
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import (
     AIMessage,
@@ -28,6 +31,7 @@ from turnlog.events.contracts import (
     TurnRecorded,
 )
 
+T = TypeVar("T")
 Fields = dict[str, Any]
 _IMMUTABLE = frozenset({str, type(None), int, float, bool})
 # The four slots of a model: its own way to set them looks at every value.
@@ -53,6 +57,43 @@ _ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
 _CHAT_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system", "tool": "tool"}
 
 
+class FieldNames(set[str]):
+    """The names of a kind's fields, one set for all its messages: nothing that is done to one of them changes it.
+
+    A field of the caller's own is shown by the message, but not counted among those set. What is made of the names, as
+    for a message's copy, is a set like any other.
+    """
+
+    def _left_alone(self, *_: object) -> None:
+        """In place of all that changes a set."""
+
+    add = remove = discard = clear = update = _left_alone
+    difference_update = intersection_update = symmetric_difference_update = _left_alone
+
+    def pop(self) -> str:
+        raise TypeError("the names of a message's fields are those of all messages; take them from a copy")
+
+    def copy(self) -> set[str]:
+        return set(self)
+
+    def __or__(self, other: Set[T]) -> set[str | T]:
+        return set(self) | other
+
+    def __and__(self, other: Set[object]) -> set[str]:
+        return set(self) & other
+
+    def __sub__(self, other: Set[object]) -> set[str]:
+        return {name for name in self if name not in other}
+
+    def __xor__(self, other: Set[T]) -> set[str | T]:
+        return set(self) ^ other
+
+    __ior__, __iand__, __isub__, __ixor__ = __or__, __and__, __sub__, __xor__  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[set[str]], tuple[list[str]]]:
+        return set, (list(self),)
+
+
 class Shape(NamedTuple):
     """What the messages of a kind have in common. dicts, lists: the fields that begin as an empty one."""
 
@@ -60,7 +101,7 @@ class Shape(NamedTuple):
     defaults: Fields
     dicts: tuple[str, ...]
     lists: tuple[str, ...]
-    names: set[str]
+    names: FieldNames
 
 
 def _shape(cls: type[BaseMessage]) -> Shape:
@@ -69,10 +110,11 @@ def _shape(cls: type[BaseMessage]) -> Shape:
         for name, field in cls.model_fields.items()
     }
     dicts, lists = (tuple(name for name, value in defaults.items() if type(value) is kind) for kind in (dict, list))
-    return Shape(cls, defaults, dicts, lists, set(defaults))
+    return Shape(cls, defaults, dicts, lists, FieldNames(defaults))
 
 
 SHAPES = {kind: _shape(cls) for kind, cls in KINDS.items()}
+_NAMES = {shape.cls: shape.names for shape in SHAPES.values()}
 
 
 def turn_of(message: BaseMessage) -> TurnRecorded | None:
@@ -152,15 +194,19 @@ def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
     return {"kind": kind} | ({"id": message_id} if message_id is not None else {}) | ({"more": more} if more else {})
 
 
-def built(shape: Shape, own: Fields) -> BaseMessage:
-    """A message of exactly these fields, all that its kind has, without validation, which stored fields have passed
-    before. The fields are the message's own from then on."""
-    message = _new(shape.cls)
-    _give_fields(message, own)
-    _give_names(message, shape.names.copy())
-    _give_extra(message, {})
-    _give_private(message, None)
-    return message
+def built(classes: Sequence[type[BaseMessage]], owns: Sequence[Fields]) -> list[BaseMessage]:
+    """Messages of exactly these fields, all that their kinds have, without validation, which stored fields have passed
+    before. The fields are the messages' own from then on. Many at once: one by one takes twice as long."""
+    messages = list(map(_new, classes))
+    slots = (
+        map(_give_fields, messages, owns),
+        map(_give_names, messages, map(_NAMES.__getitem__, classes)),
+        map(_give_extra, messages, [{} for _ in messages]),
+        map(_give_private, messages, repeat(None)),
+    )
+    for filling in slots:
+        deque(filling, 0)
+    return messages
 
 
 def containers(own: Fields) -> tuple[str, ...]:

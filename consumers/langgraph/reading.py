@@ -10,7 +10,8 @@ from langgraph.checkpoint.serde.types import TASKS
 from pydantic_core import from_json
 
 from turnlog.consumers.langgraph.growth import Row, Source, read, source_of
-from turnlog.consumers.langgraph.items import Item, Marker, stored_item
+from turnlog.consumers.langgraph.item_list import ItemList
+from turnlog.consumers.langgraph.items import Marker, stored_item
 from turnlog.consumers.langgraph.messages import Fields, text_alone
 from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, Saved, Written
 from turnlog.consumers.langgraph.values import Typed, lists_in, markers_in, resolved
@@ -99,7 +100,7 @@ class Found:
     """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
 
     saved: list[Saved] = field(default_factory=list)
-    items: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+    items: Mapping[str, ItemList] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
 
 
@@ -138,9 +139,9 @@ async def complete(
     return Found([_saved(raw, items, turns) for raw in raws], items, sources)
 
 
-def _items(markers: Iterable[Marker], turns: Mapping[str, Fields]) -> list[Item]:
+def _items(markers: Iterable[Marker], turns: Mapping[str, Fields]) -> ItemList:
     """What was deleted or erased since is left out."""
-    return [item for item in (stored_item(marker, turns) for marker in markers) if item is not None]
+    return ItemList(item for item in (stored_item(marker, turns) for marker in markers) if item is not None)
 
 
 def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
@@ -220,7 +221,7 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def _saved(raw: Raw, items: Mapping[str, Sequence[Item]], turns: Mapping[str, Fields]) -> Saved:
+def _saved(raw: Raw, items: Mapping[str, ItemList], turns: Mapping[str, Fields]) -> Saved:
     def of(rows: Iterable[tuple[str, int, str, str, Typed]]) -> tuple[Written, ...]:
         return tuple(Written(*row[:4], resolved(row[4], items, turns)) for row in rows)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turnlog.consumers.langgraph.interning import Interner, TooMany, Turns, has_message, put_back, taken_out
+from turnlog.consumers.langgraph.item_list import ItemList
 from turnlog.consumers.langgraph.items import Codec, Item, Marker, stored_item
 from turnlog.consumers.langgraph.messages import Fields
 
@@ -44,7 +45,7 @@ class Refs(NamedTuple):
     def load(self, codec: Codec, interner: Interner | None) -> Any:
         made = [... if item is None else item.make(codec) for item in self.items]
         if interner is not None:
-            interner.made(self.items, made)
+            interner.made(zip(self.items, made, strict=True))
         found = put_back(codec.loads(self.encoding, self.data), made)
         return None if found is ... else found
 
@@ -54,16 +55,15 @@ class Listed(NamedTuple):
 
     list_id: str
     length: int
-    items: Sequence[Item]
+    items: ItemList
 
     def stored(self) -> Typed:
         return Typed(LIST, json.dumps({"list": self.list_id, "count": self.length}).encode())
 
     def load(self, codec: Codec, interner: Interner | None) -> Any:
-        items = self.items[: self.length]
-        found = [item.make(codec) for item in items]
+        found = self.items.make(self.length, codec)
         if interner is not None:
-            interner.made(items, found)
+            interner.made(self.items.nameless(found))
         return found
 
 
@@ -91,11 +91,11 @@ def markers_in(values: Iterable[Typed]) -> list[Marker]:
     return [marker for value in values if value.encoding == REFS for marker in json.loads(value.data)["items"]]
 
 
-def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[str, Fields]) -> Value:
+def resolved(value: Typed, lists: Mapping[str, ItemList], turns: Mapping[str, Fields]) -> Value:
     """lists: list id → items of it, at least as many as the value names."""
     if value.encoding == LIST:
         named = json.loads(value.data)
-        return Listed(named["list"], int(named["count"]), lists.get(named["list"], ()))
+        return Listed(named["list"], int(named["count"]), lists.get(named["list"], ItemList()))
     if value.encoding == REFS:
         named = json.loads(value.data)
         return Refs([stored_item(m, turns) for m in named["items"]], named["type"], b64decode(named["data"]))

@@ -15,7 +15,8 @@ from pydantic_core import to_json
 from turnlog.consumers.langgraph.growth import Known, Source, common, grow
 from turnlog.consumers.langgraph.held import Held
 from turnlog.consumers.langgraph.interning import Turns
-from turnlog.consumers.langgraph.items import Codec, Item, are_messages, is_plain
+from turnlog.consumers.langgraph.item_list import ItemList
+from turnlog.consumers.langgraph.items import Codec, Item, is_plain
 from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, ROOT, Saved, Written
 from turnlog.consumers.langgraph.values import Listed, Value, interned
 from turnlog.events.contracts import Event, EventData
@@ -136,6 +137,8 @@ class Writer:
 
         grown = grow(known, prefix, items, lambda: uuid4().hex, write)
         held.lists[ns, channel] = grown
+        if not isinstance(grown.items, ItemList):
+            grown.items = ItemList(grown.items)
         return Listed(grown.source.list_id, len(value), grown.items)
 
     def _begins_like(self, ns: str, channel: str, value: list[Any]) -> tuple[Known[Item] | None, int]:
@@ -152,9 +155,8 @@ class Writer:
         return best, most
 
     def _common(self, items: list[Item], value: list[Any]) -> int:
-        begin = value[: len(items)]
-        if are_messages(items, begin):
-            return len(begin)
+        if isinstance(items, ItemList) and items.begins(value):
+            return len(items)
         return common(items, value, lambda item, one: item.matches(one, self._codec))
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:

@@ -6,48 +6,17 @@ With names only these are measured, and the document is left as it is: it shows 
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import (
-    appending,
-    contexts,
-    evidence,
-    langgraph_turns,
-    memories,
-    memory_jobs,
-    memory_recall,
-    projecting,
-    rebuild_memory,
-    rebuilding,
-    recall_scale,
-    recalls,
-    session_reads,
-    visible,
-)
+from tests.benchmarks.catalogue import BENCHMARKS, measured
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.report import DOCUMENT, document, table
-from tests.benchmarks.stand import Stand, standing
+from tests.benchmarks.stand import standing
 
-BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
-    "append": appending.measure,
-    "project": projecting.measure,
-    "rebuild": rebuilding.measure,
-    "context": contexts.measure,
-    "visible": visible.measure,
-    "memory": rebuild_memory.measure,
-    "recall": recalls.measure,
-    "scale": recall_scale.measure,
-    "evidence": evidence.measure,
-    "sessions": session_reads.measure,
-    "langgraph": langgraph_turns.measure,
-    "memories": memories.measure,
-    "memory-recall": memory_recall.measure,
-    "memory-jobs": memory_jobs.measure,
-}
 out, err = Console(width=None if sys.stdout.isatty() else 160), Console(stderr=True)
 
 
@@ -74,7 +43,7 @@ async def _measure(names: Sequence[str], conversations: Conversations, quick: bo
     async with standing(conversations, quick) as stand:
         for name in names:
             err.print(f"measuring {name} …", markup=False)
-            rows += await BENCHMARKS[name](stand)
+            rows += await measured(name, stand)
     return rows
 
 

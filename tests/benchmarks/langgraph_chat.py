@@ -13,7 +13,7 @@ from turnlog.events.log import Log
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.registry import BY_NAME
 
-TURNS, WARM_UP, COMPARED = 200, 5, 10
+TURNS, COMPARED = 200, 10
 MakeSaver = Callable[[], Any]
 Settle = Callable[[], Awaitable[None]]
 
@@ -48,11 +48,6 @@ class Side:
     def seen_at_the_end(self) -> float:
         return 1000 * median(self.seen[-COMPARED:])
 
-    @property
-    def growth(self) -> float:
-        """How many times the time of the first turns the last ones take."""
-        return median(self.took[-COMPARED:]) / median(self.took[WARM_UP : WARM_UP + COMPARED])
-
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -60,7 +55,6 @@ class Round:
 
     turn: tuple[float, float]
     seen: tuple[float, float]
-    growth: tuple[float, float]
 
 
 def chat(saver: Any, answers: Iterator[str]) -> Any:
@@ -75,26 +69,27 @@ def chat(saver: Any, answers: Iterator[str]) -> Any:
 
 async def talk(thread: str, sides: Sequence[Side], texts: Iterator[str], log: Log, pool: Pool) -> Round:
     """TURNS turns on both sides, turn by turn, in changing order. Ours is projected before the next one begins."""
+    for side in sides:
+        side.took, side.seen = [], []
+    settles = (settling(log, pool), nothing)
+    for number in range(TURNS):
+        for at in (0, 1) if number % 2 else (1, 0):
+            await sides[at].say(thread, next(texts), settles[at])
+    ours, theirs = sides
+    return Round((ours.at_the_end, theirs.at_the_end), (ours.seen_at_the_end, theirs.seen_at_the_end))
+
+
+def settling(log: Log, pool: Pool) -> Settle:
+    """Until every read model has all that the log has."""
 
     async def settle() -> None:
         async with pool.connection() as conn:
             await wait_for(conn, tuple(BY_NAME), 0, await log.partition_head(0))
 
-    for side in sides:
-        side.took, side.seen = [], []
-    settles = (settle, _nothing)
-    for number in range(TURNS):
-        for at in (0, 1) if number % 2 else (1, 0):
-            await sides[at].say(thread, next(texts), settles[at])
-    ours, theirs = sides
-    return Round(
-        (ours.at_the_end, theirs.at_the_end),
-        (ours.seen_at_the_end, theirs.seen_at_the_end),
-        (ours.growth, theirs.growth),
-    )
+    return settle
 
 
-async def _nothing() -> None:
+async def nothing() -> None:
     """A row that Postgres has taken is seen at once."""
 
 

@@ -6,8 +6,9 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.contexts import CHARACTERS, turns
-from tests.benchmarks.langgraph_chat import COMPARED, TURNS, WARM_UP, Round, Side, config, talk
+from tests.benchmarks.langgraph_chat import COMPARED, TURNS, Round, Side, config, nothing, settling, talk
 from tests.benchmarks.langgraph_floor import postgres_savers
+from tests.benchmarks.langgraph_growth import THREADS, growth, growth_row
 from tests.benchmarks.langgraph_sizes import Sizes, sizes
 from tests.benchmarks.measuring import Row, interleaved, ms, ratio, seconds
 from tests.benchmarks.stand import QUICK_ROUNDS, Stand, following, worker
@@ -35,9 +36,12 @@ async def measure(stand: Stand) -> list[Row]:
             apart = await rounds("thread", stand.rounds)
             grown = await sizes(pool, log) - empty
             reads = await _reading(stand, sides)
+            ours = [await growth(f"ours-{n}", sides[0], texts, settling(log, pool)) for n in range(THREADS)]
+            floor = [await growth(f"floor-{n}", sides[1], texts, nothing) for n in range(stand.rounds)]
         async with following(log, url):
             within = await rounds("within", QUICK_ROUNDS)
-        return [*_turn_rows(apart), _within_row(within), *reads, *_size_rows(grown, stand.rounds)]
+        rows = [*_turn_rows(apart), growth_row(ours, floor), _within_row(within)]
+        return [*rows, *reads, *_size_rows(grown, stand.rounds)]
 
 
 async def _reading(stand: Stand, sides: Sequence[Side]) -> list[Row]:
@@ -74,7 +78,6 @@ async def _read(graph: Any, into: list[Any]) -> None:
 
 
 def _turn_rows(rounds: Sequence[Round]) -> list[Row]:
-    grown, grown_floor = _sides([one.growth for one in rounds])
     return [
         _compared(
             "a LangGraph turn at 400 messages",
@@ -83,15 +86,6 @@ def _turn_rows(rounds: Sequence[Round]) -> list[Row]:
             f"`ainvoke` of a graph whose one node answers at once, median of the last {COMPARED} of {TURNS} turns of "
             f"two messages of {CHARACTERS} characters, a new thread for each round, default durability; the sides take "
             "turns, turn by turn; `turnlog worker projectors` runs beside. Floor: the same on AsyncPostgresSaver.",
-        ),
-        Row(
-            "its growth over the thread",
-            f"{median(grown):.2f} times",
-            f"{median(grown_floor):.2f} times",
-            median(grown),
-            (min(grown), max(grown)),
-            ("<=", 1.2),
-            f"Median of the last {COMPARED} turns over the first {COMPARED} after {WARM_UP}; the ratio is ours alone.",
         ),
         _compared(
             "a turn and every projection of it",

@@ -5,36 +5,12 @@ import pickle
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from graph_messages import CODEC, MESSAGES, items_of
+from langchain_core.messages import BaseMessage
 
-from turnlog.consumers.langgraph.items import Codec, Item, message_item, stored_item
-from turnlog.consumers.langgraph.messages import KIND_OF, SHAPES, built, marked, said, turn_of
+from turnlog.consumers.langgraph.messages import KIND_OF, SHAPES, FieldNames, built
 
-CODEC = Codec(JsonPlusSerializer())
-CALL = {"name": "look", "args": {"n": [1, {"deep": 2}]}, "id": "c", "type": "tool_call"}
-MESSAGES: list[BaseMessage] = [
-    HumanMessage("plain", id="h"),
-    HumanMessage("kept", id="k", name="ann", additional_kwargs={"a": {"deep": [1]}}, response_metadata={"b": [2]}),
-    HumanMessage([{"type": "text", "text": "block"}], id="b"),
-    AIMessage("answer", id="a"),
-    AIMessage("", id="t", tool_calls=[CALL], usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
-    SystemMessage("be kind", id="s"),
-    ToolMessage("found", id="f", tool_call_id="c", artifact={"rows": [1]}),
-]
 each_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: f"{m.type} {m.id}")
-
-
-def items_of(message: BaseMessage) -> list[Item]:
-    """The item as it is after a put, and as it is after a read from the tables."""
-    turn = turn_of(message)
-    assert turn is not None
-    marker = marked(message, turn)
-    assert marker is not None
-    put = message_item("turn-1", marker, message)
-    read = stored_item(put.marker, {"turn-1": said(turn)})
-    assert read is not None
-    return [put, read]
 
 
 def state_of(message: BaseMessage) -> Any:
@@ -61,7 +37,7 @@ def test_the_defaults_of_a_kind_are_those_of_validation(kind: str) -> None:
     shape = SHAPES[kind]
     needed = {"content": "x"} | ({"tool_call_id": "c"} if kind == "tool" else {})
     validated = shape.cls(**needed)
-    made = built(shape, copy.deepcopy(shape.defaults) | needed)
+    made = built([shape.cls], [copy.deepcopy(shape.defaults) | needed])[0]
     assert made == validated
     assert state_of(made)[1] == state_of(validated)[1]
     assert made.__dict__.keys() == shape.names
@@ -112,3 +88,54 @@ def spoil(message: BaseMessage, name: str) -> None:
 
 def test_every_kind_has_messages_here() -> None:
     assert {KIND_OF[type(message)] for message in MESSAGES} == set(SHAPES)
+
+
+@each_message
+def test_nothing_done_to_the_names_of_a_message_changes_them(message: BaseMessage) -> None:
+    for item in items_of(message):
+        made = item.make(CODEC)
+        names = made.model_fields_set
+        before = set(names)
+        names.add("own")
+        names.update({"own"}, {"other"})
+        names.discard("content")
+        names.remove("content")
+        names.difference_update(before)
+        names.intersection_update(set())
+        names.symmetric_difference_update(before)
+        names.clear()
+        with pytest.raises(TypeError, match="take them from a copy"):
+            names.pop()
+        assert item.make(CODEC).model_fields_set == names == before
+
+
+@pytest.mark.parametrize("operator", ["__ior__", "__iand__", "__isub__", "__ixor__"])
+def test_a_message_whose_names_are_set_anew_has_names_of_its_own(operator: str) -> None:
+    names, plain = SHAPES["ai"].names, set(SHAPES["ai"].names)
+    changed = getattr(names, operator)({"content", "own"})
+    assert changed == getattr(plain.copy(), operator)({"content", "own"})
+    assert type(changed) is set
+    assert names == plain
+
+
+def test_what_is_made_of_the_names_is_a_set_like_any_other() -> None:
+    names = SHAPES["human"].names
+    for made in (
+        names.copy(),
+        copy.copy(names),
+        copy.deepcopy(names),
+        pickle.loads(pickle.dumps(names)),
+        names | {"x"},
+    ):
+        assert type(made) is set
+        made.add("own")
+        assert "own" in made
+        assert "own" not in names
+    assert type(names) is FieldNames
+
+
+def test_a_copy_of_a_message_counts_a_field_of_the_callers_own() -> None:
+    made = items_of(MESSAGES[0])[0].make(CODEC).model_copy(update={"own": 1})
+    made.other = 2
+    assert made.model_fields_set == {*SHAPES["human"].names, "own", "other"}
+    assert made.model_dump(exclude_unset=True)["own"] == 1

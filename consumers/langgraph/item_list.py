@@ -1,0 +1,73 @@
+"""The items of a list, its messages compared and made all at once: that takes half of the time of one by one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+from turnlog.consumers.langgraph.items import Codec, Item, MessageItem, Plan
+from turnlog.consumers.langgraph.messages import Fields, built
+
+_fields_of = attrgetter("__dict__")
+_extra_of = attrgetter("__pydantic_extra__")
+_private_of = attrgetter("__pydantic_private__")
+
+
+class ItemList(list[Item]):
+    """A list that is only ever added to at its end, so that what was noted of its items stays true.
+
+    Noted, side by side: class, fields and plan of the messages that it begins with, and the places of items without id.
+    """
+
+    __slots__ = ("_classes", "_nameless", "_owns", "_plans", "_seen")
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        super().__init__(items)
+        self._classes: list[type[BaseMessage]] = []
+        self._owns: list[Fields] = []
+        self._plans: list[Plan] = []
+        self._nameless: list[int] = []
+        self._seen = 0
+
+    def begins(self, value: Sequence[Any]) -> bool:
+        """Whether all items are messages, and the value begins with them. False says nothing of fewer."""
+        self._note()
+        count, begin = len(self), value[: len(self)]
+        return (
+            len(self._classes) == len(begin) == count
+            and self._classes == list(map(type, begin))
+            and self._owns == list(map(_fields_of, begin))
+            and not any(map(_extra_of, begin))
+            and not any(map(_private_of, begin))
+        )
+
+    def make(self, count: int, codec: Codec) -> list[Any]:
+        """The first `count` values, of the caller's own."""
+        if len(self._classes) >= count:
+            owns = list(map(dict.copy, self._owns[:count]))
+            for plan, own in zip(self._plans, owns, strict=False):
+                plan.renew(own)
+            return built(self._classes[:count], owns)
+        items = self[:count]
+        messages = [item for item in items if type(item) is MessageItem]
+        if len(messages) < len(items):
+            return [item.make(codec) for item in items]
+        return built([item.cls for item in messages], [item.own for item in messages])
+
+    def nameless(self, values: Sequence[Any]) -> Iterator[tuple[Item, Any]]:
+        """The items without an id, each with its value. values: those made of the first items."""
+        for at in range(self._seen, len(self)):
+            if "id" not in self[at].marker:
+                self._nameless.append(at)
+        self._seen = len(self)
+        return ((self[at], values[at]) for at in self._nameless if at < len(values))
+
+    def _note(self) -> None:
+        for item in self[len(self._classes) :]:
+            if type(item) is not MessageItem:
+                return
+            own, plan = item.held
+            self._classes.append(item.cls)
+            self._owns.append(own)
+            self._plans.append(plan)

@@ -1,0 +1,42 @@
+"""What a LangGraph turn costs more in a long thread than in a young one."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from tests.benchmarks.langgraph_chat import COMPARED, TURNS, Settle, Side, nothing
+from tests.benchmarks.measuring import Row
+
+THREADS, WARM_UP = 11, 5
+
+
+async def growth(name: str, side: Side, texts: Iterator[str], settle: Settle) -> float:
+    """How many times the time of a thread's first turns its last ones take.
+
+    The last turns of one thread and the first ones of another, after a warm-up, take turns: both meet the same machine,
+    which is another one half a minute later.
+    """
+    old, young = f"{name}-old", f"{name}-young"
+    took: dict[str, list[float]] = {old: [], young: []}
+    for _ in range(TURNS - COMPARED):
+        await side.say(old, next(texts), nothing)
+    for _ in range(WARM_UP):
+        await side.say(young, next(texts), settle)
+    for number in range(COMPARED):
+        for thread in (old, young) if number % 2 else (young, old):
+            await side.say(thread, next(texts), settle)
+            took[thread].append(side.took[-1])
+    return median(took[old]) / median(took[young])
+
+
+def growth_row(ours: Sequence[float], floor: Sequence[float]) -> Row:
+    return Row(
+        "its growth over the thread",
+        f"{median(ours):.2f} times",
+        f"{median(floor):.2f} times",
+        median(ours),
+        (min(ours), max(ours)),
+        ("<=", 1.2),
+        f"Median of the last {COMPARED} of {TURNS} turns over the median of the first {COMPARED} (after {WARM_UP}) of "
+        f"another thread, which take turns; median of {len(ours)} pairs of threads, and of {len(floor)} on "
+        "AsyncPostgresSaver. The ratio is ours alone.",
+    )

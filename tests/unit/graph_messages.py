@@ -1,0 +1,31 @@
+"""LangChain messages of every kind that turns make again, and their items."""
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from turnlog.consumers.langgraph.items import Codec, Item, message_item, stored_item
+from turnlog.consumers.langgraph.messages import marked, said, turn_of
+
+CODEC = Codec(JsonPlusSerializer())
+CALL = {"name": "look", "args": {"n": [1, {"deep": 2}]}, "id": "c", "type": "tool_call"}
+MESSAGES: list[BaseMessage] = [
+    HumanMessage("plain", id="h"),
+    HumanMessage("kept", id="k", name="ann", additional_kwargs={"a": {"deep": [1]}}, response_metadata={"b": [2]}),
+    HumanMessage([{"type": "text", "text": "block"}], id="b"),
+    AIMessage("answer", id="a"),
+    AIMessage("", id="t", tool_calls=[CALL], usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+    SystemMessage("be kind", id="s"),
+    ToolMessage("found", id="f", tool_call_id="c", artifact={"rows": [1]}),
+]
+
+
+def items_of(message: BaseMessage) -> list[Item]:
+    """The item as it is after a put, and as it is after a read from the tables."""
+    turn = turn_of(message)
+    assert turn is not None
+    marker = marked(message, turn)
+    assert marker is not None
+    put = message_item("turn-1", marker, message)
+    read = stored_item(put.marker, {"turn-1": said(turn)})
+    assert read is not None
+    return [put, read]

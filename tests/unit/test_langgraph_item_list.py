@@ -1,0 +1,80 @@
+"""A list's messages compared and made all at once are what they are one by one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from graph_messages import CODEC, MESSAGES, items_of
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from turnlog.consumers.langgraph.item_list import ItemList
+from turnlog.consumers.langgraph.items import Item, value_item
+
+PUT, READ = ([items_of(message)[at] for message in MESSAGES] for at in (0, 1))
+OTHERS: list[Any] = [7, "text", None, {"a": [1]}]
+CHANGES: list[Callable[[BaseMessage], object]] = [
+    lambda message: setattr(message, "content", "changed"),
+    lambda message: message.additional_kwargs.update(more=1),
+    lambda message: setattr(message, "own", 1),
+    lambda message: message.__dict__.pop("name"),
+    lambda message: object.__setattr__(message, "__pydantic_private__", {"own": 1}),
+]
+items = st.lists(st.sampled_from([*PUT, *READ, *(value_item(value, CODEC) for value in OTHERS)]), max_size=12)
+
+
+@given(items, items, st.integers(0, 24))
+def test_a_list_makes_what_its_items_make(first: list[Item], more: list[Item], count: int) -> None:
+    whole = ItemList(first)
+    expected = [item.make(CODEC) for item in first]
+    assert whole.make(len(first), CODEC) == expected
+    whole.begins(expected)
+    whole.extend(more)
+    for _ in ("as it stands", "once all was looked at"):
+        made = whole.make(count, CODEC)
+        assert made == [item.make(CODEC) for item in [*first, *more][:count]]
+        assert list(map(type, made)) == [type(item.make(CODEC)) for item in [*first, *more][:count]]
+        whole.begins(made)
+
+
+@given(items, st.integers(0, 3), st.booleans())
+def test_a_value_begins_with_the_items_when_each_matches(own: list[Item], more: int, is_short: bool) -> None:
+    whole = ItemList(own)
+    value = [*whole.make(len(own), CODEC), *OTHERS[:more]]
+    assert whole.begins(value) == all(item in PUT or item in READ for item in own)
+    if own and is_short:
+        assert not whole.begins(value[: len(own) - 1])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("at", range(len(MESSAGES)))
+@pytest.mark.parametrize("stored", [PUT, READ], ids=["put", "read"])
+def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
+    stored: list[Item], at: int, change: Callable[[BaseMessage], object]
+) -> None:
+    whole = ItemList(stored)
+    value = whole.make(len(stored), CODEC)
+    assert whole.begins(value)
+    change(value[at])
+    assert not whole.begins(value)
+    assert whole.begins(whole.make(len(stored), CODEC))
+
+
+def test_a_message_of_another_class_with_the_same_fields_is_another() -> None:
+    whole = ItemList(items_of(HumanMessage("hi", id="h"))[:1])
+    assert whole.begins([HumanMessage("hi", id="h")])
+
+    class Own(HumanMessage):
+        pass
+
+    assert not whole.begins([Own("hi", id="h")])
+
+
+def test_items_without_an_id_come_with_their_values_as_far_as_there_are_any() -> None:
+    named, nameless = items_of(HumanMessage("hi", id="h"))[0], items_of(AIMessage("hello"))[0]
+    whole = ItemList([named, nameless, named])
+    assert list(whole.nameless(["a", "b", "c"])) == [(nameless, "b")]
+    whole.extend([nameless, nameless])
+    assert list(whole.nameless(["a", "b", "c", "d"])) == [(nameless, "b"), (nameless, "d")]
+    assert list(whole.nameless(["a"])) == []
