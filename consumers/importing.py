@@ -12,7 +12,7 @@ from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Reject
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.contracts import Event
-from turnlog.events.errors import EventTooLarge, InvalidEvent
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
 from turnlog.events.publish import Appended
 from turnlog.projectors.lag import NotProjectedInTime, lag
 from turnlog.projectors.writer import Connection
@@ -139,6 +139,8 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
     try:
         return await runtime.log.append(event)
     except (InvalidEvent, EventTooLarge) as error:
+        if event.type == "thread_opened" and isinstance(error, InvalidToken):
+            return None  # the turn behind it has the same ids, and is the one that is rejected
         source = getattr(event.data, "source_id", None)
         report.rejected.append(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
         return None

@@ -13,10 +13,25 @@ from turnlog.events.codec import CONTENT_TYPE, encode
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, LogFull, LogUnavailable, TurnlogError, WrongExpectedVersion
 from turnlog.events.sealing import Keyring
-from turnlog.events.subjects import publish_subject, thread_filter
+from turnlog.events.subjects import check_conversation, publish_subject, thread_filter
 
 HEADER_ROOM = 1_024
 SENT_AT_ONCE = 100
+# What begins a conversation or goes on with it, on no thread of turnlog's own. What is derived from a conversation may
+# come to one that was published there all the same, and thread_deleted is how the shadow of a user's memories goes.
+CONVERSATION = frozenset(
+    {
+        "thread_opened",
+        "thread_renamed",
+        "thread_forked",
+        "turn_recorded",
+        "answer_requested",
+        "session_created",
+        "session_updated",
+        "checkpoint_saved",
+        "checkpoint_writes_saved",
+    }
+)
 STALE_EXPECTATION = 10071
 DUPLICATE_IN_BATCH = 10201
 # JetStream is being restored or elects a leader, or the batch's first part was lost with a connection.
@@ -62,6 +77,8 @@ class Refused(Exception):
 
 def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyring | None = None) -> Outgoing:
     """Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything is sent."""
+    if event.type in CONVERSATION:
+        check_conversation(event.thread)
     subject = publish_subject(event.tenant, event.thread, event.type)
     room = max_payload - HEADER_ROOM
     body = encode(event, keyring, room)

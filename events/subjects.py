@@ -19,6 +19,9 @@ PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
 SESSION_BUCKET = "turnlog_sessions"
+# What turnlog's own threads begin with. No conversation does: to delete it would take a user's memories along.
+OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/")
+MEMORIES, SHADOW, STORE, JOBS, ERASURES = OWN_THREADS
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -61,6 +64,16 @@ def check_id(kind: str, value: str) -> str:
     if "\x00" in value:
         raise InvalidToken(f"{kind} id holds a NUL character, which Postgres cannot store; remove it")
     return value
+
+
+def check_conversation(thread: str) -> str:
+    """A thread id that a conversation may have: as check_id, and none of turnlog's own threads. Raises InvalidToken."""
+    if check_id("thread", thread).startswith(OWN_THREADS):
+        raise InvalidToken(
+            f"thread id {thread[:80]!r} cannot be a conversation's: names that begin with "
+            f"{', '.join(OWN_THREADS[:-1])} or {OWN_THREADS[-1]} are turnlog's own; choose another"
+        )
+    return thread
 
 
 def thread_token(thread: str) -> str:
@@ -137,7 +150,12 @@ def memory_thread(user: str, shadow: str | None = None) -> str:
     """The thread of all memory events of a user, or of a shadow: what another extractor would have made (M2)."""
     check_id("user", user)
     name = user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
-    return f"memories/{name}" if shadow is None else f"shadow/{check_tenant(shadow)}/memories/{name}"
+    return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
+
+
+def shadow_prefix(shadow: str) -> str:
+    """What all memory threads of a shadow begin with."""
+    return f"{SHADOW}{check_tenant(shadow)}/"
 
 
 def session_key(tenant: str, thread: str) -> str:

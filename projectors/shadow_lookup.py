@@ -1,6 +1,7 @@
 """Reading shadows: what another extractor has made so far, and for whom (M2)."""
 
 from turnlog.events.memory_contracts import MemoriesExtracted
+from turnlog.events.subjects import SHADOW, shadow_prefix
 from turnlog.projectors.memory_lookup import FIELDS, StoredMemory, stored_memory
 from turnlog.projectors.writer import Connection
 
@@ -17,7 +18,7 @@ async def users_who_spoke(conn: Connection, tenant: str) -> list[str]:
 async def shadow_users(conn: Connection, tenant: str, shadow: str) -> list[str]:
     rows = await conn.execute(
         "SELECT DISTINCT user_id FROM memory_extractions WHERE tenant = %s AND starts_with(thread_id, %s) ORDER BY 1",
-        (tenant, f"shadow/{shadow}/"),
+        (tenant, shadow_prefix(shadow)),
     )
     return [user for (user,) in await rows.fetchall()]
 
@@ -26,8 +27,8 @@ async def shadows(conn: Connection, tenant: str) -> list[tuple[str, int]]:
     """Names of shadows, with the number of their users."""
     rows = await conn.execute(
         "SELECT split_part(thread_id, '/', 2), count(DISTINCT user_id) FROM memory_extractions "
-        "WHERE tenant = %s AND starts_with(thread_id, 'shadow/') GROUP BY 1 ORDER BY 1",
-        (tenant,),
+        "WHERE tenant = %s AND starts_with(thread_id, %s) GROUP BY 1 ORDER BY 1",
+        (tenant, SHADOW),
     )
     return [(name, users) for name, users in await rows.fetchall()]
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import Recorded
 from turnlog.events.langgraph_contracts import StoreItemDeleted, StoreItemPut
+from turnlog.events.subjects import STORE
 from turnlog.projectors.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.projection import REMOVALS, Projection
 from turnlog.projectors.tables import metadata, timestamptz
@@ -67,7 +68,7 @@ JOIN embedding_cache c ON c.model = p.model AND c.text_hash = p.text_hash"""
 
 def store_thread(namespace: Iterable[str]) -> str:
     """The log's thread that holds a namespace's items. Labels have no dot, so no two namespaces share one."""
-    return "store/" + ".".join(namespace)
+    return STORE + ".".join(namespace)
 
 
 def namespace_text(namespace: Iterable[str]) -> str:

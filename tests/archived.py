@@ -39,6 +39,10 @@ async def told(stage: Stage, *threads: str, user: str | None = "ann") -> None:
     """Conversations with topics and vectors, as they are after a while."""
     for thread in threads or ("t",):
         await stage.runtime.log.append_many(conversation(thread, user))
+    await embedded(stage)
+
+
+async def embedded(stage: Stage) -> None:
     await stage.runtime.settle()
     models = make_models(stage.runtime.settings)
     await embed_pending(stage.runtime, models.embedder)

@@ -8,6 +8,7 @@ from turnlog.agent.privacy.scanning import Scan
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.contracts import Event
 from turnlog.events.memory_contracts import UserErased
+from turnlog.events.subjects import ERASURES
 
 SOURCE = "turnlog/erase"
 
@@ -25,7 +26,7 @@ class Receipt:
 
 def receipt_thread(person: Person) -> str:
     """Whoever knows the user id finds it; it does not give the id away."""
-    return "erasures/" + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
+    return ERASURES + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
 
 
 def receipt_event(person: Person, data: UserErased) -> Event:

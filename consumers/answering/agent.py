@@ -25,6 +25,7 @@ from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.read import recorded
+from turnlog.events.subjects import check_conversation
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.duplicates import first_seq
 from turnlog.projectors.lag import wait_for
@@ -73,6 +74,7 @@ class AgentConsumer:
                     await self._failed(request, before.failures + 1, progress, error)
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
+        check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
         await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
         data = request.data

@@ -20,6 +20,7 @@ from turnlog.consumers.cli.console import (
     run,
     tenant_of,
 )
+from turnlog.events.subjects import check_conversation
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +45,7 @@ def chat(
 
         if message is not None and not message.strip():
             raise BadOption("--message holds no words, so there is nothing to answer; give some")
-        check_given("thread", thread)
+        check_conversation(thread)
         check_given("user", user)
         roles = ("projectors", "reactors", "agent")
         async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):

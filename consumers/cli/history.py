@@ -7,6 +7,7 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
+from turnlog.events.subjects import check_conversation
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +57,7 @@ def fork(
         from turnlog.consumers.archiving import restored_if_archived
         from turnlog.consumers.runtime import opened, projecting
 
-        target = new_id or f"{thread}-fork-{uuid.uuid4().hex[:8]}"
+        target = f"{thread}-fork-{uuid.uuid4().hex[:8]}" if new_id is None else check_conversation(new_id)
         async with opened(settings) as runtime, projecting(runtime):
             await runtime.settle(names=("messages", "archives"))
             async with runtime.pool.connection() as conn:

@@ -25,6 +25,7 @@ from turnlog.consumers.cli.console import (
 )
 from turnlog.consumers.cli.piping import STDIN, seekable
 from turnlog.events.errors import NotFound
+from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
@@ -58,7 +59,8 @@ def import_file(
 
         _check_format(format, FORMATS)
         check_given("user", user)
-        check_given("thread", thread)
+        if thread is not None:
+            check_conversation(thread)
         request = ImportRequest(
             source, format, Defaults(tenant=tenant_of(settings, tenant), user=user, thread=thread), embed
         )

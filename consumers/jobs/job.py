@@ -11,7 +11,7 @@ from turnlog.consumers.jobs.schedule import Schedule
 from turnlog.consumers.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.memory_contracts import JobRan
-from turnlog.events.subjects import parse_stored
+from turnlog.events.subjects import JOBS, parse_stored
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.writer import Connection
 
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def thread(self) -> str:
-        return f"jobs/{self.name}"
+        return JOBS + self.name
 
 
 async def run_owed(runtime: Runtime, job: Job, now: datetime) -> JobRan | None:

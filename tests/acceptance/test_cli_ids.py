@@ -1,7 +1,9 @@
 """Ids that can be nobody's: an empty one is a script's variable that was not set, and never the default."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -76,3 +78,27 @@ async def test_an_empty_user_or_tenant_is_refused_by_every_command(log: Log, tur
     for call, said in zip(calls, await asyncio.gather(*(turnlog(*one, "--json") for one in calls)), strict=True):
         assert (call, said.error) == (call, "invalid-id")
     assert await log.head() == 0
+
+
+async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlogs_own(log: Log, turnlog: Cli) -> None:
+    for thread in ("", "memories/ann", "shadow/new/memories/ann", "store/users.ann", "jobs/decay", "erasures/1"):
+        begun = [
+            turnlog("chat", thread, "-m", "hello", "--json"),
+            turnlog("import", "/dev/null", "--thread", thread, "--json"),
+            turnlog("fork", "t", "--at", "1", "--as", thread, "--json"),
+        ]
+        assert [(thread, said.error) for said in await asyncio.gather(*begun)] == [(thread, "invalid-id")] * 3
+    assert await log.head() == 0
+
+
+async def test_a_line_whose_ids_can_be_nobodys_is_rejected_once(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+    ids = [{"thread": "fine"}, {"thread": "memories/ann"}, {"thread": "t", "user": "x" * 600}]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("".join(json.dumps({**one, "role": "user", "text": "hello"}) + "\n" for one in ids))
+    found = (await turnlog("import", str(file), "--format", "jsonl", "--no-embed", "--json")).document
+    assert (found["turns"], found["threads"], found["rejected_count"]) == (1, 1, 2)
+    assert [one["where"] for one in found["rejected"]] == [
+        "turn L2 of thread memories/ann",
+        "turn L3 of thread t",
+    ]
+    assert await log.head() == 2

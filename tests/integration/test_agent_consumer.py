@@ -12,6 +12,7 @@ from stage import Play, Stage, player
 
 from turnlog.agent.context.receipt import context_hash
 from turnlog.consumers.answering import agent
+from turnlog.consumers.answering.request import Question, question_events
 from turnlog.consumers.conversing import Conversation, NoAnswer, talk
 from turnlog.events.contracts import SummaryWritten, ThreadDeleted, TopicsTagged
 
@@ -199,6 +200,20 @@ async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, mod
         with pytest.raises(NoAnswer, match="MEMORY_CONTEXT_WINDOW"):
             await ask(stage, "hello")
         await stage.rest("agent")
+    assert model.requests == []
+
+
+async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_asked(
+    play: Play, model: OpenAIServer
+) -> None:
+    asked = question_events(Question("default", "memories/ann", "hello", "ann"))
+    async with play() as stage:
+        for one in (asked.turn, asked.request):
+            await stage.twice(one)  # as any client of NATS can
+        await stage.rest("agent")
+        assert await stage.rows("SELECT thread_id, content FROM messages") == [("memories/ann", "hello")]
+        [failed] = await stage.all("usage_metered", "memories/ann")
+    assert failed.error.startswith("invalid-id: thread id 'memories/ann' cannot be a conversation's")
     assert model.requests == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from archived import ARCHIVE, SAID, TABLES, archive, back, files, held, is_as_rebuilt, told
+from archived import ARCHIVE, SAID, TABLES, archive, back, conversation, embedded, files, held, is_as_rebuilt, told
 from samples import turn
 from stage import Play, player
 
@@ -45,6 +45,19 @@ async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(p
         for one in [*await stage.events("t"), *await stage.events("线 1")]:
             await stage.twice(one)
         await stage.runtime.settle()
+        assert await held(stage) == before
+        assert await is_as_rebuilt(stage)
+
+
+async def test_a_conversation_that_somebody_published_on_a_thread_of_turnlogs_own_does_so_too(play: Play) -> None:
+    async with play() as stage:
+        for one in conversation("jobs/mine"):
+            await stage.twice(one)  # as any client of NATS can
+        await embedded(stage)
+        before = await held(stage)
+        assert (len(before["messages"]), len(before["memory_episodes"])) == (6, 3)
+        assert await archive(stage) == {"archived": 1, "left_out": 0}
+        assert await back(stage, "jobs/mine")
         assert await held(stage) == before
         assert await is_as_rebuilt(stage)
 

@@ -10,9 +10,11 @@ from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, history, one_node, turns
 from mirror import Mirror
 from places import rows
+from samples import memory_event, memory_of
 
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.events.errors import InvalidToken
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, thread_filter
 from turnlog.projectors.checkpoints import CHECKPOINTS
@@ -173,6 +175,29 @@ async def test_a_thread_costs_as_much_per_turn_when_it_is_long(saver: TurnlogSav
         sizes.append(sum(size))
         assert sum(size[-quarter:]) <= 1.3 * sum(size[:quarter]) + 200, table
     assert sum(sizes) < 40 * 6_000
+
+
+@pytest.mark.parametrize("thread", ["memories/ann", "store/users.ann"])
+async def test_no_thread_has_or_deletes_a_name_of_turnlogs_own(
+    log: Log, saver: TurnlogSaver, db: Connection, settled: Any, thread: str
+) -> None:
+    await log.append(memory_event(memory_of(1)))
+    graph = chat(saver)
+    await graph.ainvoke({"messages": [HumanMessage("one")]}, config())
+    head = await log.head()
+    for refused in (
+        graph.ainvoke({"messages": [HumanMessage("two")]}, config(thread)),
+        graph.aupdate_state(config(thread), {"messages": [HumanMessage("three")]}),
+        saver.aput_writes(config(thread, checkpoint_ns="", checkpoint_id="1"), [("plan", "run")], "task"),
+        saver.acopy_thread("t", thread),
+        saver.adelete_thread(thread),
+        saver.aprune([thread], strategy="delete"),
+    ):
+        with pytest.raises(InvalidToken, match="choose another"):
+            await refused
+    assert await log.head() == head
+    await settled()
+    assert await rows(db, "SELECT thread_id, content FROM memories") == [("memories/ann", "fact 1")]
 
 
 async def test_a_rebuild_makes_the_same_rows(log: Log, database_url: str, mirror: Mirror, settled: Any) -> None:

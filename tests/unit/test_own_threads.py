@@ -1,0 +1,70 @@
+"""No conversation has the name of one of turnlog's own threads: to delete it would take a user's memories along."""
+
+import pytest
+from samples import EVERY_CONTRACT, event
+
+from turnlog.agent.privacy.receipt import receipt_thread
+from turnlog.agent.privacy.traces import Person
+from turnlog.agent.settings import Settings
+from turnlog.consumers.jobs.all_jobs import all_jobs
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import EventData
+from turnlog.events.errors import InvalidToken
+from turnlog.events.publish import outgoing
+from turnlog.events.subjects import OWN_THREADS, check_conversation, memory_thread
+from turnlog.projectors.store_items import store_thread
+
+OWN = [
+    memory_thread("ann"),
+    memory_thread("ann", "new-1"),
+    store_thread(("users", "ann")),
+    all_jobs(Settings())[0].thread,
+    receipt_thread(Person("default", "ann", ())),
+]
+REFUSED = {
+    "thread_opened",
+    "thread_renamed",
+    "thread_forked",
+    "turn_recorded",
+    "answer_requested",
+    "session_created",
+    "session_updated",
+    "checkpoint_saved",
+    "checkpoint_writes_saved",
+}
+
+
+def is_published(data: EventData, thread: str) -> bool:
+    try:
+        outgoing(event(data, thread), None, 8_000_000)
+    except InvalidToken:
+        return False
+    return True
+
+
+def test_every_name_that_turnlog_gives_is_one_of_its_own() -> None:
+    assert sorted(thread.partition("/")[0] + "/" for thread in OWN) == sorted(OWN_THREADS)
+
+
+@pytest.mark.parametrize("thread", OWN)
+def test_no_conversation_has_such_a_name(thread: str) -> None:
+    with pytest.raises(InvalidToken, match=r"names that begin with memories/, .* are turnlog's own; choose another"):
+        check_conversation(thread)
+
+
+@pytest.mark.parametrize("thread", ["memories", "my/memories/ann", "Jobs/decay", "storefront/1", "线"])
+def test_a_name_that_only_looks_alike_is_a_conversations(thread: str) -> None:
+    assert check_conversation(thread) == thread
+    assert all(is_published(data, thread) for data in EVERY_CONTRACT)
+
+
+@pytest.mark.parametrize("thread", OWN)
+def test_what_begins_a_conversation_or_goes_on_with_it_is_not_published_there(thread: str) -> None:
+    assert {data.type for data in EVERY_CONTRACT if not is_published(data, thread)} == REFUSED
+
+
+@pytest.mark.parametrize("thread", OWN)
+def test_what_stands_there_already_can_be_read(thread: str) -> None:
+    for data in EVERY_CONTRACT:
+        stored = event(data, thread)
+        assert decode(encode(stored)) == stored
