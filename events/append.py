@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from turnlog.events.contracts import Event
-from turnlog.events.errors import GapInLog, LogUnavailable
+from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable
 from turnlog.events.publish import (
     DUPLICATE_IN_BATCH,
     PASSING,
@@ -34,6 +34,7 @@ FEW = 5  # faster one by one: the server stages an atomic batch in files of its 
 RETRY_WAIT_S = 0.25
 Screen = Callable[[Event], Event]
 LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[UUID, int]]]
+_OUTCOME_OPEN = "The events may or may not be stored: append them again with the same ids, which never stores one twice"
 _UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
 
 
@@ -65,7 +66,7 @@ class Appender:
         """Stores one event; many concurrent calls share a disk sync (group commit).
 
         expected: the thread's last sequence as the caller knows it, 0 for a new thread.
-        Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, KeyUnavailable.
+        Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, LogClosed, KeyUnavailable.
         """
         out = self._outgoing(event, expected)
         if expected is not None:
@@ -112,6 +113,8 @@ class Appender:
         return not any(done.duplicate for done in await self._store(outs, whole=True))
 
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
+        if self._nc.is_closed:
+            raise LogClosed("this Log is closed, and nothing was stored; connect a new one and append there")
         return outgoing(self._screen(event), expected, self._nc.max_payload, self._keyring)
 
     async def _flush(self) -> None:
@@ -187,10 +190,11 @@ class Appender:
                 await self._pause(deadline, error)
 
     async def _pause(self, deadline: float, error: Exception) -> None:
+        if self._nc.is_closed:
+            raise LogClosed(f"this Log was closed before NATS acknowledged ({error!r}). {_OUTCOME_OPEN}") from error
         if time.monotonic() > deadline:
             raise LogUnavailable(
-                f"NATS did not acknowledge within {self._timeout_s:g} s ({error!r}). The events may or may not be "
-                "stored: append them again with the same ids, which never stores one twice"
+                f"NATS did not acknowledge within {self._timeout_s:g} s ({error!r}). {_OUTCOME_OPEN}"
             ) from error
         await asyncio.sleep(RETRY_WAIT_S)
 

@@ -56,6 +56,12 @@ class LogUnavailable(TurnlogError):
     code = "log-unavailable"
 
 
+class LogClosed(LogUnavailable):
+    """The connection to NATS is over for good, closed by this process or ended by the server; make a new one."""
+
+    code = "log-closed"
+
+
 class LogFull(TurnlogError):
     """The stream reached its max_bytes; nothing was stored. Raise TURNLOG_STREAM_MAX_BYTES."""
 

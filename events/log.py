@@ -107,8 +107,13 @@ class Log:
             raise
         return cls(nc, partitions, Appender(nc, keyring=keyring, screen=screen), closed, keyring, screen)
 
+    @property
+    def is_closed(self) -> bool:
+        """At once from close() on; `closed` is for those who wait for it."""
+        return bool(self.nc.is_closed)
+
     async def close(self) -> None:
-        if not self.nc.is_closed:
+        if not self.is_closed:
             await self.nc.close()
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:

@@ -7,13 +7,19 @@ from pydantic_core import to_json
 
 from turnlog.events.contracts import Recorded
 from turnlog.events.langgraph_contracts import CheckpointSaved, CheckpointWritesSaved
+from turnlog.events.sealing import is_erased
 from turnlog.projectors.changes import Row
 
 
 def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
-    """A checkpoint that is saved again keeps its parent, as LangGraph's own saver has it."""
+    """A checkpoint that is saved again keeps its parent, as LangGraph's own saver has it.
+
+    One that was erased is no row: the graph goes on from the newest that is whole.
+    """
     rows: dict[Row, Row] = {}
     for one in saved:
+        if is_erased(one.event):
+            continue
         data = _saved(one)
         key = (one.event.tenant, one.event.thread, data.checkpoint_ns, data.checkpoint_id)
         parent = rows[key][4] if key in rows else data.parent_checkpoint_id

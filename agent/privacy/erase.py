@@ -205,7 +205,7 @@ async def _distinctive(
     others: set[int] = set()
     for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
         mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
-        query = rows.others_query(table, person, mine)
+        query = rows.others_query(table, person, mine, found.shared)
         others |= (await searched_copy(conn, query, needles)).found.keys()
     return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
 

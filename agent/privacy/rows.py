@@ -3,6 +3,7 @@
 Read models are emptied by their projectors alone. These tables are no read models: they are emptied here.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -180,14 +181,24 @@ TOLD_TABLES = (
 )
 
 
-def others_query(table: str, person: Person, threads: Sequence[str]) -> sql.Composed:
-    """All rows of a table that are not the person's, as COPY."""
-    has_user = any(one.name == table and "user_id" in one.columns for one in _tables())
-    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if has_user else sql.SQL("")
+def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:
+    """All rows of a table that are not the person's, as COPY.
+
+    threads: those whose rows count as the person's; shared: thread → the sequence from which on they do.
+    """
+    columns = next(one.columns for one in _tables() if one.name == table)
+    of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if "user_id" in columns else sql.SQL("")
+    since = sql.SQL(" AND t.seq >= coalesce(({}::jsonb ->> t.thread_id)::bigint, 0)").format(json.dumps(shared))
     return sql.SQL(
         "COPY (SELECT t.* FROM {table} t WHERE NOT coalesce("
-        "t.tenant = {tenant} AND (t.thread_id = ANY({threads}){mine}), false)) TO STDOUT (FORMAT BINARY)"
-    ).format(table=sql.Identifier(table), tenant=person.tenant, threads=list(threads), mine=of_user)
+        "t.tenant = {tenant} AND (t.thread_id = ANY({threads}){since}{mine}), false)) TO STDOUT (FORMAT BINARY)"
+    ).format(
+        table=sql.Identifier(table),
+        tenant=person.tenant,
+        threads=list(threads),
+        since=since if "seq" in columns else sql.SQL(""),
+        mine=of_user,
+    )
 
 
 async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]) -> tuple[str, ...]:

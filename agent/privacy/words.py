@@ -10,7 +10,7 @@ from typing import Any
 
 from turnlog.agent.privacy.needles import KEY_BYTES
 from turnlog.events.contracts import Event, EventData
-from turnlog.events.langgraph_contracts import StoreItemPut
+from turnlog.events.langgraph_contracts import CheckpointSaved, StoreItemPut
 from turnlog.events.memory_contracts import Memory
 from turnlog.events.sealing import fields_of
 from turnlog.projectors.chunking import index_texts
@@ -34,6 +34,8 @@ _NOT_SAID = frozenset(
 def words_of(data: EventData) -> Iterator[str]:
     """What an event's personal fields say, as candidates: identifiers, and parts of sentences."""
     said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
+    if isinstance(data, CheckpointSaved):  # the rest counts versions, whose digits look like somebody's number
+        said["checkpoint"] = data.checkpoint.get("channel_values")
     for name, value in said.items():
         if name not in _NOT_SAID:
             for text in _strings(value):

@@ -18,9 +18,18 @@ class WrongThread(TurnlogError, asyncio.InvalidStateError):
     code = "wrong-thread"
 
 
+class Closed(TurnlogError):
+    """A saver or a store was used after its `open` block had ended."""
+
+    code = "closed"
+
+
 class HasLoop(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def is_closed(self) -> bool: ...
 
 
 S = TypeVar("S", bound=HasLoop)
@@ -31,6 +40,7 @@ def in_own_loop(
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     @wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_closed(self)
         if asyncio.get_running_loop() is self.loop:
             return await method(self, *args, **kwargs)
         return await asyncio.wrap_future(submitted(self, method(self, *args, **kwargs)))
@@ -43,6 +53,7 @@ def iterated_in_own_loop(
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
     @wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        refuse_closed(self)
         found = method(self, *args, **kwargs)
         if asyncio.get_running_loop() is self.loop:
             async for one in found:
@@ -55,13 +66,20 @@ def iterated_in_own_loop(
 
 
 def submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-    """The work in the owner's loop. Raises WrongThread when that has ended."""
-    if not owner.loop.is_running():
+    """The work in the owner's loop. Raises Closed, or WrongThread when the loop has ended and nothing was closed."""
+    if owner.is_closed or not owner.loop.is_running():
         work.close()
+        refuse_closed(owner)
         raise WrongThread(
             f"the event loop that this {type(owner).__name__} was made in does not run any more; open it anew"
         )
     return asyncio.run_coroutine_threadsafe(work, owner.loop)
+
+
+def refuse_closed(owner: HasLoop) -> None:
+    """Raises Closed."""
+    if owner.is_closed:
+        raise Closed(f"this {type(owner).__name__} is closed: its `open` block has ended; open it anew")
 
 
 async def following(found: AsyncIterator[T]) -> T | None:

@@ -47,7 +47,7 @@ from turnlog.consumers.runtime import Pool
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
 from turnlog.events.langgraph_contracts import CheckpointsDropped
 from turnlog.events.log import Log
-from turnlog.events.subjects import check_tenant, parse_stored
+from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
 
 HELD_THREADS = 256
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class TurnlogSaver(SyncFace):
     With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
 
     Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
-    InvalidToken for ids that no store can hold.
+    InvalidToken for ids that no store can hold, and for names of turnlog's own threads. Closed after the end of `open`.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class TurnlogSaver(SyncFace):
     @in_own_loop
     async def adelete_thread(self, thread_id: str) -> None:
         """The conversation goes from every read model, its transcript too; the log keeps its events."""
-        thread = str(thread_id)
+        thread = check_conversation(str(thread_id))
         head = await self._log.thread_head(self._tenant, thread)
         if head and parse_stored((await self._log.stored(head)).subject).type != ThreadDeleted().type:
             await self._change(thread, [ThreadDeleted()])

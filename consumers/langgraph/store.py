@@ -16,7 +16,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.langgraph import opening
-from turnlog.consumers.langgraph.own_loop import WrongThread, in_own_loop, submitted
+from turnlog.consumers.langgraph.own_loop import WrongThread, in_own_loop, refuse_closed, submitted
 from turnlog.consumers.langgraph.store_embedder import GivenEmbedder
 from turnlog.consumers.langgraph.store_grouping import Grouped
 from turnlog.consumers.langgraph.store_index import fields_of
@@ -99,6 +99,10 @@ class TurnlogStore(BaseStore):
             yield store
 
     @property
+    def is_closed(self) -> bool:
+        return self.log.is_closed
+
+    @property
     def degraded(self) -> str | None:
         """Why the last text got no vector; None when it got one."""
         return self._vectors.degraded if self._vectors else None
@@ -138,9 +142,10 @@ class TurnlogStore(BaseStore):
         )
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """abatch for other threads than the event loop's. Raises WrongThread on that one."""
+        """abatch for other threads than the event loop's. Raises WrongThread on that one, and Closed after `open`."""
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
+                refuse_closed(self)
                 raise WrongThread(
                     "a synchronous call of TurnlogStore in its own event loop would wait for itself; "
                     "await the method whose name begins with `a`, such as `await store.aget(...)`"

@@ -15,15 +15,21 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from turnlog.consumers.langgraph.own_loop import WrongThread, following, submitted
+from turnlog.consumers.langgraph.own_loop import WrongThread, following, refuse_closed, submitted
+from turnlog.events.log import Log
 
 T = TypeVar("T")
 
 
 class SyncFace(BaseCheckpointSaver[str]):
-    """For threads other than the event loop's. Every method raises WrongThread on that one."""
+    """For threads other than the event loop's. Every method raises WrongThread on that one, and Closed after `open`."""
 
     loop: asyncio.AbstractEventLoop
+    _log: Log
+
+    @property
+    def is_closed(self) -> bool:
+        return self._log.is_closed
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._run(self.aget_tuple(config), "aget_tuple")
@@ -76,6 +82,7 @@ class SyncFace(BaseCheckpointSaver[str]):
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is self.loop:
                 work.close()
+                refuse_closed(self)
                 raise WrongThread(
                     "a synchronous call of TurnlogSaver in its own event loop would wait for itself; use "
                     f"`await saver.{name}(...)`, or `await graph.ainvoke(...)` instead of `graph.invoke(...)`"

@@ -13,6 +13,7 @@ from turnlog.events.errors import (
     EventTooLarge,
     InvalidEvent,
     InvalidToken,
+    LogClosed,
     LogFull,
     LogUnavailable,
     StreamDrift,
@@ -299,3 +300,19 @@ async def test_an_unreachable_server_is_reported_without_the_secret(address: str
     with pytest.raises(LogUnavailable, match=f"cannot connect to NATS.*({cause}).*turnlog up") as caught:
         await connect_nats(f"nats://s3cret@{address}", "test", timeout_s=0.5)
     assert "s3cret" not in str(caught.value)
+
+
+async def test_a_closed_log_says_so_and_is_not_waited_for(nats_url: str) -> None:
+    log = await Log.connect(nats_url, StreamOptions())
+    assert not log.is_closed
+    await log.close()
+    assert log.is_closed
+    for refused in (
+        lambda: log.append(turn()),
+        lambda: log.append(turn(), expected=0),
+        lambda: log.append_many(turns(3)),
+        lambda: log.append_in_order(turns(3)),
+        lambda: log.append_whole(turns(3)),
+    ):
+        with pytest.raises(LogClosed, match="this Log is closed, and nothing was stored"):
+            await refused()

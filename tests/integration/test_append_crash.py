@@ -11,7 +11,7 @@ from samples import turn
 from turnlog.agent.embedded import start, stop
 from turnlog.agent.embedded.processes import alive, running, wait_until
 from turnlog.events.append import Appender
-from turnlog.events.errors import LogUnavailable
+from turnlog.events.errors import LogClosed, LogUnavailable
 from turnlog.events.log import Log, connect_nats
 from turnlog.events.stream import StreamOptions
 
@@ -86,6 +86,17 @@ async def test_an_append_while_the_server_is_down_says_that_the_outcome_is_open(
         assert [r.event.id async for r in log.read_thread("default", "open")] == [event.id]
     finally:
         await log.close()
+
+
+async def test_an_append_under_way_when_the_log_is_closed_ends_and_says_that_the_outcome_is_open(home: Path) -> None:
+    log = await Log.connect((await start(home)).nats_url, StreamOptions())
+    log.appender = Appender(log.nc, ack_s=0.2)
+    await kill_nats(home)
+    appending = asyncio.create_task(log.append(turn()))
+    await asyncio.sleep(0)  # until it is on its way
+    await log.close()
+    with pytest.raises(LogClosed, match=r"closed before NATS acknowledged.*may or may not be stored"):
+        await appending
 
 
 async def test_only_a_connection_that_is_over_for_good_counts_as_closed(home: Path) -> None:

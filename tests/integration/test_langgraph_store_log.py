@@ -12,7 +12,7 @@ from samples import event
 from store_stage import Stores, Words, by, keys
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.own_loop import WrongThread
+from turnlog.consumers.langgraph.own_loop import Closed, WrongThread
 from turnlog.consumers.langgraph.store import TurnlogStore
 from turnlog.consumers.langgraph.store_ops import InvalidItem
 from turnlog.consumers.runtime import opened
@@ -197,7 +197,7 @@ async def test_programs_without_a_loop_open_it_synchronously(settings: Settings)
 
     score, closed = await asyncio.to_thread(program)
     assert score == pytest.approx(1, abs=1e-3)
-    with pytest.raises(WrongThread, match="does not run any more"):
+    with pytest.raises(Closed, match="open it anew"):
         await asyncio.to_thread(closed.get, ("a",), "k")
 
     def misnamed() -> None:

@@ -91,6 +91,17 @@ async def test_a_checkpoint_is_a_row_with_its_run_and_its_sequence(db: Connectio
     )
 
 
+async def test_what_an_erasure_left_of_a_checkpoint_is_no_row(db: Connection) -> None:
+    tombstone = CheckpointSaved(checkpoint_id="c2", parent_checkpoint_id="c1", checkpoint={}, metadata={}, run_id="r")
+    again = CheckpointSaved(checkpoint_id="c1", checkpoint={}, metadata={})
+    await (
+        Spec(db, CHECKPOINTS)
+        .given(saved(1, blob("plan", 1, "x")))
+        .when(event(tombstone), event(again))
+        .then("SELECT checkpoint_id, checkpoint ->> 'v', seq FROM checkpoints", [("c1", "4", seq(1))])
+    )
+
+
 async def test_a_checkpoint_that_is_saved_again_changes_but_its_parent_and_older_values_stay(db: Connection) -> None:
     spec = Spec(db, CHECKPOINTS).given(saved(1, blob("plan", 1, "first"), parent=0))
     spec = spec.when(saved(1, blob("plan", 1, "second"), parent=7, metadata={"step": 2}))

@@ -12,6 +12,7 @@ from samples import SAID
 
 from turnlog.agent.privacy.needles import Needles, Searched
 from turnlog.agent.privacy.words import candidates, chosen, words_of
+from turnlog.events.langgraph_contracts import CheckpointSaved
 from turnlog.events.memory_contracts import EntitiesFound, Entity
 
 SECRET = "Ann's cat is 琥珀, née Ämber"
@@ -70,3 +71,10 @@ def test_ids_of_events_are_nobodys_words() -> None:
     source = SAID.model_copy(update=given)
     entity = Entity(type="PERSON", name="Mia Lindqvist", sources=(source,))
     assert list(words_of(EntitiesFound(entities=(entity,)))) == ["Mia Lindqvist", source.quote]
+
+
+def test_versions_of_channels_are_nobodys_words() -> None:
+    version = f"{7:032}.00d0123456789abc"
+    checkpoint = {"channel_values": {"topic": "the cats of Ürümqi"}, "channel_versions": {"topic": version}}
+    saved = CheckpointSaved(checkpoint_id="c", checkpoint=checkpoint, metadata={"city": "Zell am See"})
+    assert list(words_of(saved)) == ["the cats of Ürümqi", "Zell am See"]

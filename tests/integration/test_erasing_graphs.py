@@ -1,0 +1,160 @@
+"""A graph's thread that two people share, after one of them was erased: it goes on from what is whole (M9)."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from erased import erase
+from key_rings import KEK
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import MessagesState
+from langgraph_graphs import config, history, one_node
+from places import eventually
+from pydantic import SecretStr
+from stage import Stage, on_stage
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.saver import TurnlogSaver
+from turnlog.events.contracts import Event
+from turnlog.projectors.checkpoints import CHECKPOINTS
+from turnlog.projectors.rebuild import rebuild_several
+
+SECRET = "My cat is called Xanthippe of Quimper."
+TOPIC = "the harvest festival in Spoleto"
+ONE, TWO = ["bob says hello", "I saw 1"], ["bob says hello", "I saw 3"]
+# Who speaks, one after the other; what is left when ann is erased; in how many checkpoints.
+ORDERS = {
+    "ann spoke last": (["bob", "bob", "ann"], ONE + TWO, 6),
+    "ann spoke last, twice": (["bob", "ann", "ann"], ONE, 3),
+    "ann spoke between": (["bob", "ann", "bob"], ONE, 3),
+    "ann spoke first": (["ann", "bob"], [], 0),
+}
+
+
+class State(MessagesState):
+    """topic stands in each checkpoint itself, plan beside it."""
+
+    topic: str
+    plan: dict[str, str]
+
+
+@pytest.fixture(params=[SecretStr(KEK), None], ids=["sealed", "in clear"])
+async def room(request: Any, tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
+    settings = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=request.param)
+    async with on_stage(settings, ["projectors"]) as found:
+        yield found
+
+
+def saver_of(stage: Stage) -> TurnlogSaver:
+    """A saver that has nothing in memory."""
+    return TurnlogSaver(stage.runtime.log, stage.runtime.pool)
+
+
+def graph_of(saver: TurnlogSaver) -> Any:
+    async def answer(state: State) -> Any:
+        return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
+
+    return one_node(State, answer, saver)
+
+
+async def say(saver: TurnlogSaver, user: str) -> list[str]:
+    """Bob sets a topic and a plan, ann says something of her own; returns the messages of the graph."""
+    given: dict[str, Any] = {"messages": [HumanMessage(SECRET)]}
+    if user == "bob":
+        given = {"messages": [HumanMessage("bob says hello")], "topic": TOPIC, "plan": {"on": TOPIC}}
+    return texts(await graph_of(saver).ainvoke(given, config(user_id=user)))
+
+
+def texts(values: Any) -> list[str]:
+    return [message.text for message in values.get("messages", [])]
+
+
+async def state(saver: TurnlogSaver) -> Any:
+    return (await graph_of(saver).aget_state(config())).values
+
+
+async def ids(saver: TurnlogSaver) -> list[str]:
+    return [one.checkpoint["id"] async for one in saver.alist(config())]
+
+
+async def table_rows(stage: Stage) -> dict[str, Any]:
+    await stage.runtime.settle()
+    names = [table.name for table in CHECKPOINTS.tables]
+    return {name: await stage.rows(f"SELECT t::text FROM {name} t ORDER BY 1") for name in names}
+
+
+async def rebuilt(stage: Stage) -> dict[str, Any]:
+    await rebuild_several(stage.runtime.log, stage.runtime.database_url, [CHECKPOINTS])
+    return await table_rows(stage)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_shared_thread_goes_on_from_the_newest_whole_checkpoint(room: Stage, order: str) -> None:
+    people, left, count = ORDERS[order]
+    for user in people:
+        await say(saver_of(room), user)
+    before = await ids(saver_of(room))
+    whole = before[len(before) - count :]
+
+    receipt = await erase(room, "ann", [SECRET])
+    assert receipt.hits == {}
+    assert await ids(saver_of(room)) == whole
+    assert [one.config["configurable"]["checkpoint_id"] for one in await history(graph_of(saver_of(room)))] == whole
+    found = await state(saver_of(room))
+    assert texts(found) == left
+    assert not left or (found["topic"], found["plan"]) == (TOPIC, {"on": TOPIC})
+    live = await table_rows(room)
+    assert await rebuilt(room) == live
+
+    await saver_of(room).aprune(["t"])
+    assert await ids(saver_of(room)) == whole[:1]
+    onward = [*left, "bob says hello", f"I saw {len(left) + 1}"]
+    assert await say(saver_of(room), "bob") == onward
+    assert texts(await state(saver_of(room))) == onward
+    assert await say(saver_of(room), "ann") == [*onward, SECRET, f"I saw {len(onward) + 1}"]
+    live = await table_rows(room)
+    assert await rebuilt(room) == live
+
+
+@pytest.mark.parametrize("people", [["bob", "ann"], ["ann", "bob"]], ids=["ann spoke last", "ann spoke first"])
+async def test_a_saver_that_held_the_thread_reads_what_is_whole(room: Stage, people: list[str]) -> None:
+    saver = saver_of(room)
+    for user in people:
+        await say(saver, user)
+    await erase(room, "ann", [SECRET])
+    left = ONE if people[0] == "bob" else []
+
+    async def has_forgotten() -> bool:
+        return texts(await state(saver)) == left
+
+    await eventually(has_forgotten)
+    assert await say(saver, "bob") == [*left, "bob says hello", f"I saw {len(left) + 1}"]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one process", "a process each"])
+async def test_a_checkpoint_that_comes_late_is_readable_without_what_was_the_erased_ones(
+    room: Stage, shared: bool
+) -> None:
+    """Another process stores it after the erasing: its lists go on from rows that are gone."""
+    saver = saver_of(room)
+    for user in ("bob", "ann"):
+        await say(saver if shared else saver_of(room), user)
+    known = {one.id for one in await room.events()}
+    await say(saver if shared else saver_of(room), "bob")
+    late = [one for one in await room.events() if one.id not in known]
+    await erase(room, "ann", [SECRET])
+    await room.runtime.log.append_many([anew(one) for one in late if one.type.startswith("checkpoint")])
+
+    found = await state(saver_of(room))
+    assert texts(found) == [*(ONE if shared else []), "bob says hello", "I saw 5"]
+    assert (found["topic"], found["plan"]) == (TOPIC, {"on": TOPIC})
+    assert len(await history(graph_of(saver_of(room)))) == 6
+    live = await table_rows(room)
+    assert await rebuilt(room) == live
+    assert await say(saver_of(room), "bob") == [*texts(found), "bob says hello", f"I saw {len(texts(found)) + 1}"]
+
+
+def anew(event: Event) -> Event:
+    return event.model_copy(update={"id": uuid4()})

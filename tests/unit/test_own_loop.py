@@ -1,0 +1,52 @@
+"""Methods that may be awaited anywhere, of an owner whose event loop has ended, or that is closed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from turnlog.consumers.langgraph.own_loop import Closed, WrongThread, in_own_loop, iterated_in_own_loop, submitted
+
+
+class Counter:
+    """An owner of the least that is needed."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.is_closed = False
+
+    @in_own_loop
+    async def one(self) -> int:
+        assert asyncio.get_running_loop() is self.loop
+        return 1
+
+    @iterated_in_own_loop
+    async def some(self) -> AsyncIterator[int]:
+        for number in (1, 2):
+            yield number
+
+
+async def made() -> Counter:
+    return Counter()
+
+
+async def used(counter: Counter) -> list[int]:
+    return [await counter.one(), *[number async for number in counter.some()]]
+
+
+async def test_an_open_one_is_used_in_its_own_loop_and_from_another() -> None:
+    counter = Counter()
+    assert await used(counter) == [1, 1, 2]
+    assert await asyncio.to_thread(asyncio.run, used(counter)) == [1, 1, 2]
+    assert await asyncio.to_thread(submitted(counter, counter.one()).result) == 1
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_where_its_loop_has_ended_it_is_said_whether_it_was_closed(is_closed: bool) -> None:
+    counter = asyncio.run(made())
+    counter.is_closed = is_closed
+    told, why = (Closed, "this Counter is closed") if is_closed else (WrongThread, "does not run any more")
+    with pytest.raises(told, match=why):
+        asyncio.run(used(counter))
+    with pytest.raises(told, match=why):
+        submitted(counter, counter.one())
