@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,6 +32,9 @@ Settled = Callable[..., Awaitable[None]]
 # How long an example takes says something of the machine, nothing of the code.
 hypothesis.settings.register_profile("turnlog", deadline=None)
 hypothesis.settings.load_profile("turnlog")
+
+# A shell's background job ignores Ctrl-C, and so would every command that is begun here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)

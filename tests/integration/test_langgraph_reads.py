@@ -88,3 +88,18 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     assert pool.get_stats()["requests_num"] == before + 1
     assert len(await said(fresh)) == 6
     assert pool.get_stats()["requests_num"] == before + 1
+
+
+async def test_a_thread_deleted_while_a_run_goes_on_can_be_read(log: Log, pool: Pool) -> None:
+    saver, elsewhere = TurnlogSaver(log, pool), TurnlogSaver(log, pool)
+    await chat(saver).ainvoke({"messages": [HumanMessage("one", id="1")]}, config())
+
+    async def forgetful(state: MessagesState) -> Any:
+        await elsewhere.adelete_thread("t")
+        return {"messages": [AIMessage("gone?", id="3")]}
+
+    await one_node(MessagesState, forgetful, saver).ainvoke({"messages": [HumanMessage("two", id="2")]}, config())
+    for reader in (saver, elsewhere, TurnlogSaver(log, pool)):
+        assert "gone?" in [message.content for message in await said(chat(reader))]
+    result = await chat(elsewhere).ainvoke({"messages": [HumanMessage("three", id="4")]}, config())
+    assert [message.content for message in result["messages"]][-2] == "three"
