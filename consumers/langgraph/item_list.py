@@ -17,16 +17,17 @@ _private_of = attrgetter("__pydantic_private__")
 class ItemList(list[Item]):
     """A list that is only ever added to at its end, so that what was noted of its items stays true.
 
-    Noted, side by side: class, fields and plan of the messages that it begins with, and the places of items without id.
+    Noted of the messages that it begins with: their classes and fields, side by side, and where those of each plan are;
+    of all items: where those without an id are.
     """
 
-    __slots__ = ("_classes", "_nameless", "_owns", "_plans", "_seen")
+    __slots__ = ("_classes", "_nameless", "_owns", "_places", "_seen")
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         super().__init__(items)
         self._classes: list[type[BaseMessage]] = []
         self._owns: list[Fields] = []
-        self._plans: list[Plan] = []
+        self._places: dict[Plan, list[int]] = {}
         self._nameless: list[int] = []
         self._seen = 0
 
@@ -44,10 +45,12 @@ class ItemList(list[Item]):
 
     def make(self, count: int, codec: Codec) -> list[Any]:
         """The first `count` values, of the caller's own."""
+        if self._classes:  # else it is only read, and was never compared
+            self._note()
         if len(self._classes) >= count:
             owns = list(map(dict.copy, self._owns[:count]))
-            for plan, own in zip(self._plans, owns, strict=False):
-                plan.renew(own)
+            for plan, places in self._places.items():
+                plan.renew([owns[at] for at in places if at < count])
             return built(self._classes[:count], owns)
         items = self[:count]
         messages = [item for item in items if type(item) is MessageItem]
@@ -68,6 +71,6 @@ class ItemList(list[Item]):
             if type(item) is not MessageItem:
                 return
             own, plan = item.held
+            self._places.setdefault(plan, []).append(len(self._owns))
             self._classes.append(item.cls)
             self._owns.append(own)
-            self._plans.append(plan)

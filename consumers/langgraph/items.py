@@ -1,7 +1,7 @@
 """Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -52,19 +52,22 @@ class Item(Protocol):
 
 
 class Plan(NamedTuple):
-    """How a copy of a message's fields becomes its own: what is empty is made anew, what holds something is copied."""
+    """How copies of messages' fields become their own: what is empty is made anew, what holds something is copied."""
 
     dicts: tuple[str, ...]
     lists: tuple[str, ...]
     nested: tuple[str, ...]
 
-    def renew(self, own: Fields) -> None:
+    def renew(self, owns: Sequence[Fields]) -> None:
         for name in self.dicts:
-            own[name] = {}
+            for own in owns:
+                own[name] = {}
         for name in self.lists:
-            own[name] = []
+            for own in owns:
+                own[name] = []
         for name in self.nested:
-            own[name] = copied(own[name])
+            for own in owns:
+                own[name] = copied(own[name])
 
 
 _plan = cache(Plan)  # one for all messages alike
@@ -101,7 +104,7 @@ class MessageItem:
         if self._own is None:
             return self._fields()
         own = self._own.copy()
-        self._plan.renew(own)
+        self._plan.renew([own])
         return own
 
     def matches(self, value: Any, codec: Codec) -> bool:
