@@ -123,7 +123,7 @@ async def test_conversations_that_others_refer_to_are_left_where_they_are(play: 
     async with play() as stage:
         await told(stage, "parent", "graph", "bad")
         await stage.runtime.log.append_many([turn("hi", thread="shared", user=user) for user in ("ann", "bob")])
-        saved = CheckpointSaved(checkpoint_ns="", checkpoint_id="1", checkpoint={}, metadata={})
+        saved = CheckpointSaved(checkpoint_ns="", checkpoint_id="1", checkpoint={"v": 4}, metadata={})
         await stage.runtime.log.append(event(saved, "graph"))
         await stage.bad("turn_recorded", "bad")
         async with stage.runtime.pool.connection() as conn:
