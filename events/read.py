@@ -169,8 +169,20 @@ class OrderedReader:
                 yield stored
                 pending = stored.pending
             silent = 0 if batch else silent + 1
+            if silent:
+                pending = await self._still_due(pending)
             if silent > MAX_SILENT_WAITS:
                 raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
+
+    async def _still_due(self, pending: int) -> int:
+        """What was due may have been deleted meanwhile, as by an erasure; as long as more is under way, it is due."""
+        try:
+            info = await self._js.consumer_info(STREAM, self._name)
+        except (NatsError, TimeoutError, OSError):
+            return pending
+        if info.delivered is None or info.delivered.consumer_seq != self._delivered:
+            return pending
+        return (info.num_pending or 0) + len(self._buffer)
 
     def _consumer_config(self) -> ConsumerConfig:
         one = len(self._filters) == 1

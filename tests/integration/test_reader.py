@@ -167,3 +167,12 @@ async def test_many_readers_at_once_each_get_everything(log: Log) -> None:
             return [s.seq async for s in reader.until_caught_up()]
 
     assert await asyncio.gather(*(read() for _ in range(5))) == [list(range(1, 501))] * 5
+
+
+async def test_what_is_deleted_while_it_is_due_is_not_waited_for(log: Log) -> None:
+    await fill(log, 5)
+    async with log.reader(0, 1) as reader:
+        for seq in range(1, 6):
+            await log.nc.jetstream().delete_msg(STREAM, seq)
+        assert reader.pending_at_start == 5
+        assert [stored.seq async for stored in reader.until_caught_up()] == []
