@@ -11,6 +11,7 @@ from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.runtime import Pool, opened, projecting
 from turnlog.events.log import Log
 
+END_S = 5.0  # for what is under way when a block ends
 T = TypeVar("T")
 
 
@@ -28,7 +29,8 @@ async def opened_for(
 
 @contextlib.contextmanager
 def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Holds an async context open in a thread with an event loop, which ends with the block."""
+    """Holds an async context open in a thread with an event loop, which ends with the block, and with it what is still
+    under way there."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="turnlog-langgraph", daemon=True)
     thread.start()
@@ -39,6 +41,15 @@ def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
         finally:
             asyncio.run_coroutine_threadsafe(work.__aexit__(None, None, None), loop).result()
     finally:
+        asyncio.run_coroutine_threadsafe(_end_the_others(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _end_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=END_S)

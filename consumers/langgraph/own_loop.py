@@ -1,8 +1,9 @@
 """Async methods that may be awaited in any event loop, and run in the one whose the connections are."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -43,7 +44,7 @@ def in_own_loop(
         refuse_closed(self)
         if asyncio.get_running_loop() is self.loop:
             return await method(self, *args, **kwargs)
-        return await asyncio.wrap_future(submitted(self, method(self, *args, **kwargs)))
+        return await awaited(self, method(self, *args, **kwargs))
 
     return call
 
@@ -59,14 +60,25 @@ def iterated_in_own_loop(
             async for one in found:
                 yield one
             return
-        while (one_there := await asyncio.wrap_future(submitted(self, following(found)))) is not None:
+        while (one_there := await awaited(self, following(found))) is not None:
             yield one_there
 
     return call
 
 
-def submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-    """The work in the owner's loop. Raises Closed, or WrongThread when the loop has ended and nothing was closed."""
+async def awaited(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives in the owner's loop, for another loop. Raises Closed, WrongThread."""
+    with _ended_by_closing(owner):
+        return await asyncio.wrap_future(_submitted(owner, work))
+
+
+def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
+    """As awaited, for a thread without a loop."""
+    with _ended_by_closing(owner):
+        return _submitted(owner, work).result()
+
+
+def _submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
     if owner.is_closed or not owner.loop.is_running():
         work.close()
         refuse_closed(owner)
@@ -74,6 +86,16 @@ def submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
             f"the event loop that this {type(owner).__name__} was made in does not run any more; open it anew"
         )
     return asyncio.run_coroutine_threadsafe(work, owner.loop)
+
+
+@contextlib.contextmanager
+def _ended_by_closing(owner: HasLoop) -> Iterator[None]:
+    """What is under way when an `open` block ends is cancelled."""
+    try:
+        yield
+    except (asyncio.CancelledError, CancelledError):
+        refuse_closed(owner)
+        raise
 
 
 def refuse_closed(owner: HasLoop) -> None:

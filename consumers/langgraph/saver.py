@@ -233,6 +233,8 @@ class TurnlogSaver(SyncFace):
         threads = list(dict.fromkeys(str(one) for one in thread_ids))
         if strategy == "delete":
             for thread in threads:
+                check_conversation(thread)
+            for thread in threads:
                 await self.adelete_thread(thread)
             return
         plans = await self._all_but_the_newest(threads)

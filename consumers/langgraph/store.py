@@ -16,7 +16,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.langgraph import opening
-from turnlog.consumers.langgraph.own_loop import WrongThread, in_own_loop, refuse_closed, submitted
+from turnlog.consumers.langgraph.own_loop import WrongThread, in_own_loop, refuse_closed, waited_for
 from turnlog.consumers.langgraph.store_embedder import GivenEmbedder
 from turnlog.consumers.langgraph.store_grouping import Grouped
 from turnlog.consumers.langgraph.store_index import fields_of
@@ -150,7 +150,7 @@ class TurnlogStore(BaseStore):
                     "a synchronous call of TurnlogStore in its own event loop would wait for itself; "
                     "await the method whose name begins with `a`, such as `await store.aget(...)`"
                 )
-        return submitted(self, self.abatch(list(ops))).result()
+        return waited_for(self, self.abatch(list(ops)))
 
     async def _read(self, plan: Read | Search) -> Read:
         """A search gets the vector of its query, if it can have one."""

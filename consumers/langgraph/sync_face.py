@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from turnlog.consumers.langgraph.own_loop import WrongThread, following, refuse_closed, submitted
+from turnlog.consumers.langgraph.own_loop import WrongThread, following, refuse_closed, waited_for
 from turnlog.events.log import Log
 
 T = TypeVar("T")
@@ -87,4 +87,4 @@ class SyncFace(BaseCheckpointSaver[str]):
                     "a synchronous call of TurnlogSaver in its own event loop would wait for itself; use "
                     f"`await saver.{name}(...)`, or `await graph.ainvoke(...)` instead of `graph.invoke(...)`"
                 )
-        return submitted(self, work).result()
+        return waited_for(self, work)
