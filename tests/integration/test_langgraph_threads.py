@@ -191,7 +191,7 @@ async def test_no_thread_has_or_deletes_a_name_of_turnlogs_own(
         saver.aput_writes(config(thread, checkpoint_ns="", checkpoint_id="1"), [("plan", "run")], "task"),
         saver.acopy_thread("t", thread),
         saver.adelete_thread(thread),
-        saver.aprune([thread], strategy="delete"),
+        saver.aprune(["t", thread], strategy="delete"),
     ):
         with pytest.raises(InvalidToken, match="choose another"):
             await refused
