@@ -29,8 +29,9 @@ from turnlog.projectors.writer import Connection
 
 Settled = Callable[..., Awaitable[None]]
 
-# How long an example takes says something of the machine, nothing of the code.
-hypothesis.settings.register_profile("turnlog", deadline=None)
+# How long an example takes says something of the machine, nothing of the code. In CI the examples are the same for the
+# same code, so that nobody's change is blamed for what chance finds; everywhere else they are new ones each time.
+hypothesis.settings.register_profile("turnlog", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("turnlog")
 
 # A shell's background job ignores Ctrl-C, and so would every command that is begun here.

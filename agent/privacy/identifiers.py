@@ -37,7 +37,7 @@ def masked(text: str) -> str:
     """Without identity and payment cards."""
     if not any(c.isdecimal() for c in text):
         return text
-    text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if ric.is_valid(m[0]) else None)
+    text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if _is_chinese(m[0]) else None)
     text = replaced(text, _CARD, lambda m: CARD_MASK if _is_card(m[0]) else None)
     text = replaced(text, _SSN_NAMED, lambda m: m[1] + SSN_MASK if ssn.is_valid(m[2]) else None)
     return replaced(text, _SSN, lambda m: SSN_MASK if ssn.is_valid(m[0]) else None)
@@ -49,6 +49,13 @@ def mails_masked(text: str) -> str:
 
 def grades_masked(text: str) -> str:
     return replaced(text, _GRADE, lambda m: GRADE_MASK)
+
+
+def _is_chinese(number: str) -> bool:
+    try:
+        return bool(ric.is_valid(number))
+    except KeyError:  # a town that python-stdnum knows, and a district of it that its table lacks
+        return True
 
 
 def _is_card(number: str) -> bool:
