@@ -88,6 +88,7 @@ class FieldNames(set[str]):
     def __xor__(self, other: Set[T]) -> set[str | T]:
         return set(self) ^ other
 
+    # Whose names are set anew gets a plain set; the types of the standard library ask for the same class there.
     __ior__, __iand__, __isub__, __ixor__ = __or__, __and__, __sub__, __xor__  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type[set[str]], tuple[list[str]]]:
