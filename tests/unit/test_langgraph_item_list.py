@@ -17,6 +17,7 @@ OTHERS: list[Any] = [7, "text", None, {"a": [1]}]
 CHANGES: list[Callable[[BaseMessage], object]] = [
     lambda message: setattr(message, "content", "changed"),
     lambda message: message.additional_kwargs.update(more=1),
+    lambda message: message.response_metadata.update(more=[1]),
     lambda message: setattr(message, "own", 1),
     lambda message: message.__dict__.pop("name"),
     lambda message: object.__setattr__(message, "__pydantic_private__", {"own": 1}),
@@ -50,14 +51,18 @@ def test_a_value_begins_with_the_items_when_each_matches(own: list[Item], more: 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", range(len(MESSAGES)))
 @pytest.mark.parametrize("stored", [PUT, READ], ids=["put", "read"])
+@pytest.mark.parametrize("was_compared", [True, False])
 def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
-    stored: list[Item], at: int, change: Callable[[BaseMessage], object]
+    was_compared: bool, stored: list[Item], at: int, change: Callable[[BaseMessage], object]
 ) -> None:
     whole = ItemList(stored)
-    value = whole.make(len(stored), CODEC)
+    if was_compared:
+        whole.begins([])
+    value, other = whole.make(len(stored), CODEC), whole.make(len(stored), CODEC)
     assert whole.begins(value)
     change(value[at])
     assert not whole.begins(value)
+    assert whole.begins(other)
     assert whole.begins(whole.make(len(stored), CODEC))
 
 
