@@ -17,7 +17,7 @@ from nats.js.errors import NotFoundError
 
 from turnlog.consumers.inbox import Inbox
 from turnlog.events.client import RobustClient
-from turnlog.events.errors import LogUnavailable
+from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.subjects import STREAM
 
 MAX_WAITING = 2_000
@@ -82,7 +82,7 @@ async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
     except NotFoundError:
         return  # the first start of this durable
     except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {error!r}") from error
+        raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {cause(error)}") from error
 
 
 async def _leave_undecoded(message: NatsMessage) -> bytes:

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from turnlog.events.contracts import Event
-from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable
+from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable, cause
 from turnlog.events.publish import (
     DUPLICATE_IN_BATCH,
     PASSING,
@@ -191,10 +191,12 @@ class Appender:
 
     async def _pause(self, deadline: float, error: Exception) -> None:
         if self._nc.is_closed:
-            raise LogClosed(f"this Log was closed before NATS acknowledged ({error!r}). {_OUTCOME_OPEN}") from error
+            raise LogClosed(
+                f"this Log was closed before NATS acknowledged ({cause(error)}). {_OUTCOME_OPEN}"
+            ) from error
         if time.monotonic() > deadline:
             raise LogUnavailable(
-                f"NATS did not acknowledge within {self._timeout_s:g} s ({error!r}). {_OUTCOME_OPEN}"
+                f"NATS did not acknowledge within {self._timeout_s:g} s ({cause(error)}). {_OUTCOME_OPEN}"
             ) from error
         await asyncio.sleep(RETRY_WAIT_S)
 

@@ -96,3 +96,8 @@ class NotFound(TurnlogError):
     """The thread, event or projection that was asked for does not exist."""
 
     code = "not-found"
+
+
+def cause(error: BaseException) -> str:
+    """What an error says: those of NATS show nothing of it in their repr(), others nothing but that."""
+    return str(error) or repr(error)

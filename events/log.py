@@ -14,7 +14,7 @@ from nats.js.errors import APIError, NotFoundError
 from turnlog.events.append import Appender, Screen, unchanged
 from turnlog.events.client import RobustClient
 from turnlog.events.contracts import Event, Recorded
-from turnlog.events.errors import LogUnavailable, NotFound
+from turnlog.events.errors import LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
@@ -101,7 +101,7 @@ class Log:
             partitions = await ensure_stream(nc.jetstream(), options)
         except (NatsError, OSError, TimeoutError) as error:
             await nc.close()
-            raise LogUnavailable(f"JetStream does not answer at {_without_secret(url)}: {error!r}") from error
+            raise LogUnavailable(f"JetStream does not answer at {_without_secret(url)}: {cause(error)}") from error
         except BaseException:
             await nc.close()
             raise
@@ -135,7 +135,7 @@ class Log:
         try:
             return int((await self.nc.jetstream().stream_info(STREAM)).state.last_seq)
         except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for the stream's end: {error!r}") from error
+            raise LogUnavailable(f"cannot ask NATS for the stream's end: {cause(error)}") from error
 
     async def partition_head(self, partition: int) -> int:
         """The last sequence of one partition, 0 when it has none."""
@@ -162,7 +162,7 @@ class Log:
         except NotFoundError:
             raise NotFound(f"the log has no event at sequence {seq}") from None
         except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for sequence {seq}: {error!r}") from error
+            raise LogUnavailable(f"cannot ask NATS for sequence {seq}: {cause(error)}") from error
         subject, body = found.subject or "", found.data or b""
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
 
@@ -176,7 +176,7 @@ class Log:
         except (NatsError, OSError, TimeoutError) as error:
             if isinstance(error, APIError) and error.err_code in NOT_DELETED and not await self._is_there(seq):
                 return False
-            raise LogUnavailable(f"NATS did not delete sequence {seq}: {error!r}") from error
+            raise LogUnavailable(f"NATS did not delete sequence {seq}: {cause(error)}") from error
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
         """When the partition's first event after a position was stored; None when there is none."""
@@ -187,7 +187,7 @@ class Log:
         except NotFoundError:
             return None
         except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS what follows sequence {position}: {error!r}") from error
+            raise LogUnavailable(f"cannot ask NATS what follows sequence {position}: {cause(error)}") from error
         return found.time
 
     async def read_thread(
@@ -235,7 +235,7 @@ class Log:
         except NotFoundError:
             return 0
         except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for the last of {subject}: {error!r}") from error
+            raise LogUnavailable(f"cannot ask NATS for the last of {subject}: {cause(error)}") from error
         return int(message.seq or 0)
 
 

@@ -23,7 +23,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
-from turnlog.events.errors import GapInLog, InvalidEvent
+from turnlog.events.errors import GapInLog, InvalidEvent, cause
 from turnlog.events.sealing import Keyring
 from turnlog.events.subjects import STREAM, parse_stored, thread_token
 
@@ -125,7 +125,7 @@ class OrderedReader:
             self._inbox = inbox
         except (NatsError, TimeoutError, OSError) as error:
             await self.close()
-            raise GapInLog(f"cannot open a reader on {STREAM}: {error!r}") from error
+            raise GapInLog(f"cannot open a reader on {STREAM}: {cause(error)}") from error
 
     async def close(self) -> None:
         """The consumer goes by itself after its inactivity threshold when the server is out of reach."""
@@ -213,7 +213,7 @@ class OrderedReader:
                 f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}", json.dumps(ask).encode(), self._inbox
             )
         except (NatsError, OSError) as error:
-            self._failure = f"cannot ask for messages: {error!r}"
+            self._failure = f"cannot ask for messages: {cause(error)}"
 
     async def _wait(self, wait_s: float) -> None:
         try:

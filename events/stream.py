@@ -11,12 +11,14 @@ from nats.js.api import (
     StreamInfo,
     SubjectTransform,
 )
-from nats.js.errors import NotFoundError
+from nats.js.errors import NotFoundError, ServerError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from turnlog.events.errors import StreamDrift
 from turnlog.events.subjects import PUBLISHED, STREAM, stored_transform
 
 DUPLICATE_WINDOW_S = 120.0
+CREATE_TRIES, CREATE_WAIT_S = 5, 0.2
 _COMPARED = (
     "subjects",
     "retention",
@@ -72,11 +74,22 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     try:
         info = await js.stream_info(STREAM)
     except NotFoundError:
-        info = await js.add_stream(stream_config(options))
+        info = await _created(js, stream_config(options))
     _refuse_drift(info, stream_config(options))
     if options.max_bytes > 0 and info.config.max_bytes != options.max_bytes:
         await js.update_stream(replace(info.config, max_bytes=options.max_bytes))
     return options.partitions
+
+
+@retry(
+    retry=retry_if_exception_type(ServerError),
+    stop=stop_after_attempt(CREATE_TRIES),
+    wait=wait_fixed(CREATE_WAIT_S),
+    reraise=True,
+)
+async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
+    """Tried again: a server clears the folder of a stream that was deleted while it makes that of the next one."""
+    return await js.add_stream(config)
 
 
 def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:

@@ -19,7 +19,7 @@ from nats.js.errors import NotFoundError
 
 from turnlog.agent.sessions.lineage import lineage
 from turnlog.events.contracts import Recorded, TurnRecorded
-from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable
+from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable, cause
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.stream import DUPLICATE_WINDOW_S
@@ -125,7 +125,7 @@ async def _soon(failure: str, patience_s: float = LONG_PATIENCE_S) -> AsyncItera
         async with asyncio.timeout(patience_s):
             yield
     except (NatsError, OSError, TimeoutError, GapInLog) as error:
-        raise LogUnavailable(f"{failure}: NATS does not answer ({error!r}); try again") from error
+        raise LogUnavailable(f"{failure}: NATS does not answer ({cause(error)}); try again") from error
 
 
 def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionState | None:

@@ -1,0 +1,45 @@
+"""The stream is made although the server cannot make it at once, as just after another one was deleted."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from places import eventually
+
+from turnlog.agent.embedded import lease, start
+from turnlog.events.errors import LogUnavailable
+from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
+
+
+def in_the_way(home: Path) -> Path:
+    """A file where the server keeps its streams."""
+    folder = home / "nats" / "store" / "jetstream" / "$G"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "streams"
+    file.touch()
+    return file
+
+
+async def test_the_stream_is_made_as_soon_as_the_server_can(home: Path) -> None:
+    async with lease(home):
+        servers = await start(home)
+        file = in_the_way(home)
+        connecting = asyncio.create_task(Log.connect(servers.nats_url, StreamOptions()))
+
+        async def was_tried() -> bool:
+            return "Stream create failed" in (home / "nats" / "nats.log").read_text()
+
+        await eventually(was_tried)
+        file.unlink()
+        log = await connecting
+        assert await log.partition_head(0) == 0
+        await log.close()
+
+
+async def test_why_the_stream_cannot_be_made_is_told(home: Path) -> None:
+    async with lease(home):
+        servers = await start(home)
+        in_the_way(home)
+        with pytest.raises(LogUnavailable, match="error creating store for stream"):
+            await Log.connect(servers.nats_url, StreamOptions())
