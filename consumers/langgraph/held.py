@@ -10,12 +10,14 @@ from langgraph.checkpoint.base.id import uuid6
 
 from turnlog.consumers.langgraph.growth import Known
 from turnlog.consumers.langgraph.interning import Interner
-from turnlog.consumers.langgraph.items import Item
+from turnlog.consumers.langgraph.item_list import ItemList
+from turnlog.consumers.langgraph.items import Codec, Item
 from turnlog.consumers.langgraph.tuples import ROOT, Saved, Written
 from turnlog.events.contracts import Event
 from turnlog.events.remembered import holds_words
 
 WriteKey = tuple[str, int]
+AHEAD_THREADS = 16  # of those held, which have their next read's messages made ahead
 GRACE_S = 0.25  # from one checkpoint's storing to the next one's putting, in another thread
 STATE_TYPES = ("checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped", "thread_deleted", "erased")
 
@@ -185,6 +187,16 @@ class Held:
             elif is_replacing:
                 known[one.task_id, one.idx] = one._replace(task_path=before.task_path)
 
+    def make_ahead(self, codec: Codec) -> bool:
+        """The messages of the next read; whether there were any to make."""
+        made = [known.items.make_ahead(codec) for known in self.lists.values() if isinstance(known.items, ItemList)]
+        return any(made)
+
+    def drop_ahead(self) -> None:
+        for known in self.lists.values():
+            if isinstance(known.items, ItemList):
+                known.items.drop_ahead()
+
     def _forget_writes(self, newest: Saved) -> None:
         for ns, checkpoint_id in list(self.writes):
             if ns == newest.ns and checkpoint_id < newest.checkpoint_id:
@@ -211,6 +223,16 @@ class Threads:
         if len(self._held) > self._limit:
             self._forget_one()
         return held
+
+    def make_ahead(self, codec: Codec) -> bool:
+        """The next read's messages of one thread that was used lately, once; the others keep none. Whether one had any
+        to make."""
+        for at, held in enumerate(reversed(self._held.values())):
+            if at >= AHEAD_THREADS:
+                held.drop_ahead()
+            elif held.make_ahead(codec):
+                return True
+        return False
 
     def _forget_one(self) -> None:
         idle = next((name for name, held in self._held.items() if not held.is_busy), None)

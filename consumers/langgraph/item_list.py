@@ -12,19 +12,21 @@ from turnlog.consumers.langgraph.messages import Fields, built
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
 _private_of = attrgetter("__pydantic_private__")
+MAX_AHEAD = 2_000  # messages that are made before anybody asks
 
 
 class ItemList(list[Item]):
     """A list that is only ever added to at its end, so that what was noted of its items stays true.
 
     Noted of the messages that it begins with: their classes and fields, side by side, and where those of each plan are;
-    of all items: where those without an id are.
+    of all items: where those without an id are. Messages may be made before anybody asks: nobody else has those yet.
     """
 
-    __slots__ = ("_classes", "_nameless", "_owns", "_places", "_seen")
+    __slots__ = ("_ahead", "_classes", "_nameless", "_owns", "_places", "_seen")
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         super().__init__(items)
+        self._ahead: list[Any] = []
         self._classes: list[type[BaseMessage]] = []
         self._owns: list[Fields] = []
         self._places: dict[Plan, list[int]] = {}
@@ -45,14 +47,30 @@ class ItemList(list[Item]):
 
     def make(self, count: int, codec: Codec) -> list[Any]:
         """The first `count` values, of the caller's own."""
+        ahead, self._ahead = self._ahead[:count], []
+        return ahead + self._made(len(ahead), count, codec)
+
+    def make_ahead(self, codec: Codec) -> bool:
+        """Makes what the next make() gives out; whether there was something to make. Of messages alone."""
+        self._note()
+        done = len(self._ahead)
+        if not done < len(self._classes) == len(self) <= MAX_AHEAD:
+            return False
+        self._ahead += self._made(done, len(self), codec)
+        return True
+
+    def drop_ahead(self) -> None:
+        self._ahead = []
+
+    def _made(self, first: int, end: int, codec: Codec) -> list[Any]:
         if self._classes:  # else it is only read, and was never compared
             self._note()
-        if len(self._classes) >= count:
-            owns = list(map(dict.copy, self._owns[:count]))
+        if len(self._classes) >= end:
+            owns = list(map(dict.copy, self._owns[first:end]))
             for plan, places in self._places.items():
-                plan.renew([owns[at] for at in places if at < count])
-            return built(self._classes[:count], owns)
-        items = self[:count]
+                plan.renew([owns[at - first] for at in places if first <= at < end])
+            return built(self._classes[first:end], owns)
+        items = self[first:end]
         messages = [item for item in items if type(item) is MessageItem]
         if len(messages) < len(items):
             return [item.make(codec) for item in items]

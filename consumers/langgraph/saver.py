@@ -32,6 +32,7 @@ from turnlog.consumers.langgraph.dropping import (
     threads_with_deltas,
 )
 from turnlog.consumers.langgraph.held import Held, Threads
+from turnlog.consumers.langgraph.idle import Idle
 from turnlog.consumers.langgraph.items import Codec
 from turnlog.consumers.langgraph.listing import Listing
 from turnlog.consumers.langgraph.lookup import Lookup
@@ -82,6 +83,7 @@ class TurnlogSaver(SyncFace):
         self._sender = Sender(log)
         self._lookup = Lookup(log, pool, tenant)
         self._listing = Listing(log, pool, tenant)
+        self._idle = Idle(lambda: self._threads.make_ahead(Codec(self.serde)))
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -124,10 +126,11 @@ class TurnlogSaver(SyncFace):
         thread, ns, checkpoint_id = place_of(config)
         held = self._threads.get(thread)
         held.asked(ns)
-        if checkpoint_id is None:
-            return await self._lookup.newest(held, ns, lambda saved: self._tuple(saved, held))
-        saved = await self._lookup.at(held, ns, checkpoint_id)
-        return None if saved is None else self._tuple(saved, held)
+        with self._idle.busy():
+            if checkpoint_id is None:
+                return await self._lookup.newest(held, ns, lambda saved: self._tuple(saved, held))
+            saved = await self._lookup.at(held, ns, checkpoint_id)
+            return None if saved is None else self._tuple(saved, held)
 
     @iterated_in_own_loop
     async def alist(
@@ -153,7 +156,7 @@ class TurnlogSaver(SyncFace):
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
         put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
-        with held.putting(ns, checkpoint["id"]):
+        with self._idle.busy(), held.putting(ns, checkpoint["id"]):
             events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
             held.put(ns, saved.checkpoint_id)
             versions = dict(checkpoint["channel_versions"])
@@ -180,7 +183,8 @@ class TurnlogSaver(SyncFace):
             await held.after(checkpoint_id)
         if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
             raise _behind(thread)
-        await self._sender.put(held, events, lambda: held.wrote(ns, checkpoint_id, written, is_replacing))
+        with self._idle.busy():
+            await self._sender.put(held, events, lambda: held.wrote(ns, checkpoint_id, written, is_replacing))
 
     @in_own_loop
     async def adelete_thread(self, thread_id: str) -> None:

@@ -8,10 +8,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, one_node, turns
 from mirror import Mirror, exact
+from places import eventually
 
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.runtime import Pool, connection_pool
 from turnlog.events.log import Log
+from turnlog.events.remembered import forget_all
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.writer import Connection
 
@@ -58,6 +60,37 @@ async def test_a_changed_state_damages_neither_the_thread_nor_other_readers(
     assert [message.content for message in await said(cold)] == ["one", "kept", "two", "I saw 3"]
     assert exact(other) == whole
     assert [content for _, content in await turns(db)] == ["one", "kept", "two", "I saw 3"]
+
+
+async def test_the_next_read_is_made_while_nothing_goes_on_and_is_the_readers_own(log: Log, pool: Pool) -> None:
+    saver = TurnlogSaver(log, pool)
+    graph = chat(saver)
+    given = await graph.ainvoke({"messages": [HumanMessage("one", id="h1")]}, config())
+    whole = exact(given["messages"])
+    items: Any = saver._threads.get("t").lists["", "messages"].items
+
+    async def is_made() -> bool:
+        return len(items._ahead) == len(items)
+
+    for more in ("two", "three"):
+        await eventually(is_made, timeout_s=10.0)
+        ahead = items._ahead
+        given = await said(graph)
+        assert given[0] is ahead[0]
+        assert exact(given[: len(whole)]) == whole
+        spoil(given)
+        assert exact((await said(graph))[: len(whole)]) == whole
+        await graph.ainvoke({"messages": [HumanMessage(more)]}, config())
+    assert [message.content for message in await said(graph)] == [
+        "one",
+        "I saw 1",
+        "two",
+        "I saw 3",
+        "three",
+        "I saw 5",
+    ]
+    forget_all()
+    assert not saver._threads.get("t").lists, "an erasure reaches what was made"
 
 
 async def test_a_node_that_changes_messages_in_place_is_recorded_as_it_left_them(

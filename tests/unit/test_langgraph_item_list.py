@@ -1,5 +1,6 @@
 """A list's messages compared and made all at once are what they are one by one."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from turnlog.consumers.langgraph.item_list import ItemList
+from turnlog.consumers.langgraph.item_list import MAX_AHEAD, ItemList
 from turnlog.consumers.langgraph.items import Item, value_item
 
 PUT, READ = ([items_of(message)[at] for message in MESSAGES] for at in (0, 1))
@@ -25,12 +26,14 @@ CHANGES: list[Callable[[BaseMessage], object]] = [
 items = st.lists(st.sampled_from([*PUT, *READ, *(value_item(value, CODEC) for value in OTHERS)]), max_size=12)
 
 
-@given(items, items, st.integers(0, 24))
-def test_a_list_makes_what_its_items_make(first: list[Item], more: list[Item], count: int) -> None:
+@given(items, items, st.integers(0, 24), st.booleans())
+def test_a_list_makes_what_its_items_make(first: list[Item], more: list[Item], count: int, is_ahead: bool) -> None:
     whole = ItemList(first)
     expected = [item.make(CODEC) for item in first]
     assert whole.make(len(first), CODEC) == expected
     whole.begins(expected)
+    if is_ahead:
+        whole.make_ahead(CODEC)
     whole.extend(more)
     for _ in ("as it stands", "once all was looked at"):
         made = whole.make(count, CODEC)
@@ -51,19 +54,45 @@ def test_a_value_begins_with_the_items_when_each_matches(own: list[Item], more: 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("at", range(len(MESSAGES)))
 @pytest.mark.parametrize("stored", [PUT, READ], ids=["put", "read"])
-@pytest.mark.parametrize("was_compared", [True, False])
+@pytest.mark.parametrize(
+    "before",
+    [lambda whole: None, lambda whole: whole.begins([]), lambda whole: whole.make_ahead(CODEC)],
+    ids=["not compared", "compared", "made ahead"],
+)
 def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
-    was_compared: bool, stored: list[Item], at: int, change: Callable[[BaseMessage], object]
+    before: Callable[[ItemList], object], stored: list[Item], at: int, change: Callable[[BaseMessage], object]
 ) -> None:
     whole = ItemList(stored)
-    if was_compared:
-        whole.begins([])
+    before(whole)
     value, other = whole.make(len(stored), CODEC), whole.make(len(stored), CODEC)
     assert whole.begins(value)
     change(value[at])
     assert not whole.begins(value)
     assert whole.begins(other)
     assert whole.begins(whole.make(len(stored), CODEC))
+
+
+def test_what_is_made_ahead_is_given_out_once_with_what_came_after() -> None:
+    messages = [HumanMessage(str(number), id=str(number)) for number in range(5)]
+    whole = ItemList([items_of(message)[0] for message in messages[:3]])
+    assert whole.make_ahead(CODEC)
+    assert not whole.make_ahead(CODEC), "they are there"
+    ahead = whole._ahead[:]
+    whole.extend(items_of(message)[0] for message in messages[3:])
+    first, second = whole.make(5, CODEC), whole.make(5, CODEC)
+    assert first == second == messages
+    assert all(map(operator.is_, first, ahead))
+    assert not any(map(operator.is_, first, second))
+    assert whole.make_ahead(CODEC)
+    assert whole.make(2, CODEC) == messages[:2], "a look at an older state"
+
+
+def test_only_messages_are_made_ahead_and_not_too_many() -> None:
+    message = items_of(HumanMessage("hi", id="h"))[0]
+    assert not ItemList().make_ahead(CODEC)
+    assert not ItemList([message, value_item(7, CODEC)]).make_ahead(CODEC)
+    assert ItemList([message] * MAX_AHEAD).make_ahead(CODEC)
+    assert not ItemList([message] * (MAX_AHEAD + 1)).make_ahead(CODEC)
 
 
 def test_a_message_of_another_class_with_the_same_fields_is_another() -> None:
