@@ -5,9 +5,14 @@ that are no UTF-8: one such publish would stop every reader of the stream. Here 
 for what is no text, and is parked like any other that nobody can read.
 """
 
-from typing import Any
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
+
+T = TypeVar("T")
+CANCEL_AGAIN_S = 0.1
 
 
 class RobustClient(Client):
@@ -46,3 +51,21 @@ class RobustClient(Client):
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super()._close(status, do_cbs)
+
+
+async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives. Raises TimeoutError.
+
+    Python 3.11's asyncio.wait_for may swallow a cancellation, after which nats-py would try to connect for ever: the
+    work is cancelled until it ends.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+    if task.cancelled():
+        raise TimeoutError
+    return task.result()

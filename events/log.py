@@ -12,7 +12,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError
 
 from turnlog.events.append import Appender, Screen, unchanged
-from turnlog.events.client import RobustClient
+from turnlog.events.client import RobustClient, within
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
@@ -52,15 +52,14 @@ async def connect_nats(
 
     try:
         # Reconnecting for ever would also try the first connection for ever.
-        async with asyncio.timeout(timeout_s):
-            servers = [part.strip() for part in url.split(",")]
-            await nc.connect(servers, name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS)
+        servers = [part.strip() for part in url.split(",")]
+        await within(timeout_s, nc.connect(servers, name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS))
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: a port that is no number
         # A refused token shows only now and then: mostly the server has hung up before it can be read.
         told = [failure for failure in failures if "Authorization" in str(failure)]
-        cause = [error, *failures, *told][-1]
+        why = cause([error, *failures, *told][-1])
         raise LogUnavailable(
-            f"cannot connect to NATS at {_without_secret(url)}: {cause!r}. Start it with `turnlog up`, or set NATS_URL"
+            f"cannot connect to NATS at {_without_secret(url)}: {why}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
     return nc
 

@@ -294,7 +294,11 @@ async def test_a_foreign_client_needs_only_the_subject_and_the_envelope(log: Log
 
 @pytest.mark.parametrize(
     ("address", "cause"),
-    [("127.0.0.1:1", "ConnectionRefused|Connect call failed"), ("127.0.0.1:port", "Error"), ("no-such.invalid:1", "")],
+    [
+        ("127.0.0.1:1", "Connect call failed"),
+        ("127.0.0.1:port", "invalid connect url"),
+        ("no-such.invalid:1", "Name or service not known|name resolution"),
+    ],
 )
 async def test_an_unreachable_server_is_reported_without_the_secret(address: str, cause: str) -> None:
     with pytest.raises(LogUnavailable, match=f"cannot connect to NATS.*({cause}).*turnlog up") as caught:

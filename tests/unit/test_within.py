@@ -1,0 +1,49 @@
+"""What is given a time ends with it, though a cancellation of it is swallowed once."""
+
+import asyncio
+
+import pytest
+
+from turnlog.events.client import within
+
+
+async def stubborn(ends: list[str]) -> None:
+    never = asyncio.Event()
+    try:
+        await never.wait()
+    except asyncio.CancelledError:
+        ends.append("swallowed")
+    try:
+        await never.wait()
+    finally:
+        ends.append("ended")
+
+
+async def test_work_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    ends: list[str] = []
+    with pytest.raises(TimeoutError):
+        await within(0.01, stubborn(ends))
+    assert ends == ["swallowed", "ended"]
+
+
+async def test_who_is_cancelled_while_waiting_leaves_no_work_behind() -> None:
+    ends: list[str] = []
+    waiting = asyncio.create_task(within(60, stubborn(ends)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ends == ["swallowed", "ended"]
+
+
+async def test_results_and_errors_are_those_of_the_work() -> None:
+    async def seven() -> int:
+        return 7
+
+    async def wrong() -> None:
+        raise ValueError("wrong")
+
+    assert await within(60, seven()) == 7
+    with pytest.raises(ValueError, match="wrong"):
+        await within(60, wrong())
