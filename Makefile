@@ -4,15 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: demo test check lint types install bench eval chaos peer clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
 
-# Two at a time, each with servers of its own; servers that were given can serve only one.
+# Some at once, each with servers of its own; servers that were given can serve only one. One more than there are cores:
+# a fifth of a test is waiting.
 test: $(STAMP)
-	$(BIN)/pytest $(if $(NATS_URL),,-n auto --dist worksteal)
+	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
 
 check: $(STAMP) lint types test
 
@@ -48,7 +50,7 @@ install: $(STAMP)
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("turnlog needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --config-settings editable_mode=strict
 	touch $(STAMP)
 

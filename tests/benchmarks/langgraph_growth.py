@@ -38,5 +38,6 @@ def growth_row(ours: Sequence[float], floor: Sequence[float]) -> Row:
         ("<=", 1.2),
         f"Median of the last {COMPARED} of {TURNS} turns over the median of the first {COMPARED} (after {WARM_UP}) of "
         f"another thread, which take turns; median of {len(ours)} pairs of threads, and of {len(floor)} on "
-        "AsyncPostgresSaver. The ratio is ours alone.",
+        "AsyncPostgresSaver. Between two turns, while the read models catch up, ours makes the messages of the next "
+        "read. The ratio is ours alone.",
     )
