@@ -51,8 +51,9 @@ class ItemList(list[Item]):
         return ahead + self._made(len(ahead), count, codec)
 
     def make_ahead(self, codec: Codec) -> bool:
-        """Makes what the next make() gives out; whether there was something to make. Of messages alone."""
-        self._note()
+        """Makes what the next make() gives out; whether there was something to make. Of messages alone, and of a list
+        that is written: one that was never compared is only read."""
+        self._note_further()
         done = len(self._ahead)
         if not done < len(self._classes) == len(self) <= MAX_AHEAD:
             return False
@@ -63,8 +64,7 @@ class ItemList(list[Item]):
         self._ahead = []
 
     def _made(self, first: int, end: int, codec: Codec) -> list[Any]:
-        if self._classes:  # else it is only read, and was never compared
-            self._note()
+        self._note_further()
         if len(self._classes) >= end:
             owns = list(map(dict.copy, self._owns[first:end]))
             for plan, places in self._places.items():
@@ -83,6 +83,10 @@ class ItemList(list[Item]):
                 self._nameless.append(at)
         self._seen = len(self)
         return ((self[at], values[at]) for at in self._nameless if at < len(values))
+
+    def _note_further(self) -> None:
+        if self._classes:  # else it is only read, and was never compared
+            self._note()
 
     def _note(self) -> None:
         for item in self[len(self._classes) :]:

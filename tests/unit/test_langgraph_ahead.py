@@ -11,11 +11,12 @@ from turnlog.consumers.langgraph.item_list import ItemList
 
 
 def use(threads: Threads, name: str) -> ItemList:
-    """The thread's list, which is there once it was used."""
+    """The thread's list, which is there once it was used, and was written to."""
     known = threads.get(name).lists.setdefault(
         ("", "messages"), Known(Source("list"), ItemList(items_of(message)[0] for message in MESSAGES))
     )
     assert isinstance(known.items, ItemList)
+    known.items.begins([])
     return known.items
 
 

@@ -56,7 +56,7 @@ def test_a_value_begins_with_the_items_when_each_matches(own: list[Item], more: 
 @pytest.mark.parametrize("stored", [PUT, READ], ids=["put", "read"])
 @pytest.mark.parametrize(
     "before",
-    [lambda whole: None, lambda whole: whole.begins([]), lambda whole: whole.make_ahead(CODEC)],
+    [lambda whole: None, lambda whole: whole.begins([]), lambda whole: whole.begins([]) or whole.make_ahead(CODEC)],
     ids=["not compared", "compared", "made ahead"],
 )
 def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
@@ -75,6 +75,8 @@ def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
 def test_what_is_made_ahead_is_given_out_once_with_what_came_after() -> None:
     messages = [HumanMessage(str(number), id=str(number)) for number in range(5)]
     whole = ItemList([items_of(message)[0] for message in messages[:3]])
+    assert not whole.make_ahead(CODEC), "it may be only read"
+    assert whole.begins(messages[:3])
     assert whole.make_ahead(CODEC)
     assert not whole.make_ahead(CODEC), "they are there"
     ahead = whole._ahead[:]
@@ -89,10 +91,16 @@ def test_what_is_made_ahead_is_given_out_once_with_what_came_after() -> None:
 
 def test_only_messages_are_made_ahead_and_not_too_many() -> None:
     message = items_of(HumanMessage("hi", id="h"))[0]
-    assert not ItemList().make_ahead(CODEC)
-    assert not ItemList([message, value_item(7, CODEC)]).make_ahead(CODEC)
-    assert ItemList([message] * MAX_AHEAD).make_ahead(CODEC)
-    assert not ItemList([message] * (MAX_AHEAD + 1)).make_ahead(CODEC)
+
+    def is_made(*items: Item) -> bool:
+        whole = ItemList(items)
+        whole.begins([])
+        return whole.make_ahead(CODEC)
+
+    assert not is_made()
+    assert not is_made(message, value_item(7, CODEC))
+    assert is_made(*[message] * MAX_AHEAD)
+    assert not is_made(*[message] * (MAX_AHEAD + 1))
 
 
 def test_a_message_of_another_class_with_the_same_fields_is_another() -> None:
