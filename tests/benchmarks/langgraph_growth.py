@@ -6,7 +6,7 @@ from statistics import median
 from tests.benchmarks.langgraph_chat import COMPARED, TURNS, Settle, Side, nothing
 from tests.benchmarks.measuring import Row
 
-THREADS, WARM_UP = 11, 5
+THREADS, WARM_UP = 21, 5
 
 
 async def growth(name: str, side: Side, texts: Iterator[str], settle: Settle) -> float:
