@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 1)")
 
 .PHONY: demo test check lint types install bench eval chaos peer clean
 

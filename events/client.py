@@ -66,6 +66,8 @@ async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
         while not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+        if not task.cancelled():
+            task.exception()  # looked at, though who is cancelled here asks no more
     if task.cancelled():
         raise TimeoutError
     return task.result()

@@ -99,5 +99,5 @@ class NotFound(TurnlogError):
 
 
 def cause(error: BaseException) -> str:
-    """What an error says: those of NATS show nothing of it in their repr(), others nothing but that."""
+    """What an error says, which the repr() of most errors of NATS does not; its name where it says nothing."""
     return str(error) or repr(error)

@@ -61,6 +61,10 @@ async def connect_nats(
         raise LogUnavailable(
             f"cannot connect to NATS at {_without_secret(url)}: {why}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
+    except asyncio.CancelledError:
+        if nc.is_connected:  # just then
+            await nc.close()
+        raise
     return nc
 
 

@@ -18,7 +18,7 @@ from turnlog.events.errors import StreamDrift
 from turnlog.events.subjects import PUBLISHED, STREAM, stored_transform
 
 DUPLICATE_WINDOW_S = 120.0
-CREATE_TRIES, CREATE_WAIT_S = 5, 0.2
+CREATE_TRIES, CREATE_WAIT_S = 10, 0.2
 _COMPARED = (
     "subjects",
     "retention",

@@ -13,6 +13,7 @@ from turnlog.consumers.langgraph.interning import Interner
 from turnlog.consumers.langgraph.item_list import ItemList
 from turnlog.consumers.langgraph.items import Codec, Item
 from turnlog.consumers.langgraph.tuples import ROOT, Saved, Written
+from turnlog.consumers.langgraph.values import Listed
 from turnlog.events.contracts import Event
 from turnlog.events.remembered import holds_words
 
@@ -188,14 +189,16 @@ class Held:
                 known[one.task_id, one.idx] = one._replace(task_path=before.task_path)
 
     def make_ahead(self, codec: Codec) -> bool:
-        """The messages of the next read; whether there were any to make."""
-        made = [known.items.make_ahead(codec) for known in self.lists.values() if isinstance(known.items, ItemList)]
-        return any(made)
+        """The messages of one list that the graph's next read begins with; whether there were any to make."""
+        return any(items.make_ahead(codec) for items in self._newest_lists())
 
     def drop_ahead(self) -> None:
-        for known in self.lists.values():
-            if isinstance(known.items, ItemList):
-                known.items.drop_ahead()
+        for items in self._newest_lists():
+            items.drop_ahead()
+
+    def _newest_lists(self) -> list[ItemList]:
+        saved = self.latest.get(ROOT)
+        return [value.items for value in saved.values.values() if isinstance(value, Listed)] if saved else []
 
     def _forget_writes(self, newest: Saved) -> None:
         for ns, checkpoint_id in list(self.writes):
@@ -225,14 +228,11 @@ class Threads:
         return held
 
     def make_ahead(self, codec: Codec) -> bool:
-        """The next read's messages of one thread that was used lately, once; the others keep none. Whether one had any
-        to make."""
-        for at, held in enumerate(reversed(self._held.values())):
-            if at >= AHEAD_THREADS:
-                held.drop_ahead()
-            elif held.make_ahead(codec):
-                return True
-        return False
+        """The next read's messages of one thread that was used lately; the others keep none. Whether one had any."""
+        lately = list(reversed(self._held.values()))
+        for held in lately[AHEAD_THREADS:]:
+            held.drop_ahead()
+        return any(held.make_ahead(codec) for held in lately[:AHEAD_THREADS])
 
     def _forget_one(self) -> None:
         idle = next((name for name, held in self._held.items() if not held.is_busy), None)

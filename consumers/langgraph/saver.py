@@ -9,6 +9,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -83,7 +84,7 @@ class TurnlogSaver(SyncFace):
         self._sender = Sender(log)
         self._lookup = Lookup(log, pool, tenant)
         self._listing = Listing(log, pool, tenant)
-        self._idle = Idle(lambda: self._threads.make_ahead(Codec(self.serde)))
+        self._idle = Idle(partial(self._threads.make_ahead, Codec(self.serde)))
 
     @classmethod
     @contextlib.asynccontextmanager

@@ -8,7 +8,7 @@ from nats.errors import Error as NatsError
 from pydantic_core import from_json
 
 from turnlog.consumers.langgraph.held import STATE_TYPES
-from turnlog.events.errors import LogUnavailable
+from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, parse_stored, thread_filter
 
@@ -44,7 +44,7 @@ async def _stream_state(log: Log, thread: str, asked: str) -> dict[str, Any]:
     try:
         answer = from_json((await log.nc.request(_INFO, asked.encode(), timeout=ANSWERED_WITHIN_S)).data)
     except (NatsError, OSError, TimeoutError) as error:
-        raise _unavailable(thread, repr(error)) from error
+        raise _unavailable(thread, cause(error)) from error
     if "error" in answer:
         raise _unavailable(thread, str(answer["error"].get("description")))
     state: dict[str, Any] = answer["state"]

@@ -1,11 +1,12 @@
 """A nats-server that is killed in the middle of appends: acknowledged or not, every event is there once."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from places import left_behind
+from places import eventually, left_behind
 from samples import turn
 
 from turnlog.agent.embedded import start, stop
@@ -119,3 +120,19 @@ async def test_a_wrong_token_is_reported_and_not_shown(home: Path) -> None:
     with pytest.raises(LogUnavailable, match=r"cannot connect to NATS.*Authorization") as caught:
         await connect_nats(wrong, "test", timeout_s=2)
     assert "wr0ng" not in str(caught.value)
+
+
+async def test_who_gives_up_while_connecting_leaves_no_connection_behind(nats_url: str) -> None:
+    before = asyncio.all_tasks()
+    for steps in range(0, 400, 4):
+        connecting = asyncio.create_task(connect_nats(nats_url, "test"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await connecting).close()
+
+    async def all_ended() -> bool:
+        return asyncio.all_tasks() <= before
+
+    await eventually(all_ended, timeout_s=10.0)

@@ -1,6 +1,7 @@
 """What is given a time ends with it, though a cancellation of it is swallowed once."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -47,3 +48,20 @@ async def test_results_and_errors_are_those_of_the_work() -> None:
     assert await within(60, seven()) == 7
     with pytest.raises(ValueError, match="wrong"):
         await within(60, wrong())
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_no_stray_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def answers_with_an_error() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("gone")
+
+    waiting = asyncio.create_task(within(60, answers_with_an_error()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    gc.collect()
+    assert "never retrieved" not in caplog.text
