@@ -64,6 +64,7 @@ async def test_work_begins_when_the_last_call_has_ended_and_goes_on_while_there_
         pass
     ends = [asyncio.Event(), asyncio.Event()]
     running = [asyncio.create_task(call(end)) for end in ends]
+    await asyncio.sleep(0)  # both have begun
     ends[0].set()
     await running[0]
     assert idle._timer is not None
