@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, one_node, turns
 from mirror import Mirror, exact
@@ -87,6 +88,23 @@ async def test_the_next_read_is_made_while_nothing_goes_on_and_is_the_readers_ow
     last = await said(graph)
     assert last[0] is not ahead[0], "an erasure reaches what was made"
     assert [message.content for message in last] == ["one", "I saw 1", "two", "I saw 3", "three", "I saw 5"]
+
+
+async def test_a_put_alone_has_the_next_read_made_too(log: Log, pool: Pool) -> None:
+    saver = TurnlogSaver(log, pool)
+    messages = [HumanMessage("one", id="h1"), AIMessage("two", id="a1")]
+    place: Any = config(checkpoint_ns="")
+    for version in (1, 2):
+        put = empty_checkpoint() | {
+            "channel_values": {"messages": messages[:version]},
+            "channel_versions": {"messages": version},
+        }
+        place = await saver.aput(place, put, {}, {"messages": version})
+
+    async def is_made() -> bool:
+        return len(saver._threads.get("t").lists["", "messages"].items._ahead) == 2
+
+    await eventually(is_made, timeout_s=10.0)
 
 
 async def test_a_node_that_changes_messages_in_place_is_recorded_as_it_left_them(
