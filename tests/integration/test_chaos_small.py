@@ -16,10 +16,10 @@ pytestmark = pytest.mark.filterwarnings(
 async def test_six_kills_while_events_are_appended_lose_and_double_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    result = await run(home, Plan(seed=4, events=800, kills=6, threads=60, lanes=8))
+    result = await run(home, Plan(seed=4, events=1_500, kills=6, threads=60, lanes=8))
     assert result.violations == []
     assert sum(result.killed.values()) == 6
     assert {"projectors", "nats", "postgres", "agent"} <= result.killed.keys()
-    assert result.acknowledged >= 800
+    assert result.acknowledged >= 1_500
     assert left_behind(home) == []
     gc.collect()
