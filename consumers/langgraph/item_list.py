@@ -6,8 +6,8 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from turnlog.consumers.langgraph.items import Codec, Item, MessageItem, Plan
-from turnlog.consumers.langgraph.messages import Fields, built
+from turnlog.consumers.langgraph.items import Codec, Item, MessageItem
+from turnlog.consumers.langgraph.messages import Fields, Plan, built
 
 _fields_of = attrgetter("__dict__")
 _extra_of = attrgetter("__pydantic_extra__")
@@ -66,21 +66,20 @@ class ItemList(list[Item]):
     def _made(self, first: int, end: int, codec: Codec) -> list[Any]:
         self._note_further()
         if len(self._classes) >= end:
-            owns = list(map(dict.copy, self._owns[first:end]))
+            copies = list(map(dict.copy, self._owns[first:end]))
             for plan, places in self._places.items():
-                plan.renew([owns[at - first] for at in places if first <= at < end])
-            return built(self._classes[first:end], owns)
+                plan.renew([copies[at - first] for at in places if first <= at < end])
+            return built(self._classes[first:end], copies)
         items = self[first:end]
         messages = [item for item in items if type(item) is MessageItem]
         if len(messages) < len(items):
             return [item.make(codec) for item in items]
-        return built([item.cls for item in messages], [item.own for item in messages])
+        return MessageItem.made(messages)
 
     def nameless(self, values: Sequence[Any]) -> Iterator[tuple[Item, Any]]:
         """The items without an id, each with its value. values: those made of the first items."""
-        for at in range(self._seen, len(self)):
-            if "id" not in self[at].marker:
-                self._nameless.append(at)
+        new = self[self._seen :]
+        self._nameless += [at for at, item in enumerate(new, self._seen) if "id" not in item.marker]
         self._seen = len(self)
         return ((self[at], values[at]) for at in self._nameless if at < len(values))
 

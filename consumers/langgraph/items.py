@@ -1,7 +1,7 @@
 """Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from turnlog.consumers.langgraph.messages import SHAPES, Fields, built, containers, copied, fields
+from turnlog.consumers.langgraph.messages import SHAPES, Fields, Plan, Said, built, containers, copied, fields
 
 Marker = dict[str, Any]
 # In every message that is held, in place of its own empty ones: nothing is ever put into them.
@@ -51,43 +51,44 @@ class Item(Protocol):
         ...
 
 
-class Plan(NamedTuple):
-    """How copies of messages' fields become their own: what is empty is made anew, what holds something is copied."""
-
-    dicts: tuple[str, ...]
-    lists: tuple[str, ...]
-    nested: tuple[str, ...]
-
-    def renew(self, owns: Sequence[Fields]) -> None:
-        for name in self.dicts:
-            for own in owns:
-                own[name] = {}
-        for name in self.lists:
-            for own in owns:
-                own[name] = []
-        for name in self.nested:
-            for own in owns:
-                own[name] = copied(own[name])
-
-
 _plan = cache(Plan)  # one for all messages alike
 
 
 class MessageItem:
     """A message that its turn and its marker make again exactly. Its fields are put together when it is compared."""
 
-    __slots__ = ("_own", "_plan", "_shape", "_turn", "marker")
+    __slots__ = ("_own", "_plan", "_turn", "marker")
 
-    def __init__(self, marker: Marker, of_turn: Fields | None, own: Fields | None = None) -> None:
-        """One of both: what the turn says, or the message's fields."""
+    def __init__(self, marker: Marker, of_turn: Said, own: Fields | None = None) -> None:
+        """own: the message's fields, where they are at hand; then what the turn says is not needed."""
         self.marker, self._turn, self._own = marker, of_turn, own
-        self._shape = SHAPES[marker["kind"]]
         if own is not None:
             self._hold(own)
 
     @property
     def cls(self) -> type[BaseMessage]:
-        return self._shape.cls
+        return SHAPES[self.marker["kind"]].cls
+
+    @staticmethod
+    def made(items: Iterable["MessageItem"]) -> list[BaseMessage]:
+        """As make() of each; what messages of text alone have, as most are, is made together."""
+        classes, owns = list[type[BaseMessage]](), list[Fields]()
+        of_text: dict[str, list[Fields]] = {kind: [] for kind in SHAPES}
+        for item in items:
+            marker = item.marker
+            kind = marker["kind"]
+            cls, defaults, _, _ = SHAPES[kind]
+            if type(item._turn) is str and "more" not in marker:
+                own = defaults.copy()
+                own["content"], own["id"] = item._turn, marker.get("id")
+                of_text[kind].append(own)
+            else:
+                own = item.own
+            classes.append(cls)
+            owns.append(own)
+        for kind, together in of_text.items():
+            SHAPES[kind].plan.renew(together)
+        return built(classes, owns)
 
     @property
     def held(self) -> tuple[Fields, Plan]:
@@ -125,7 +126,8 @@ class MessageItem:
         self._own, self._plan = own, _plan(dicts, lists, tuple(name for name in named if own[name]))
 
     def _fields(self) -> Fields:
-        return fields(self._shape, self._turn or {}, self.marker.get("id"), self.marker.get("more"))
+        marker = self.marker
+        return fields(SHAPES[marker["kind"]], self._turn, marker.get("id"), marker.get("more"))
 
 
 class SerializedItem:
@@ -160,7 +162,7 @@ class PlainItem(NamedTuple):
 
 def message_item(turn_id: str, marker: Marker, message: BaseMessage) -> MessageItem:
     own = {name: copied(value) for name, value in message.__dict__.items()}
-    return MessageItem({"turn": turn_id, **marker}, None, own)
+    return MessageItem({"turn": turn_id, **marker}, {}, own)
 
 
 def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> SerializedItem:
@@ -177,8 +179,8 @@ def value_item(value: Any, codec: Codec) -> Item:
     return serialized_item(value, codec)
 
 
-def stored_item(marker: Marker, turns: Mapping[str, Fields]) -> Item | None:
-    """The item a marker names; None when its turn is gone. turns: event id → what it says, as messages.said()."""
+def stored_item(marker: Marker, turns: Mapping[str, Said]) -> Item | None:
+    """The item a marker names; None when its turn is gone. turns: event id → what it says."""
     if "kind" in marker:
         turn = turns.get(marker["turn"])
         return MessageItem(marker, turn) if turn is not None else None

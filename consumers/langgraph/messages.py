@@ -33,6 +33,7 @@ from turnlog.events.contracts import (
 
 T = TypeVar("T")
 Fields = dict[str, Any]
+Said = str | Fields  # what a turn says: text alone, or as said()
 _IMMUTABLE = frozenset({str, type(None), int, float, bool})
 # The four slots of a model: its own way to set them looks at every value.
 _give_fields = BaseModel.__dict__["__dict__"].__set__
@@ -95,13 +96,31 @@ class FieldNames(set[str]):
         return set, (list(self),)
 
 
+class Plan(NamedTuple):
+    """How copies of messages' fields become their own: what is empty is made anew, what holds something is copied."""
+
+    dicts: tuple[str, ...]
+    lists: tuple[str, ...]
+    nested: tuple[str, ...] = ()
+
+    def renew(self, owns: Sequence[Fields]) -> None:
+        for name in self.dicts:
+            for own in owns:
+                own[name] = {}
+        for name in self.lists:
+            for own in owns:
+                own[name] = []
+        for name in self.nested:
+            for own in owns:
+                own[name] = copied(own[name])
+
+
 class Shape(NamedTuple):
-    """What the messages of a kind have in common. dicts, lists: the fields that begin as an empty one."""
+    """What the messages of a kind have in common."""
 
     cls: type[BaseMessage]
     defaults: Fields
-    dicts: tuple[str, ...]
-    lists: tuple[str, ...]
+    plan: Plan
     names: FieldNames
 
 
@@ -111,7 +130,7 @@ def _shape(cls: type[BaseMessage]) -> Shape:
         for name, field in cls.model_fields.items()
     }
     dicts, lists = (tuple(name for name, value in defaults.items() if type(value) is kind) for kind in (dict, list))
-    return Shape(cls, defaults, dicts, lists, FieldNames(defaults))
+    return Shape(cls, defaults, Plan(dicts, lists), FieldNames(defaults))
 
 
 SHAPES = {kind: _shape(cls) for kind, cls in KINDS.items()}
@@ -150,26 +169,20 @@ def said(turn: TurnRecorded) -> Fields:
     }
 
 
-def text_alone(text: str) -> Fields:
-    """As said(), of a turn that is nothing but text."""
-    return {"content": text, "name": None, "tool_calls": None, "tool_call_id": None}
-
-
-def fields(shape: Shape, of_turn: Fields, message_id: str | None, more: str | None) -> Fields:
-    """A message's fields. of_turn: as said(); more: JSON of the fields that no turn holds, or holds otherwise."""
-    found = shape.defaults.copy()
-    for name in shape.dicts:
-        found[name] = {}
-    for name in shape.lists:
-        found[name] = []
-    content = of_turn["content"]
-    found["content"] = content if type(content) is str else [_shown(block) for block in content]
-    found["name"] = of_turn["name"]
-    found["id"] = message_id
-    if of_turn["tool_calls"] and "tool_calls" in found:
-        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
-    if "tool_call_id" in found:
-        found["tool_call_id"] = of_turn["tool_call_id"]
+def fields(shape: Shape, of_turn: Said, message_id: str | None, more: str | None) -> Fields:
+    """A message's fields. more: JSON of those that no turn holds, or holds otherwise."""
+    found = shape.defaults | {"id": message_id}
+    shape.plan.renew([found])
+    if isinstance(of_turn, str):
+        found["content"] = of_turn
+    else:
+        content = of_turn["content"]
+        found["content"] = content if type(content) is str else [_shown(block) for block in content]
+        found["name"] = of_turn["name"]
+        if of_turn["tool_calls"] and "tool_calls" in found:
+            found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+        if "tool_call_id" in found:
+            found["tool_call_id"] = of_turn["tool_call_id"]
     if more is not None:
         found.update(json.loads(more))
     return found

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 from turnlog.consumers.langgraph.growth import Row, Source, read, source_of
 from turnlog.consumers.langgraph.item_list import ItemList
 from turnlog.consumers.langgraph.items import Marker, stored_item
-from turnlog.consumers.langgraph.messages import Fields, text_alone
+from turnlog.consumers.langgraph.messages import Said
 from turnlog.consumers.langgraph.tuples import FIRST_WITHOUT_SENDS, Saved, Written
 from turnlog.consumers.langgraph.values import Typed, lists_in, markers_in, resolved
 from turnlog.projectors.writer import Connection
@@ -92,7 +92,7 @@ class Fetched(NamedTuple):
     """Rows by list id, turns by event id: the newest ones, and those that were asked for."""
 
     rows: dict[str, list[Row]]
-    turns: dict[str, Fields]
+    turns: dict[str, Said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ async def complete(
     return Found([_saved(raw, items, turns) for raw in raws], items, sources)
 
 
-def _items(markers: Iterable[Marker], turns: Mapping[str, Fields]) -> ItemList:
+def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> ItemList:
     """What was deleted or erased since is left out."""
-    return ItemList(item for item in (stored_item(marker, turns) for marker in markers) if item is not None)
+    return ItemList([item for marker in markers if (item := stored_item(marker, turns)) is not None])
 
 
 def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
@@ -165,7 +165,7 @@ def fetched_of(lists: list[tuple[Any, ...]], turns: list[tuple[Any, ...]]) -> Fe
 
 async def _turns_by_id(
     conn: Connection, tenant: str, thread: str, partitions: Sequence[int], ids: Iterable[str]
-) -> dict[str, Fields]:
+) -> dict[str, Said]:
     named = {"tenant": tenant, "thread": thread, "partitions": list(partitions), "ids": list(ids)}
     return _turns(await (await conn.execute(_TURNS_BY_ID, named, binary=True)).fetchall())
 
@@ -185,8 +185,8 @@ def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[
     return [Row(list_id, first, base, firsts[0], own) for first, own in zip(firsts, items, strict=True)]
 
 
-def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Fields]:
-    return {turn_id: text_alone(text) if whole is None else whole for turn_id, text, whole in rows}
+def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Said]:
+    return {turn_id: text if whole is None else whole for turn_id, text, whole in rows}
 
 
 def raw_of(
@@ -221,7 +221,7 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def _saved(raw: Raw, items: Mapping[str, ItemList], turns: Mapping[str, Fields]) -> Saved:
+def _saved(raw: Raw, items: Mapping[str, ItemList], turns: Mapping[str, Said]) -> Saved:
     def of(rows: Iterable[tuple[str, int, str, str, Typed]]) -> tuple[Written, ...]:
         return tuple(Written(*row[:4], resolved(row[4], items, turns)) for row in rows)
 

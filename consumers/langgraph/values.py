@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from turnlog.consumers.langgraph.interning import Interner, TooMany, Turns, has_message, put_back, taken_out
 from turnlog.consumers.langgraph.item_list import ItemList
 from turnlog.consumers.langgraph.items import Codec, Item, Marker, stored_item
-from turnlog.consumers.langgraph.messages import Fields
+from turnlog.consumers.langgraph.messages import Said
 
 LIST = "turnlog.list"  # {"list": id, "count": n}
 REFS = "turnlog.refs"  # {"items": markers, "type", "data": the value with places for them, by the serializer}
@@ -91,7 +91,7 @@ def markers_in(values: Iterable[Typed]) -> list[Marker]:
     return [marker for value in values if value.encoding == REFS for marker in json.loads(value.data)["items"]]
 
 
-def resolved(value: Typed, lists: Mapping[str, ItemList], turns: Mapping[str, Fields]) -> Value:
+def resolved(value: Typed, lists: Mapping[str, ItemList], turns: Mapping[str, Said]) -> Value:
     """lists: list id → items of it, at least as many as the value names."""
     if value.encoding == LIST:
         named = json.loads(value.data)

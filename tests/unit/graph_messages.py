@@ -11,8 +11,10 @@ CALL = {"name": "look", "args": {"n": [1, {"deep": 2}]}, "id": "c", "type": "too
 MESSAGES: list[BaseMessage] = [
     HumanMessage("plain", id="h"),
     HumanMessage("kept", id="k", name="ann", additional_kwargs={"a": {"deep": [1]}}, response_metadata={"b": [2]}),
+    HumanMessage("with more", id="m", additional_kwargs={"a": [1]}),
     HumanMessage([{"type": "text", "text": "block"}], id="b"),
     AIMessage("answer", id="a"),
+    AIMessage("without an id"),
     AIMessage("", id="t", tool_calls=[CALL], usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
     SystemMessage("be kind", id="s"),
     ToolMessage("found", id="f", tool_call_id="c", artifact={"rows": [1]}),
@@ -26,6 +28,8 @@ def items_of(message: BaseMessage) -> list[Item]:
     marker = marked(message, turn)
     assert marker is not None
     put = message_item("turn-1", marker, message)
-    read = stored_item(put.marker, {"turn-1": said(turn)})
+    shown = said(turn)
+    is_text = isinstance(turn.content, str) and not (turn.name or turn.tool_calls or turn.tool_call_id)
+    read = stored_item(put.marker, {"turn-1": shown["content"] if is_text else shown})
     assert read is not None
     return [put, read]
