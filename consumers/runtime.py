@@ -22,7 +22,7 @@ from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.migrations.current import is_current
-from turnlog.projectors.database import configure, connect, search_path_option
+from turnlog.projectors.database import configure, connect, session_options
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.lag import NotProjectedInTime, wait_for
 from turnlog.projectors.registry import BY_NAME, PROJECTIONS
@@ -171,7 +171,7 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
         configure=configure,
         check=last_use.check,
         reset=last_use.note,
-        kwargs={"autocommit": True, "options": search_path_option(), "prepare_threshold": 3},
+        kwargs={"autocommit": True, "options": session_options(), "prepare_threshold": 3},
     )
     async with pool:
         yield pool

@@ -20,7 +20,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.privacy.kek import Keks
 from turnlog.events.errors import InvalidEvent, KeyUnavailable
 from turnlog.events.sealing import UserKey
-from turnlog.projectors.database import search_path_option
+from turnlog.projectors.database import session_options
 
 CONNECT_S, ANSWER_MS = 2, 3_000
 # The server's own limit comes first; a server that hangs keeps none.
@@ -116,7 +116,7 @@ class KeyTable:
             autocommit=True,
             connect_timeout=CONNECT_S,
             tcp_user_timeout=ANSWER_MS,
-            options=f"{search_path_option()} -c statement_timeout={ANSWER_MS}",
+            options=f"{session_options()} -c statement_timeout={ANSWER_MS}",
         )
         return _in_time(ask, self._conn)
 

@@ -13,6 +13,7 @@ from nats.js.errors import NotFoundError
 from places import eventually, parked, rows, runner_of
 from samples import event, turn
 
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event, Recorded, ThreadDeleted, TurnRecorded
 from turnlog.events.errors import DatabaseUnavailable
@@ -327,6 +328,13 @@ async def test_rows_of_another_code_version_ask_for_a_rebuild(
 async def test_a_wrong_database_url_is_told_in_plain_words() -> None:
     with pytest.raises(DatabaseUnavailable, match=r"(?s)cannot connect to Postgres.*DATABASE_URL"):
         await connect("postgresql://nobody@127.0.0.1:1/none")
+
+
+async def test_a_session_has_utc_and_compiles_no_statement(database_url: str) -> None:
+    async with await connect(database_url) as own, connection_pool(database_url) as pool, pool.connection() as pooled:
+        for conn in (own, pooled):
+            found = await conn.execute("SELECT current_setting('timezone'), current_setting('jit')")
+            assert await found.fetchone() == ("UTC", "off")
 
 
 async def test_a_bug_in_a_projector_parks_the_event_and_nothing_else(

@@ -137,6 +137,24 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     assert pool.get_stats()["requests_num"] == before + 1
 
 
+async def test_a_fresh_savers_read_is_planned_once_however_short_the_thread(
+    log: Log, pool: Pool, db: Connection
+) -> None:
+    saver = TurnlogSaver(log, pool)
+    for thread, count in (("long", 100), ("short", 1)):
+        for number in range(count):
+            await chat(saver).ainvoke({"messages": [HumanMessage(f"{number}")]}, config(thread))
+    await chat(TurnlogSaver(log, pool)).aget_state(config("long"))  # the tables have it all
+    await db.execute("ANALYZE")
+    for _ in range(12):
+        await chat(TurnlogSaver(log, pool)).aget_state(config("short"))
+    async with pool.connection() as conn:
+        rows = await conn.execute(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'"
+        )
+        assert [(custom, generic > 0) for custom, generic in await rows.fetchall()] == [(5, True)] * 3
+
+
 async def test_a_thread_deleted_while_a_run_goes_on_can_be_read(log: Log, pool: Pool) -> None:
     saver, elsewhere = TurnlogSaver(log, pool), TurnlogSaver(log, pool)
     await chat(saver).ainvoke({"messages": [HumanMessage("one", id="1")]}, config())
