@@ -10,11 +10,13 @@ from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, one_node, turns
 from mirror import Mirror, exact
 from places import eventually
+from psycopg_pool import AsyncConnectionPool
 
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.runtime import Pool, connection_pool
 from turnlog.events.log import Log
 from turnlog.events.remembered import forget_all
+from turnlog.projectors.database import session_options
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.writer import Connection
 
@@ -138,7 +140,7 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
 
 
 async def test_a_fresh_savers_read_is_planned_once_however_short_the_thread(
-    log: Log, pool: Pool, db: Connection
+    log: Log, pool: Pool, db: Connection, database_url: str
 ) -> None:
     saver = TurnlogSaver(log, pool)
     for thread, count in (("long", 100), ("short", 1)):
@@ -146,13 +148,16 @@ async def test_a_fresh_savers_read_is_planned_once_however_short_the_thread(
             await chat(saver).ainvoke({"messages": [HumanMessage(f"{number}")]}, config(thread))
     await chat(TurnlogSaver(log, pool)).aget_state(config("long"))  # the tables have it all
     await db.execute("ANALYZE")
-    for _ in range(12):
-        await chat(TurnlogSaver(log, pool)).aget_state(config("short"))
-    async with pool.connection() as conn:
-        rows = await conn.execute(
-            "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'"
-        )
-        assert [(custom, generic > 0) for custom, generic in await rows.fetchall()] == [(5, True)] * 3
+    settings: Any = {"autocommit": True, "options": session_options(), "prepare_threshold": 0}
+    async with AsyncConnectionPool(database_url, min_size=1, max_size=1, open=False, kwargs=settings) as single:
+        for _ in range(8):
+            await chat(TurnlogSaver(log, single)).aget_state(config("short"))
+        async with single.connection() as conn:
+            rows = await conn.execute(
+                "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'",
+                prepare=False,
+            )
+            assert await rows.fetchall() == [(5, 3)] * 3
 
 
 async def test_a_thread_deleted_while_a_run_goes_on_can_be_read(log: Log, pool: Pool) -> None:
