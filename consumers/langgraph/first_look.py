@@ -1,7 +1,6 @@
 """One checkpoint in one round trip: whether the tables have caught up, whether the thread is parked, its row, and the
 lists and turns that it names."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any
 from turnlog.consumers.langgraph.catching_up import PROJECTIONS
 from turnlog.consumers.langgraph.reading import (
     CHECKPOINTS,
+    ONE_PLAN,
     SPARE_TURNS,
     Fetched,
     Raw,
@@ -53,9 +53,6 @@ _NAMED = """
 """
 _LISTS = f"SELECT n.list ->> 'list' FROM ({_NAMED}) n"
 _COUNT = f"(SELECT coalesce(sum((n.list ->> 'count')::int) + {SPARE_TURNS}, 0) FROM ({_NAMED}) n)"
-# Of a thread that is shorter than most, Postgres expects less than of any, and so it plans the statement anew for each
-# read, which takes longer than reading. Its planner does not look at what comes out of a subquery: one plan serves all.
-_VALUES, _UNSEEN = re.compile(rb"%\((tenant|thread|ns)\)s"), rb"(SELECT %(\1)s)"
 NEWEST = "ORDER BY c.checkpoint_id DESC LIMIT 1"
 ONE = "AND c.checkpoint_id = %(id)s"
 
@@ -79,6 +76,7 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
     asked = {**named, "asks": asks, "projections": list(PROJECTIONS), "token": thread_token(named["thread"])}
     look_sql, list_sql, turn_sql = _statements(which)
     async with conn.pipeline():
+        await conn.execute(ONE_PLAN)
         looked = await conn.execute(look_sql, asked, binary=True)
         lists = await conn.execute(list_sql, asked, binary=True)
         turns = await conn.execute(turn_sql, asked, binary=True)
@@ -97,7 +95,4 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
 @cache
 def _statements(which: str) -> tuple[bytes, bytes, bytes]:
     lists, count = _LISTS.format(which=which), _COUNT.format(which=which)
-    look_sql, list_sql, turn_sql = (
-        _VALUES.sub(_UNSEEN, sql) for sql in (_LOOK.format(which=which).encode(), *lists_and_turns(lists, count))
-    )
-    return look_sql, list_sql, turn_sql
+    return _LOOK.format(which=which).encode(), *lists_and_turns(lists, count)

@@ -77,14 +77,14 @@ class MessageItem:
         for item in items:
             marker = item.marker
             kind = marker["kind"]
-            cls, defaults, _, _ = SHAPES[kind]
+            shape = SHAPES[kind]
             if type(item._turn) is str and "more" not in marker:
-                own = defaults.copy()
+                own = shape.defaults.copy()
                 own["content"], own["id"] = item._turn, marker.get("id")
                 of_text[kind].append(own)
             else:
                 own = item.own
-            classes.append(cls)
+            classes.append(shape.cls)
             owns.append(own)
         for kind, together in of_text.items():
             SHAPES[kind].plan.renew(together)

@@ -10,13 +10,13 @@ from langgraph.graph import MessagesState
 from langgraph_graphs import chat, config, one_node, turns
 from mirror import Mirror, exact
 from places import eventually
-from psycopg_pool import AsyncConnectionPool
 
 from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.consumers.langgraph.first_look import NEWEST, first_look
 from turnlog.consumers.runtime import Pool, connection_pool
 from turnlog.events.log import Log
 from turnlog.events.remembered import forget_all
-from turnlog.projectors.database import session_options
+from turnlog.projectors.database import connect
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.writer import Connection
 
@@ -139,25 +139,23 @@ async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mi
     assert pool.get_stats()["requests_num"] == before + 1
 
 
-async def test_a_fresh_savers_read_is_planned_once_however_short_the_thread(
-    log: Log, pool: Pool, db: Connection, database_url: str
-) -> None:
-    saver = TurnlogSaver(log, pool)
-    for thread, count in (("long", 100), ("short", 1)):
-        for number in range(count):
-            await chat(saver).ainvoke({"messages": [HumanMessage(f"{number}")]}, config(thread))
-    await chat(TurnlogSaver(log, pool)).aget_state(config("long"))  # the tables have it all
-    await db.execute("ANALYZE")
-    settings: Any = {"autocommit": True, "options": session_options(), "prepare_threshold": 0}
-    async with AsyncConnectionPool(database_url, min_size=1, max_size=1, open=False, kwargs=settings) as single:
-        for _ in range(8):
-            await chat(TurnlogSaver(log, single)).aget_state(config("short"))
-        async with single.connection() as conn:
-            rows = await conn.execute(
-                "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'",
-                prepare=False,
-            )
-            assert await rows.fetchall() == [(5, 3)] * 3
+async def test_a_fresh_savers_read_is_never_planned_for_its_thread(log: Log, pool: Pool, database_url: str) -> None:
+    place = {"tenant": "default", "thread": "short", "ns": ""}
+    async with await connect(database_url) as conn:
+        for thread, count in (("short", 1), ("long", 100)):
+            graph = chat(TurnlogSaver(log, pool))
+            for number in range(count):
+                await graph.ainvoke({"messages": [HumanMessage(f"{number}")]}, config(thread))
+            await chat(TurnlogSaver(log, pool)).aget_state(config(thread))  # the tables have it all
+            await conn.execute("ANALYZE")
+            for _ in range(6):
+                assert (await first_look(conn, NEWEST, True, place)).raw is not None
+        plans = await conn.execute(
+            "SELECT custom_plans, generic_plans > 6 FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'"
+        )
+        assert await plans.fetchall() == [(0, True)] * 3
+        mode = await conn.execute("SHOW plan_cache_mode")
+        assert await mode.fetchone() == ("auto",), "the session's other statements are planned as ever"
 
 
 async def test_a_thread_deleted_while_a_run_goes_on_can_be_read(log: Log, pool: Pool) -> None:

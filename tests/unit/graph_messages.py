@@ -29,7 +29,8 @@ def items_of(message: BaseMessage) -> list[Item]:
     assert marker is not None
     put = message_item("turn-1", marker, message)
     shown = said(turn)
-    is_text = isinstance(turn.content, str) and not (turn.name or turn.tool_calls or turn.tool_call_id)
+    others = (turn.name, turn.tool_calls or None, turn.tool_call_id)
+    is_text = isinstance(turn.content, str) and others == (None, None, None)
     read = stored_item(put.marker, {"turn-1": shown["content"] if is_text else shown})
     assert read is not None
     return [put, read]

@@ -73,6 +73,14 @@ def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
     assert whole.begins(whole.make(len(stored), CODEC))
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["put", "read"])
+def test_nothing_that_can_be_changed_is_in_two_messages(which: int) -> None:
+    stored = [items_of(message)[which] for message in MESSAGES]
+    made = [*ItemList(stored).make(len(stored), CODEC), *ItemList(stored).make(len(stored), CODEC)]
+    held = [value for message in made for value in vars(message).values() if type(value) in (dict, list)]
+    assert len(set(map(id, held))) == len(held)
+
+
 def test_what_is_made_ahead_is_given_out_once_with_what_came_after() -> None:
     messages = [HumanMessage(str(number), id=str(number)) for number in range(5)]
     whole = ItemList([items_of(message)[0] for message in messages[:3]])
