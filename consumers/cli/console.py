@@ -1,6 +1,7 @@
 """What commands share: options, output, errors and progress bars."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -36,6 +37,7 @@ Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'def
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
+_NO_ROOM, _NO_ROOM_IN_POSTGRES = (errno.ENOSPC, errno.EDQUOT), "53100"
 # All but line breaks and tabs, as the sign for what cannot be shown.
 _UNSHOWN = {place: "\ufffd" for place in (*range(32), *range(127, 160)) if chr(place) not in "\n\t"}
 
@@ -93,6 +95,8 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
     except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
         if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
             fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again", as_json)
+        if getattr(error, "errno", None) in _NO_ROOM or getattr(error, "sqlstate", None) == _NO_ROOM_IN_POSTGRES:
+            fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again", as_json)
         reference = uuid.uuid4().hex[:8]
         logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
         fail(

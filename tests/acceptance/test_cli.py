@@ -348,7 +348,7 @@ def test_what_cannot_be_written_is_told_on_stderr(cli: Cli) -> None:
         done = subprocess.run(call, env=environment(cli.home), stdout=full, stderr=subprocess.PIPE, timeout=30)
     assert done.returncode == 1
     [told] = done.stderr.decode().splitlines()
-    assert told.startswith("error: OSError: [Errno 28] No space left on device")
+    assert told == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"
 
 
 def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
