@@ -70,7 +70,7 @@ class Caller:
             sleep=self._sleep,
             stop=stop_after_attempt(self._retries + 1),
             wait=self._wait,
-            retry=retry_if_exception(_worth_another_try),
+            retry=retry_if_exception(self._is_worth_another_try),
             reraise=True,
         )
 
@@ -79,6 +79,12 @@ class Caller:
         asked = error.retry_after_s if isinstance(error, ModelError) else None
         backoff = FIRST_PAUSE_S * float(2 ** (state.attempt_number - 1))
         return max(asked or 0.0, backoff) + self._jitter() * 0.25 * backoff
+
+    def _is_worth_another_try(self, error: BaseException) -> bool:
+        """An open breaker is no reason to wait here: its pause is the whole point. The call that opened it says why."""
+        if not isinstance(error, ModelUnavailable) or self.breaker.state == "open":
+            return False
+        return (error.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S and not isinstance(error, BreakerOpen)
 
     async def _settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
         result = await self._attempt(attempt)
@@ -133,13 +139,6 @@ class Caller:
         if status >= 500 or status == 408:
             return ModelUnavailable(text, retry_after_s=_retry_after(error))
         return ModelRefused(f"{text} ({_FIXES.get(402 if status == 429 else status, 'the request is not accepted')})")
-
-
-def _worth_another_try(error: BaseException) -> bool:
-    """An open breaker is no reason to wait here: its pause is the whole point."""
-    if not isinstance(error, ModelUnavailable):
-        return False
-    return (error.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S and not isinstance(error, BreakerOpen)
 
 
 def _message(error: openai.APIStatusError) -> str:

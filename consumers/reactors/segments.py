@@ -1,7 +1,7 @@
 """The segment reactor: a checkpoint that a query asked for is made here, off the answer's path (C7; seed B).
 
-Three tries with a pause between; then the session goes on in FULL_HISTORY. What came of a request is on the log after
-it, so that a request that is delivered again, or that a newer checkpoint, a reset or a deletion overtook, does
+Three retries with a pause before each; then the session goes on in FULL_HISTORY. What came of a request is on the log
+after it, so that a request that is delivered again, or that a newer checkpoint, a reset or a deletion overtook, does
 nothing.
 """
 
@@ -37,7 +37,7 @@ from turnlog.projectors.writer import Connection
 
 NAME = "segments"
 READS = ("sessions", "messages")
-PAUSES_S = (1.0, 2.0)
+PAUSES_S = (1.0, 2.0, 3.0)
 ENDED_BY = ("session_created", "segment_checkpointed", "segment_checkpoint_failed", "thread_deleted", "erased")
 
 
@@ -45,7 +45,7 @@ class SegmentReactor:
     """work() is what its Inbox calls, with the requests of one thread. Raises Later when the budget is spent."""
 
     def __init__(self, runtime: Runtime, models: Models, pauses_s: Sequence[float] | None = None) -> None:
-        """pauses_s: before the second try and each later one; there is one try more than pauses. None: PAUSES_S."""
+        """pauses_s: before each retry; None: PAUSES_S."""
         self._runtime, self._models = runtime, models
         self._pauses_s = PAUSES_S if pauses_s is None else pauses_s
         self._tries = len(self._pauses_s) + 1
@@ -109,7 +109,7 @@ class SegmentReactor:
         for pause_s in (0.0, *self._pauses_s):
             await asyncio.sleep(pause_s)
             try:
-                return await deriver.summary(texts(work.cut.covered), work.previous)
+                return await _once_let_in(work, deriver)
             except ModelError as error:
                 met = error if met is None or not isinstance(error, BreakerOpen) else met
         assert met is not None
@@ -141,6 +141,16 @@ class SegmentReactor:
         assert isinstance(data, SegmentCheckpointRequested)
         after = self._runtime.log.read_thread(event.tenant, event.thread, data.through_seq + 1, types=ENDED_BY)
         return bool([one async for one in after])
+
+
+async def _once_let_in(work: Work, deriver: Deriver) -> Derived:
+    """A try that an open breaker refuses would be none: it waits until the breaker lets calls through again."""
+    covered = texts(work.cut.covered)
+    try:
+        return await deriver.summary(covered, work.previous)
+    except BreakerOpen as refused:
+        await asyncio.sleep(refused.retry_after_s or 0.0)
+        return await deriver.summary(covered, work.previous)
 
 
 async def _lock(conn: Connection, event: Event) -> None:

@@ -54,18 +54,18 @@ async def talk(memory: ShortTermMemory, first: int, last: int) -> None:
         await memory.write_turn(said)
 
 
-async def test_a_checkpoint_that_fails_three_times_leaves_the_full_history_and_a_later_one_succeeds(
+async def test_a_checkpoint_whose_retries_fail_leaves_the_full_history_and_a_later_one_succeeds(
     play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.02))
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker is open
-    monkeypatch.setattr(segments, "PAUSES_S", (0.1, 0.2))
+    monkeypatch.setattr(segments, "PAUSES_S", (0.1, 0.1, 0.2))
     async with play() as stage, memory_of(stage) as memory:
         await talk(memory, 1, 12)
         model.stop()
         assert (await memory.query_memory_context(ASKED)).should_checkpoint_summary
         [failed] = await stage.until("segment_checkpoint_failed", 1)
-        assert failed.attempts == 3
+        assert failed.attempts == 4
         assert failed.error.startswith("model-unavailable: The connection to the model")
         during = await memory.query_memory_context(ASKED)
         assert during.mode == "FULL_HISTORY"

@@ -1,6 +1,7 @@
 """The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies (C7, L4, O4)."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from places import eventually, rows
 from samples import event
 from stage import MemoryServer, Play, Stage, player
 
+from turnlog.agent.models import calls
+from turnlog.agent.models.breaker import Breaker
 from turnlog.consumers.reactors import segments
 from turnlog.consumers.reactors.segment_results import SOURCE
 from turnlog.consumers.reactors.segments import NAME
@@ -43,8 +46,8 @@ async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three tries without the pauses between them."""
-    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0))
+    """Three retries without the pauses before them."""
+    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
@@ -267,39 +270,59 @@ async def test_a_request_without_a_session_or_with_one_turn_does_nothing(play: P
 
 
 @pytest.mark.usefixtures("soon")
-async def test_three_failures_lead_back_to_full_history_and_a_later_request_succeeds(
+async def test_three_failed_retries_lead_back_to_full_history_and_a_later_request_succeeds(
     play: Play, model: MemoryServer
 ) -> None:
     async with play() as stage:
         seqs = await begin(stage)
         await ask(stage, seqs[-1])
         await stage.until("segment_checkpointed", 1)
-        model.first["summary"] = [Step(status=400)] * 3
+        model.first["summary"] = [Step(status=400)] * 4
         later = await stage.say(25, 40)
         await ask(stage, later[-1])
         [failed] = await stage.until("segment_checkpoint_failed", 1)
         now = await session(stage)
         assert (now.mode, [message.seq for message in now.segment]) == ("FULL_HISTORY", [*seqs, *later])
-        assert failed.attempts == 3
+        assert failed.attempts == 4
         assert failed.error.startswith("model-refused")
         assert [one.error for one in await stage.all("usage_metered") if one.error] != []
         last = await stage.say(41, 42)
         await ask(stage, last[-1])
         [_, made] = await stage.until("segment_checkpointed", 2)
         now = await session(stage)
-    assert len(model.asked("summary")) == 1 + 3 + 1
+    assert len(model.asked("summary")) == 1 + 4 + 1
     assert (now.mode, made.turns_covered, made.covered_seq) == ("SUMMARY_N", 13, later[1])
     assert "message 9" in str(model.asked("summary")[-1]) and "message 8" not in str(model.asked("summary")[-1])
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_try_that_succeeds_after_two_that_failed_makes_the_checkpoint(play: Play, model: MemoryServer) -> None:
-    model.first["summary"] = [Step(status=400)] * 2
+async def test_the_last_retry_makes_the_checkpoint(play: Play, model: MemoryServer) -> None:
+    model.first["summary"] = [Step(status=400)] * 3
     async with play() as stage:
         await ask(stage, (await begin(stage))[-1])
         await stage.until("segment_checkpointed", 1)
         assert await stage.all("segment_checkpoint_failed") == []
-    assert len(model.asked("summary")) == 3
+    assert len(model.asked("summary")) == 4
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("failures", [5, 40])
+async def test_a_retry_waits_until_the_breaker_lets_it_through(
+    play: Play, model: MemoryServer, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """The first try makes four calls; that of the second opens the breaker, and the others wait for it."""
+    monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.5))
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.01)
+    model.first["summary"] = [Step(status=500)] * failures
+    async with play() as stage:
+        await ask(stage, (await begin(stage))[-1])
+        if failures == 5:
+            await stage.until("segment_checkpointed", 1)
+        else:
+            [failed] = await stage.until("segment_checkpoint_failed", 1)
+            assert failed.error.startswith("model-unavailable: The model at") and "answered 500" in failed.error
+            assert failed.error in [one.error for one in await stage.all("usage_metered")]
+            assert len(model.asked("summary")) >= 4 + 1 + 1 + 1
 
 
 async def test_over_the_hourly_budget_a_checkpoint_waits_and_is_no_failure(play: Play, model: MemoryServer) -> None:

@@ -43,7 +43,7 @@ def model() -> Iterator[MemoryServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> Play:
-    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0, 0.0))
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 5.0}
     return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
 
@@ -205,11 +205,11 @@ async def test_reset_begins_anew_with_user_rules_and_snapshot_and_forgets_the_re
     assert len(transcript) == 12
 
 
-async def test_three_failures_fall_back_to_full_history_and_a_later_turn_brings_a_summary(
+async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_brings_a_summary(
     play: Play, model: MemoryServer
 ) -> None:
     async with play() as stage, memory_of(stage) as memory:
-        model.first["summary"] = [Step(status=400)] * 3
+        model.first["summary"] = [Step(status=400)] * 4
         await memory.create(create())
         await write_turns(memory, 1, 16)
         assert (await memory.query_memory_context(query())).should_checkpoint_summary
@@ -219,7 +219,7 @@ async def test_three_failures_fall_back_to_full_history_and_a_later_turn_brings_
         await memory.write_turn(write(17))
         await memory.query_memory_context(query())
         value = await until_mode(memory, "SUMMARY_N")
-    assert failed.attempts == 3
+    assert failed.attempts == 4
     assert value.message_context.summary == "They planned a trip."
 
 
