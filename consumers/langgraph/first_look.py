@@ -77,9 +77,9 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
     look_sql, list_sql, turn_sql = _statements(which)
     async with conn.pipeline():
         await conn.execute(ONE_PLAN)
-        looked = await conn.execute(look_sql, asked, binary=True)
-        lists = await conn.execute(list_sql, asked, binary=True)
-        turns = await conn.execute(turn_sql, asked, binary=True)
+        looked = await conn.execute(look_sql, asked, binary=True, prepare=True)
+        lists = await conn.execute(list_sql, asked, binary=True, prepare=True)
+        turns = await conn.execute(turn_sql, asked, binary=True, prepare=True)
     row = await looked.fetchone()
     assert row is not None
     reached, parked, namespaces, *found = row
