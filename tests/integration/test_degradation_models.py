@@ -59,7 +59,7 @@ async def test_a_checkpoint_whose_retries_fail_leaves_the_full_history_and_a_lat
 ) -> None:
     monkeypatch.setattr(calls, "Breaker", partial(Breaker, open_s=0.02))
     monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)  # longer than the breaker is open
-    monkeypatch.setattr(segments, "PAUSES_S", (0.1, 0.1, 0.2))
+    monkeypatch.setattr(segments, "PAUSES_S", [0.1] * len(segments.PAUSES_S))
     async with play() as stage, memory_of(stage) as memory:
         await talk(memory, 1, 12)
         model.stop()

@@ -47,7 +47,7 @@ async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three retries without the pauses before them."""
-    monkeypatch.setattr(segments, "PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(segments, "PAUSES_S", [0.0] * len(segments.PAUSES_S))
 
 
 async def begin(stage: Stage, exchanges: int = 12) -> list[int]:
