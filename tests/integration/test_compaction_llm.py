@@ -43,6 +43,8 @@ from turnlog.consumers.runtime import Runtime, opened, projecting
 from turnlog.events.contracts import TurnRecorded
 from turnlog.projectors.memory_lookup import history
 
+CELLO = old(8, "has a cello", FAINT)
+
 
 async def test_old_memories_that_are_nearly_alike_become_one_that_says_both(
     runtime: Runtime, server: OpenAIServer
@@ -91,10 +93,10 @@ async def test_chinese_memories_are_merged_in_chinese(runtime: Runtime, server: 
 
 
 async def test_faint_memories_about_one_thing_become_a_summary(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, {**TOGETHER, old(8, "has a cello", FAINT): 90.0})
+    await remember(runtime, {**TOGETHER, CELLO: 90.0})
     server.reply(text(SUMMARY))
     assert (await run(runtime)).counts["summarised"] == 1
-    assert await valid(runtime) == ["has a cello", SUMMARY]
+    assert await valid(runtime) == [CELLO.content, SUMMARY]
     made = await the_made_one(runtime)
     assert (made.kind, made.importance, made.valid_to) == ("SUMMARY", 0.5, None)
     [told] = await events(runtime, "memories_compacted")
@@ -211,9 +213,10 @@ async def test_an_answer_that_came_before_a_crash_is_not_asked_for_again(
     server.reply(text(BOTH))
     async with opened(settings) as runtime:
         async with projecting(runtime):
-            await remember(runtime, APART)
-        # Nobody projects it, so the job waits with its answer until it is cut off.
-        await Memories(runtime.log, runtime.pool).accessed("default", "ann", [TEA.id])
+            await remember(runtime, {**APART, CELLO: 90.0})
+        # Nobody projects it, so the job waits with its answer until it is cut off. A member that was accessed now would
+        # not be merged any more.
+        await Memories(runtime.log, runtime.pool).accessed("default", "ann", [CELLO.id])
         cut_off = asyncio.create_task(run(runtime))
 
         async def has_answered() -> bool:
@@ -225,8 +228,9 @@ async def test_an_answer_that_came_before_a_crash_is_not_asked_for_again(
         with pytest.raises(asyncio.CancelledError):
             await cut_off
         async with projecting(runtime):
+            await runtime.settle()
             assert (await run(runtime)).counts["closed"] == 2
-            assert await valid(runtime) == [BOTH]
+            assert await valid(runtime) == [CELLO.content, BOTH]
             assert len(await events(runtime, "usage_metered")) == 1
         async with runtime.pool.connection() as conn:
             assert await rows(conn, "SELECT FROM model_cache") == []
