@@ -5,7 +5,7 @@ docs/configuration.md lists the same names and defaults; a test keeps both equal
 
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
@@ -37,6 +37,13 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
         raise ValueError(f"there is no time zone {name!r}; give a name such as UTC or Asia/Shanghai") from None
+
+
+def _embedding_model(known: dict[str, Any]) -> str:
+    """By the settings above it: OpenAI's own server has no embedding-3."""
+    is_openai = known.get("api_base_url") is None and known.get("embedding_base_url") is None
+    has_key = known.get("api_key") is not None or known.get("embedding_api_key") is not None
+    return "text-embedding-3-small" if is_openai and has_key else "embedding-3"
 
 
 def _home() -> Path:
@@ -85,9 +92,11 @@ class Settings(BaseSettings):
     condensed_tool_max: int = Field(200, ge=0, validation_alias=_env("MEMORY_CONDENSED_TOOL_MAX"))
     keep_thinking: bool = Field(True, validation_alias=_env("MEMORY_KEEP_THINKING"))
     max_messages_per_thread: int = Field(200, ge=30, validation_alias=_env("MEMORY_MAX_MESSAGES_PER_THREAD"))
-    embedding_model: str = Field("embedding-3", validation_alias=_env("MEMORY_EMBEDDING_MODEL"))
     embedding_base_url: str | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_BASE_URL"))
     embedding_api_key: SecretStr | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_API_KEY"))
+    embedding_model: str = Field(
+        default_factory=_embedding_model, validation_alias=_env("MEMORY_EMBEDDING_MODEL", "OPENAI_EMBEDDING_MODEL")
+    )
     recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
     long_term: bool = Field(True, validation_alias=_env("MEMORY_LONG_TERM"))
     long_term_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_LONG_TERM_TOP_K"))

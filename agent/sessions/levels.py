@@ -174,4 +174,7 @@ class Levels:
 
 
 def no_session(thread: str) -> NotFound:
-    return NotFound(f"thread {thread!r} has no session; create one first, with create()")
+    """The same whether there is none or it is another's: who asks learns nothing of others."""
+    return NotFound(
+        f"conversation {thread!r} has no session; `turnlog session create` or ShortTermMemory.create() begins one"
+    )

@@ -23,6 +23,7 @@ from turnlog.agent.context import counter_for
 from turnlog.agent.sessions.changes import InvalidMemoryRequest, parts_changed, turns_written
 from turnlog.agent.sessions.checkpoint import manual_checkpoint
 from turnlog.agent.sessions.history import History, build_history
+from turnlog.agent.sessions.levels import no_session
 from turnlog.agent.sessions.older import OlderConversation, older_conversation
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import (
@@ -221,10 +222,10 @@ class ShortTermMemory:
 
     async def _session(self, conversation_id: str, user: str | None = None, tenant: str | None = None) -> SessionState:
         if tenant is not None and tenant != self.tenant:
-            raise _unknown(conversation_id)
+            raise no_session(conversation_id)
         state = await self._found(conversation_id)
         if state is None or (user is not None and user != state.user):
-            raise _unknown(conversation_id)
+            raise no_session(conversation_id)
         return state
 
     async def _found(self, conversation_id: str) -> SessionState | None:
@@ -264,11 +265,6 @@ class ShortTermMemory:
             logger.warning("a checkpoint of %s could not be asked for: %s", event.thread, error)
 
 
-def _unknown(conversation_id: str) -> NotFound:
-    """The same whether there is none or it is another's: who asks learns nothing of others."""
-    return NotFound(f"there is no session {conversation_id!r}; ShortTermMemory.create() begins one")
-
-
 def _check_user(conversation_id: str, owner: str | None, user: str | None) -> None:
     if user is not None and owner is not None and user != owner:
-        raise _unknown(conversation_id)
+        raise no_session(conversation_id)

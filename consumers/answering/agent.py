@@ -89,13 +89,20 @@ class AgentConsumer:
             return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
-        if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+        if await self._is_gone(conn, request, data, seq):
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have let go of the request meanwhile; JetStream itself refuses a second answer for a while only.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
             await self._append(self._events(request, data, context, made))
         await progress.tell("end")
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
+
+    async def _is_gone(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> bool:
+        """The log knows of a deletion before the rows do; an erasure of one of several people shows in the rows."""
+        deleted_at = await self._runtime.log.thread_head(request.tenant, request.thread, "thread_deleted")
+        if deleted_at > seq:
+            return True
+        return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
 
     async def _append(self, events: list[Event]) -> None:
         """An answer is paid for: it waits for a log that takes no events now, it is not made again."""

@@ -1,4 +1,4 @@
-"""session show|checkpoints|checkpoint|reset: short-term memory by hand."""
+"""session create|show|context|checkpoints|checkpoint|reset: short-term memory by hand."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
+from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
 
 if TYPE_CHECKING:
     from turnlog.agent.sessions.memory import ShortTermMemory
-    from turnlog.agent.sessions.value import SessionValue
+    from turnlog.agent.sessions.value import MemoryContext, SessionValue
 
 Conversation = Annotated[str, typer.Argument(help="The conversation, which is a thread with a session.")]
 READS = ("sessions", "messages")
@@ -20,11 +20,45 @@ READS = ("sessions", "messages")
 
 def register(app: typer.Typer) -> None:
     sessions = typer.Typer(help="Short-term memory: the session of a conversation.", no_args_is_help=True)
+    sessions.command()(create)
     sessions.command()(show)
+    sessions.command()(context)
     sessions.command()(checkpoints)
     sessions.command()(checkpoint)
     sessions.command()(reset)
     app.add_typer(sessions, name="session")
+
+
+def create(
+    conversation: Conversation,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose; none: whoever speaks in it.")] = None,
+    window: Annotated[
+        int | None, typer.Option(min=256, help="Tokens of the model's window; MEMORY_SESSION_WINDOW.")
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1, help="Share of it that makes a summary due; MEMORY_TOKEN_THRESHOLD_RATIO."),
+    ] = None,
+    recent_turns: Annotated[
+        int | None, typer.Option(min=0, help="Newest turns that a summary leaves in full; MEMORY_RECENT_TURNS.")
+    ] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Begin a session; one that is there begins anew. What was said before is its first history."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent.sessions.value import MemoryCreateRequest
+
+        check_given("thread", conversation)
+        check_given("user", user)
+        rules = {"token_threshold_ratio": threshold, "recent_turns": recent_turns, "model_context_window": window}
+        async with _memory(settings, tenant) as memory:
+            request = MemoryCreateRequest(conversation_id=conversation, user_id=user, **rules)
+            _show(await memory.create(request), json)
+        return 0
+
+    run(work, json)
 
 
 def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
@@ -33,6 +67,30 @@ def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) 
     async def work(settings: Settings) -> int:
         async with _memory(settings, tenant) as memory:
             _show(await memory.get(conversation), json)
+        return 0
+
+    run(work, json)
+
+
+def context(
+    conversation: Conversation,
+    query: Annotated[str, typer.Option("--query", "-q", help="The question that is asked next; it counts too.")] = "",
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """The history as a prompt gets it. Where a summary is due it is asked for, as by an agent."""
+
+    async def work(settings: Settings) -> int:
+        from turnlog.agent.sessions.value import MemoryQueryRequest
+
+        check_given("thread", conversation)
+        async with _memory(settings, tenant) as memory:
+            found = await memory.query_memory_context(MemoryQueryRequest(conversation_id=conversation, query=query))
+        if json:
+            emit(found)
+        else:
+            out.print(_weight(found), markup=False)
+            out.print(found.history or "(no history yet)", markup=False)
         return 0
 
     run(work, json)
@@ -96,6 +154,11 @@ async def _memory(settings: Settings, tenant: str | None) -> "AsyncIterator[Shor
         await runtime.settle(names=READS)
         async with ShortTermMemory(runtime.log, runtime.pool, settings, chosen) as memory:
             yield memory
+
+
+def _weight(found: "MemoryContext") -> str:
+    due = ", a summary is due" if found.should_checkpoint_summary else ""
+    return f"{found.mode}  {found.estimated_tokens:,} tokens, {found.token_ratio:.0%} of the window{due}"
 
 
 def _show(value: "SessionValue", as_json: bool) -> None:

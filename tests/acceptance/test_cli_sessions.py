@@ -16,7 +16,7 @@ from places import eventually
 from samples import event, turn
 
 from turnlog.events.log import Log
-from turnlog.events.session_contracts import SessionCreated, SessionUpdated
+from turnlog.events.session_contracts import SegmentCheckpointRequested, SessionCreated, SessionUpdated
 
 
 @pytest.fixture
@@ -66,9 +66,42 @@ async def test_a_session_is_shown_checkpointed_listed_and_reset(log: Log, enviro
     assert (await document("reset", "t"))["flow_context"]["turn_count"] == 0
 
 
-async def test_an_unknown_session_is_a_plain_error(environment: dict[str, str]) -> None:
-    code, text = await turnlog(environment, "session", "show", "nobody", "--json")
-    assert (code, json.loads(text)["error"]["code"]) == (1, "not-found")
+async def test_a_session_is_begun_on_what_was_said_and_its_history_is_shown(
+    log: Log, environment: dict[str, str]
+) -> None:
+    await log.append_many([turn(f"message {n}", "user" if n % 2 else "assistant", minutes=n) for n in range(1, 9)])
+    rules = ("--window", "256", "--threshold", "0.5", "--recent-turns", "1")
+    code, text = await turnlog(environment, "session", "create", "t", "--user", "ann", *rules)
+    assert (code, text.splitlines()[0]) == (0, "t  user ann  4 turns"), text
+    code, text = await turnlog(environment, "session", "context", "t", "--query", "what else?")
+    head, *history = text.splitlines()
+    assert head.startswith("FULL_HISTORY  ")
+    assert head.endswith(" of the window")
+    assert history[:2] == ["User: message 1", "Assistant: message 2"]
+    long = "and then? " * 60
+    code, text = await turnlog(environment, "session", "context", "t", "--query", long, "--json")
+    found = json.loads(text)
+    assert (code, found["should_checkpoint_summary"], found["token_ratio"] > 0.5) == (0, True, True)
+    asked = [one.event.data async for one in log.read_thread("default", "t", types=("segment_checkpoint_requested",))]
+    [request] = [one for one in asked if isinstance(one, SegmentCheckpointRequested)]
+    assert (request.rules.model_context_window, request.rules.recent_turns) == (256, 1)
+    code, text = await turnlog(environment, "session", "create", "t")
+    assert (code, text.splitlines()[0]) == (0, "t  user ann  0 turns")
+
+
+@pytest.mark.parametrize("words", [("show", "nobody"), ("context", "nobody"), ("context", "")])
+async def test_an_unknown_session_is_a_plain_error(words: tuple[str, str], environment: dict[str, str]) -> None:
+    code, text = await turnlog(environment, "session", *words, "--json")
+    error = json.loads(text)["error"]
+    assert (code, error["code"]) == (1, "not-found" if words[1] else "invalid-id")
+    assert words[1] == "" or "`turnlog session create`" in error["message"]
+
+
+async def test_what_is_another_users_is_told_as_what_is_not_there(log: Log, environment: dict[str, str]) -> None:
+    await a_session(log)
+    code, text = await turnlog(environment, "session", "create", "t", "--user", "bob", "--json")
+    _, nobodys = await turnlog(environment, "session", "show", "x", "--json")
+    assert (code, text) == (1, nobodys.replace("'x'", "'t'"))
 
 
 async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_cannot(

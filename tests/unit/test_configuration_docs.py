@@ -16,6 +16,7 @@ UNSET = {"none", "empty", "the platform's user data folder"}
 # Names and defaults that other systems with the same memory settings use; turnlog promises to keep them.
 COMMON = {
     "DATABASE_URL": None,
+    "OPENAI_API_KEY": None,
     "MEMORY_CONTEXT_WINDOW": 0,
     "MEMORY_FULL_RECENT_COUNT": 10,
     "MEMORY_ENABLE_SUMMARY": True,
@@ -27,7 +28,13 @@ COMMON = {
     "MEMORY_EMBEDDING_BASE_URL": None,
     "MEMORY_EMBEDDING_API_KEY": None,
     "MEMORY_RECALL_TOP_K": 5,
+    "MEMORY_DECAY_ENABLED": True,
+    "MEMORY_DECAY_RATE": 0.01,
+    "MEMORY_ARCHIVE_THRESHOLD": 0.2,
+    "MEMORY_ARCHIVE_AFTER_DAYS": 180,
+    "MEMORY_DELETE_AFTER_DAYS": 365,
 }
+OPENAI = "text-embedding-3-small"
 
 
 def documented() -> dict[tuple[str, ...], str]:
@@ -54,7 +61,12 @@ def test_documented_default_is_the_default(names: tuple[str, ...]) -> None:
     if written in UNSET:
         assert field.default is None or field.default_factory is not None
     else:
-        assert parsed(names, written.strip("`")) == field.default
+        assert parsed(names, written.strip("`")) == default(field)
+
+
+def default(field: FieldInfo) -> Any:
+    """Where nothing else is set."""
+    return field.get_default(call_default_factory=True, validated_data={})
 
 
 def parsed(names: tuple[str, ...], written: str) -> Any:
@@ -66,7 +78,23 @@ def parsed(names: tuple[str, ...], written: str) -> Any:
 @pytest.mark.parametrize("name", COMMON)
 def test_common_variable_keeps_its_name_and_default(name: str) -> None:
     field = next(field for names, field in FIELDS.items() if name in names)
-    assert field.default == COMMON[name]
+    assert default(field) == COMMON[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ({"OPENAI_API_KEY": "sk"}, OPENAI),
+        ({"MEMORY_EMBEDDING_API_KEY": "sk"}, OPENAI),
+        ({"API_BASE_URL": "http://localhost/v1", "API_KEY": "sk"}, "embedding-3"),
+        ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_BASE_URL": "http://localhost/v1"}, "embedding-3"),
+        ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_MODEL": "embedding-3"}, "embedding-3"),
+        ({"OPENAI_EMBEDDING_MODEL": "text-embedding-3-large"}, "text-embedding-3-large"),
+    ],
+)
+def test_embeddings_are_by_a_model_that_the_server_has(given: dict[str, str], model: str) -> None:
+    """OpenAI's own, with its key alone, has no embedding-3."""
+    assert Settings.model_validate(given).embedding_model == model
 
 
 def test_every_variable_the_code_names_is_documented() -> None:
