@@ -11,7 +11,10 @@ _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020
 
 
 def estimated_tokens(text: str) -> float:
-    """Tokens without a tokenizer, the same on every machine: a wide character is one, four others are one."""
+    """Tokens without a tokenizer, the same on every machine: a wide character is one, four others are one.
+
+    A text has exactly as many as its parts together.
+    """
     wide = 0 if text.isascii() else len(_WIDE.findall(text))
     return wide + (len(text) - wide) / 4
 
@@ -22,11 +25,15 @@ def pieces(text: str) -> list[str]:
         return [text] if text else []
     done: list[str] = []
     current: list[str] = []
+    tokens = 0.0
     for sentence in _sentences(text):
-        if current and estimated_tokens("".join(current) + sentence) > PIECE_TOKENS:
+        more = estimated_tokens(sentence)
+        if current and tokens + more > PIECE_TOKENS:
             done.append("".join(current).strip())
             current = _overlap(current)
+            tokens = sum(map(estimated_tokens, current))
         current.append(sentence)
+        tokens += more
     done.append("".join(current).strip())
     return [piece for piece in done if piece]
 
@@ -54,12 +61,10 @@ def _cut_by_length(sentence: str) -> Iterator[str]:
 
 
 def _overlap(sentences: list[str]) -> list[str]:
-    kept: list[str] = []
-    for sentence in reversed(sentences[1:]):
-        if estimated_tokens(sentence + "".join(kept)) > OVERLAP_TOKENS:
-            break
-        kept.insert(0, sentence)
-    return kept
+    first, tokens = len(sentences), 0.0
+    while first > 1 and (tokens := tokens + estimated_tokens(sentences[first - 1])) <= OVERLAP_TOKENS:
+        first -= 1
+    return sentences[first:]
 
 
 def head(text: str, limit: float) -> str:
