@@ -17,6 +17,17 @@ HEADS = ("what", "turnlog", "floor", "ratio", "target", "met")
 PACKAGES = ("nats-py", "psycopg", "pydantic", "langgraph", "langgraph-checkpoint-postgres")
 
 
+READING = (
+    "What a request costs and what it holds are chosen together, by the window. A quarter of sending everything buys",
+    "windows of 650 tokens over all 50 requests and of 1,250 for the last one, or hybrid history, which has no window;",
+    "wider ones cost more, and one that everything fits into costs everything and the schema of a tool. What is bought",
+    "depends on recall: the tiers by themselves are the newest turns and a summary, and from 4,000 tokens on they hold",
+    "less of the evidence than the newest turns that fill the same window, which keep room for nothing else. With the",
+    "relevant episodes first (`MEMORY_HYBRID_EPISODES`, `--hybrid`) they hold many times more at every window. Without",
+    "them the model has `recall_memory`, which no row counts.",
+)
+
+
 def table(rows: Sequence[Row]) -> Table:
     made = Table(*HEADS)
     for row in rows:
@@ -40,6 +51,10 @@ def document(rows: Sequence[Row], data: str, quick: bool) -> str:
         f"| {' | '.join(HEADS)} |",
         f"|{'---|' * len(HEADS)}",
         *(f"| {' | '.join(_cells(row))} |" for row in rows),
+        "",
+        "## Tokens and evidence",
+        "",
+        *READING,
         "",
         "## How each was measured",
         "",

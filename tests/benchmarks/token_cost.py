@@ -18,7 +18,7 @@ from turnlog.projectors.message import Message
 from turnlog.projectors.writer import Connection
 
 TURNS = 50
-WINDOWS = (650, 1_250, 2_000)
+WINDOWS = (650, 1_250, 2_000, 4_000, 8_000, 16_000)
 LAST, RECENT = 12, SETTINGS.full_recent_count
 TARGET = ("<=", 0.25)
 ALL, NEWEST = f"tokens of {TURNS} requests together", f"tokens of the request of turn {TURNS}"
