@@ -16,8 +16,8 @@ AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
 
 _USERS = """
 SELECT DISTINCT user_id FROM messages
-WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s AND role = 'user'
-AND user_id IS NOT NULL ORDER BY user_id"""
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+AND role = ANY(%(roles)s) AND user_id IS NOT NULL ORDER BY user_id"""
 
 _SPEAKERS = """
 SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) > 1,
@@ -52,9 +52,12 @@ async def user_turns(
     ]
 
 
-async def users_between(conn: Connection, tenant: str, thread: str, first: int, last: int) -> list[str]:
-    """The users who said something in the thread from one sequence to another."""
-    rows = await conn.execute(_USERS, {"tenant": tenant, "thread": thread, "first": first, "last": last})
+async def users_between(
+    conn: Connection, tenant: str, thread: str, first: int, last: int, roles: Sequence[str] = ("user",)
+) -> list[str]:
+    """The users with turns of these roles in the thread from one sequence to another."""
+    params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
+    rows = await conn.execute(_USERS, params)
     return [user for (user,) in await rows.fetchall()]
 
 

@@ -11,6 +11,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
     server.reply("text", usage=False)               a server that sends no usage
     server.reply("text", delay=0.2, between=0.05)   seconds before the answer / between two chunks
+    server.reply("text", until=event)               as soon as the test sets this threading.Event
     server.fail(429, times=3, headers={"Retry-After": "2"}, message="slow down", code="rate_limit")
     server.hang(after=None)                         never answers (or stalls after that many chunks) until closed
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
@@ -24,6 +25,7 @@ would.
 """
 
 import json
+import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -53,6 +55,7 @@ class OpenAIServer:
         self.arrived = threading.Condition()
         self._script: dict[Kind, deque[Step]] = {"chat": deque(), "embeddings": deque()}
         self._port = 0
+        self._place: socket.socket | None = None
         self._http: ThreadingHTTPServer | None = None
 
     @property
@@ -69,13 +72,24 @@ class OpenAIServer:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+        if self._place is not None:
+            self._place.close()
 
     def start(self) -> None:
         self.released.clear()
+        if self._place is None:
+            self._take_place()
         handler = type("Handler", (_Handler,), {"owner": self})
         self._http = _Server(("127.0.0.1", self._port), handler)
-        self._port = self._http.server_port
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+
+    def _take_place(self) -> None:
+        """A port that stays ours while the server is stopped: bound, and not listened on by this socket."""
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self._port = self._place.getsockname()[1]
 
     def stop(self) -> None:
         self.released.set()
@@ -105,7 +119,7 @@ class OpenAIServer:
     def bodies(self, on: Kind = "chat") -> list[dict[str, Any]]:
         return [request.body for request in self.requests if PATHS.get(request.path) == on]
 
-    def wait_for_requests(self, number: int, timeout: float = 5.0) -> None:
+    def wait_for_requests(self, number: int, timeout: float = 60.0) -> None:
         """Block until that many requests have come; from a test's event loop by `asyncio.to_thread`."""
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= number, timeout)
@@ -118,7 +132,7 @@ class OpenAIServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    allow_reuse_address = True
+    allow_reuse_address = allow_reuse_port = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away in mid-answer are part of the tests."""
@@ -160,6 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _perform(self, kind: Kind, step: Step, body: dict[str, Any]) -> None:
         self._pause(step.delay)
+        if step.until is not None:
+            step.until.wait(60)
         if step.status != 200:
             return self._error(step.status, step.message or "scripted failure", step.code, step.headers)
         if kind == "chat" and body.get("stream"):

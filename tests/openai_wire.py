@@ -8,18 +8,20 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 
 @dataclass
 class Step:
-    """What one request gets."""
+    """What one request gets. until: not before it is set."""
 
     text: str = ""
     tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
     usage: bool = True
     delay: float = 0.0
     between: float = 0.0
+    until: Event | None = None
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     message: str = ""

@@ -18,6 +18,7 @@ from turnlog.agent.memories.extraction import Talk
 from turnlog.agent.memories.llm_extraction import ModelExtraction, extraction_task
 from turnlog.agent.memories.rules import load_rules
 from turnlog.agent.memories.service import Memories
+from turnlog.agent.memories.turns import roles
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.factory import Models
 from turnlog.consumers.inbox import Delivery, Later
@@ -77,7 +78,8 @@ class ExtractionReactor:
             return  # the projectors park it, visibly; or it was erased
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, deliveries[0].partition, seqs[-1])
-            users = await users_between(conn, event.tenant, event.thread, seqs[0], seqs[-1])
+            kinds = roles(self._runtime.settings.extract_tool_results)
+            users = await users_between(conn, event.tenant, event.thread, seqs[0], seqs[-1], kinds)
             for user in users:
                 talk = Talk(event.tenant, user, event.thread)
                 async with locked(conn, talk):

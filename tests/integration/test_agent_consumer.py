@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -28,7 +29,7 @@ def model() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 2.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     return player(nats_url, database_url, ROLES, **given)
 
 
@@ -162,35 +163,43 @@ async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Pla
 
 
 async def test_two_questions_at_once_are_answered_in_their_order(play: Play, model: OpenAIServer) -> None:
-    model.reply("first answer", delay=0.3)
+    model.reply("first answer", until=(go := threading.Event()))
     model.reply("second answer")
     async with play() as stage:
         first = asyncio.create_task(ask(stage, "question one"))
         await eventually(lambda: arrived(model, 1))
-        assert await ask(stage, "question two") == "second answer"
+        second = asyncio.create_task(ask(stage, "question two"))
+        await stage.until("answer_requested", 2)
+        go.set()
+        assert await second == "second answer"
         assert await first == "first answer"
         said = [data.content for data in await stage.all("turn_recorded")]
     assert said == ["question one", "question two", "first answer", "second answer"]
 
 
 async def test_threads_do_not_wait_for_each_other(play: Play, model: OpenAIServer) -> None:
-    model.reply("slow", delay=1.5)
+    model.reply("slow", until=(go := threading.Event()))
     async with play() as stage:
         slow = asyncio.create_task(ask(stage, "one"))
         await eventually(lambda: arrived(model, 1))
         assert await ask(stage, "two", Conversation("default", "other")) == "echo: two"
         assert not slow.done()
+        go.set()
         assert await slow == "slow"
 
 
 async def test_a_thread_that_is_deleted_while_it_is_answered_stays_deleted(play: Play, model: OpenAIServer) -> None:
-    model.reply("too late", delay=1.0)
+    """Though the projectors stand still, so that no read model says so yet."""
+    model.reply("too late", until=(go := threading.Event()))
     async with play() as stage:
         asking = asyncio.create_task(ask(stage, "hello"))
         await eventually(lambda: arrived(model, 1))
-        await stage.runtime.log.append(event(ThreadDeleted()))
-        with pytest.raises(NoAnswer, match="deleted"):
-            await asking
+        async with stage.runtime.pool.connection() as conn, conn.transaction():
+            await conn.execute("SELECT FROM projection_positions FOR UPDATE")
+            await stage.runtime.log.append(event(ThreadDeleted()))
+            go.set()
+            with pytest.raises(NoAnswer, match="deleted"):
+                await asking
         await stage.rest("agent")
         assert await stage.rows("SELECT count(*) FROM messages") == [(0,)]
 

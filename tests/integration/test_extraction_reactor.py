@@ -23,8 +23,10 @@ async def offline(nats_url: str, database_url: str) -> Play:
 
 
 async def test_what_a_user_says_becomes_memories_that_quote_the_turn(offline: Play) -> None:
-    async with offline() as stage:
+    async with offline("projectors") as stage:
         seqs = await tell(stage, "Hi! My name is Ann. I live in Berlin.", "Thanks!", "我对花生过敏。")
+        await stage.runtime.settle()
+    async with offline() as stage:
         await stage.rest(NAME)
         recorded: list[MemoryRecorded] = await stage.all("memory_recorded", ANNS)
         [done] = await looks(stage, "rules")
@@ -56,6 +58,7 @@ async def test_only_users_words_count(offline: Play) -> None:
 async def test_results_of_tools_count_where_the_setting_says_so(offline: Play) -> None:
     async with offline(extract_tool_results=True) as stage:
         await tell(stage, [TextBlock(text="ok"), ToolResultBlock(tool_use_id="c", content="My name is Ann.")])
+        await stage.rest(NAME)
         await tell(stage, "I live in Berlin.", role="tool", tool_call_id="d")
         await stage.rest(NAME)
         assert {content for content, _ in await stored(stage)} == {"Name is Ann", "Lives in Berlin"}
