@@ -21,7 +21,7 @@ from places import database_at, execute, left_behind, runner_of
 from turnlog.agent.embedded import lease, start, stop
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.events.subjects import STREAM
+from turnlog.events.subjects import SESSION_BUCKET, STREAM
 from turnlog.migrations.upgrade import upgrade
 from turnlog.projectors.database import connect
 from turnlog.projectors.engine import Runner
@@ -101,10 +101,11 @@ async def database_url(servers: TestServers, template: str) -> AsyncIterator[str
 
 @pytest.fixture
 async def nats_url(servers: TestServers) -> str:
-    """The NATS server without any log: tests run one after another, so each gets an empty one."""
+    """The NATS server without any log or session: tests run one after another, so each gets an empty one."""
     async with await nats.connect(servers.nats_url) as client:
-        with contextlib.suppress(NotFoundError):
-            await client.jetstream().delete_stream(STREAM)
+        for stream in (STREAM, f"KV_{SESSION_BUCKET}"):
+            with contextlib.suppress(NotFoundError):
+                await client.jetstream().delete_stream(stream)
     return servers.nats_url
 
 

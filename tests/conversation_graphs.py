@@ -66,6 +66,6 @@ def sent(model: OpenAIServer) -> list[tuple[str, str]]:
 
 def settings_of(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
     """Of a graph whose chat and embeddings are the local model server's."""
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o", "model_timeout_s": 2.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o"}
     servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
     return Settings.model_validate(given | servers)

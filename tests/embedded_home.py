@@ -45,7 +45,7 @@ async def kill(home: Path, *names: str) -> None:
     victims = [psutil.Process(pid) for name, pid in pids(home).items() if name in names]
     for victim in victims:
         victim.kill()
-    assert await wait_until(partial(dead, victims), lambda: True, timeout=10)
+    assert await wait_until(partial(dead, victims), lambda: True, timeout=60)
 
 
 async def dead(processes: Iterable[psutil.Process]) -> bool:

@@ -66,7 +66,7 @@ def server() -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def settings(nats_url: str, database_url: str, server: OpenAIServer) -> Settings:
-    about: dict[str, Any] = {"api_base_url": server.url, "api_key": SecretStr(server.key), "model_timeout_s": 2.0}
+    about: dict[str, Any] = {"api_base_url": server.url, "api_key": SecretStr(server.key)}
     return Settings(nats_url=nats_url, database_url=database_url, kek=SecretStr(KEK), **about)
 
 

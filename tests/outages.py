@@ -42,7 +42,7 @@ class OwnServers:
             server = {"nats": now.nats, "postgres": now.postgres}[name]
             assert server is not None, f"{name} does not run"
             os.kill(server.pid, signal.SIGKILL)
-        assert await wait_until(lambda: self._gone(*names), lambda: True, 20)
+        assert await wait_until(lambda: self._gone(*names), lambda: True, 60)
 
     async def back(self) -> None:
         """Starts what was killed, on its data."""

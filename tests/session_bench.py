@@ -4,8 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.sessions import bucket, levels, tail
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.consumers.runtime import Pool
 from turnlog.events.contracts import EventData, TurnRecorded
@@ -22,6 +24,12 @@ from turnlog.projectors.session_state import SessionState
 Settled = Callable[..., Awaitable[None]]
 KV_STREAM = f"KV_{SESSION_BUCKET}"
 THREADS = ["t", "线 c", "x" * 300]
+
+
+def never_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level that answers slowly answers all the same: which one answered is not a matter of speed."""
+    for module, patience in ((bucket, "PATIENCE_S"), (tail, "PATIENCE_S"), (levels, "POSTGRES_PATIENCE_S")):
+        monkeypatch.setattr(module, patience, 30.0)
 
 
 class Bench:

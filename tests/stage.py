@@ -84,7 +84,7 @@ class Stage:
         await at_rest(self.runtime.log, durable)
         await self.runtime.settle()
 
-    async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 30.0) -> list[Any]:
+    async def until(self, kind: str, count: int, thread: str = "t", timeout_s: float = 60.0) -> list[Any]:
         """As soon as the thread has so many events of a type."""
 
         async def are_there() -> bool:
@@ -116,7 +116,7 @@ async def at_rest(log: Log, durable: str) -> None:
         info = await js.consumer_info(STREAM, durable)
         return info.delivered.stream_seq >= last and not info.num_pending and not info.num_ack_pending
 
-    await eventually(is_idle, timeout_s=40.0)
+    await eventually(is_idle)
 
 
 class Play(Protocol):

@@ -47,6 +47,8 @@ WORDS = {
     "revert": ("tea", "--yes"),
     "session checkpoint": ("t", "--summary", "tea"),
     "session checkpoints": ("t",),
+    "session context": ("t",),
+    "session create": ("t",),
     "session reset": ("t",),
     "session show": ("t",),
     "tail": ("--no-follow",),

@@ -1,6 +1,7 @@
 """The victims: embedded servers and worker processes of one home, killed with SIGKILL and started again."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -14,9 +15,9 @@ from typing import IO
 import psutil
 
 from turnlog.agent import embedded
-from turnlog.agent.embedded.processes import alive, wait_until
+from turnlog.agent.embedded.processes import alive, cmdline, wait_until
 
-from .schedule import WORKERS, Kill
+from .schedule import PART_OF, WORKERS, Kill
 
 READY_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 40.0
 # Models must be the offline ones, whatever the caller's environment says.
@@ -47,8 +48,9 @@ class Fleet:
 
     async def kill(self, kill: Kill, back: asyncio.Task[None]) -> None:
         """SIGKILL now; `back` is awaited and then the target is started again. A target that is down comes first."""
-        if earlier := self._revivals.pop(kill.target, None):
-            await earlier
+        for name in {kill.target, PART_OF.get(kill.target, kill.target)}:
+            if earlier := self._revivals.pop(name, None):
+                await earlier
         self.down.add(kill.target)
         await self._kill(kill.target)
         self.killed[kill.target] += 1
@@ -56,9 +58,13 @@ class Fleet:
 
     async def all_back(self) -> None:
         """Returns when everything that was killed runs again and is ready."""
-        await asyncio.gather(*self._revivals.values())
+        await self.all_revived()
         ready = [wait_until(partial(self._is_ready, name), lambda: True, READY_TIMEOUT_S) for name in WORKERS]
         assert all(await asyncio.gather(*ready)), "a worker did not get ready"
+
+    async def all_revived(self) -> None:
+        """Returns when everything that was killed is started again."""
+        await asyncio.gather(*self._revivals.values())
 
     async def outage(self, seconds: float) -> None:
         """Both servers die and stay away."""
@@ -97,9 +103,18 @@ class Fleet:
         assert server is not None, f"{target} does not run"
         victim = psutil.Process(server.pid)
         if target == "postgres-backend":
-            victim = self._rng.choice(_backends(victim))
-        victim.kill()
+            victim = self._kill_backend(victim)
+        else:
+            victim.kill()
         await wait_until(lambda: _gone(victim), lambda: True, 10.0)
+
+    def _kill_backend(self, postmaster: psutil.Process) -> psutil.Process:
+        """Backends come and go: one that has just ended by itself is no victim."""
+        while True:
+            victim = self._rng.choice(_backends(postmaster))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
+                return victim
 
     async def _revive(self, target: str, back: asyncio.Task[None]) -> None:
         await back
@@ -156,7 +171,7 @@ class Fleet:
 def _backends(postmaster: psutil.Process) -> list[psutil.Process]:
     """Client connections first; Postgres titles them `postgres: user database …`."""
     children = postmaster.children()
-    clients = [child for child in children if "turnlog turnlog" in " ".join(child.cmdline())]
+    clients = [child for child in children if "turnlog turnlog" in " ".join(cmdline(child))]
     return clients or children
 
 

@@ -20,6 +20,8 @@ TARGETS: dict[str, int] = {
     "postgres": 4,
     "postgres-backend": 2,
 }
+# What has to run for the target to be there.
+PART_OF = {"postgres-backend": "postgres"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ async def test_an_answer_that_used_none_notes_none(play: Play, model: OpenAIServ
         await stage.runtime.log.append(recorded("My favorite color is blue"))
         await ask(stage, "How are things?")
         await ask(stage, "What is my favorite color?")
+        await stage.rest("agent")
         assert len(await accessed(stage, 1)) == 1
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from places import now
+from places import eventually, now
 from samples import said, turn
 
 from turnlog.events.append import FEW, MAX_BATCH, Appender
@@ -35,11 +35,19 @@ def turns(n: int, thread: str = "t") -> list[Event]:
 
 async def forget_recent_ids(log: Log) -> None:
     """Ends the deduplication window, as two minutes of waiting would."""
-    js = log.nc.jetstream()
+    js, probe = log.nc.jetstream(), turn(thread="probe")
     config = (await js.stream_info(STREAM)).config
     config.duplicate_window = 0.1
     await js.update_stream(config)
-    await asyncio.sleep(0.3)
+
+    async def is_over() -> bool:
+        """For the probe, which came last of all, and so for all before it."""
+        subject = publish_subject("default", "probe", probe.type)
+        again = await js.publish(subject, encode(probe), headers={"Nats-Msg-Id": str(probe.id)})
+        return not again.duplicate
+
+    await log.append(probe)
+    await eventually(is_over)
 
 
 async def test_an_append_answers_with_its_place_and_its_retry_with_the_same(log: Log) -> None:

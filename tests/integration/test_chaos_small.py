@@ -1,10 +1,13 @@
 """The small form of `make chaos`: real worker processes and servers are killed while events are appended (O4)."""
 
+import asyncio
 import gc
 from pathlib import Path
 
 import pytest
+from chaos.fleet import Fleet
 from chaos.run import Plan, run
+from chaos.schedule import Kill
 from places import left_behind
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
@@ -23,3 +26,19 @@ async def test_six_kills_while_events_are_appended_lose_and_double_nothing(tmp_p
     assert result.acknowledged >= 1_500
     assert left_behind(home) == []
     gc.collect()
+
+
+async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(tmp_path: Path) -> None:
+    fleet, back = Fleet(tmp_path, seed=4), asyncio.Event()
+    try:
+        await fleet.start()
+        await fleet.kill(Kill("postgres", 1, 2), asyncio.create_task(back.wait()))
+        backend = asyncio.create_task(fleet.kill(Kill("postgres-backend", 1, 2), asyncio.create_task(back.wait())))
+        await asyncio.sleep(0)  # it has begun
+        back.set()
+        await backend
+        await fleet.all_revived()
+        assert fleet.killed == {"postgres": 1, "postgres-backend": 1}
+    finally:
+        await fleet.stop()
+    assert left_behind(tmp_path) == []

@@ -151,4 +151,4 @@ async def in_step(log: Log, node: int) -> None:
         peers = {str(p.name): p for p in (about.replicas or [] if about else [])}
         return (peer := peers.get(f"n{node}")) is not None and bool(peer.current) and not peer.offline
 
-    await eventually(is_in_step, timeout_s=30)
+    await eventually(is_in_step)

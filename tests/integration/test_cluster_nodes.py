@@ -42,7 +42,7 @@ async def publish_until_acknowledged(jetstream: nats.js.JetStreamContext, text: 
             return False
         return True
 
-    assert await wait_until(acknowledged, lambda: True, timeout=30)
+    assert await wait_until(acknowledged, lambda: True, timeout=60)
 
 
 async def ignore(_: Exception) -> None:

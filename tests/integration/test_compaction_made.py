@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -144,10 +145,11 @@ async def test_a_member_that_is_forgotten_while_the_model_writes_is_in_no_memory
     runtime: Runtime, server: OpenAIServer
 ) -> None:
     await remember(runtime, APART)
-    server.reply(text(BOTH), delay=1.0)
+    server.reply(text(BOTH), until=(go := threading.Event()))
     running = asyncio.create_task(run(runtime))
     await asyncio.to_thread(server.wait_for_requests, 1)
     await memories_of(runtime).forget("default", "ann", TEA.id)
+    go.set()
     assert (await running).counts["merged"] == 0
     assert await valid(runtime) == [FOND.content]
     async with runtime.pool.connection() as conn:

@@ -12,6 +12,7 @@ from samples import turn
 from stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.sessions import bucket
 from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
@@ -35,6 +36,12 @@ MORE = [TurnRecorded(role="user", content="And now?"), TurnRecorded(role="assist
 async def own(tmp_path: Path) -> AsyncIterator[OwnServers]:
     async with own_servers(tmp_path / "home") as servers:
         yield servers
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that answers slowly answers all the same."""
+    monkeypatch.setattr(bucket, "PATIENCE_S", 30.0)
 
 
 @asynccontextmanager
@@ -79,7 +86,7 @@ async def test_without_postgres_a_context_is_refused_with_cause_and_fix(own: Own
 
 
 async def test_without_postgres_sessions_are_read_from_memory_from_the_bucket_and_from_the_log(
-    own: OwnServers,
+    own: OwnServers, patient: None
 ) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage, sessions_of(stage) as known:
         await talk(stage, known)
@@ -130,12 +137,14 @@ async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnS
         await own.back()
 
 
-async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made_anew(own: OwnServers) -> None:
+async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made_anew(
+    own: OwnServers, patient: None
+) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
             await talk(stage, first)
-        for bucket in await buckets(stage):
-            await stage.runtime.log.nc.jetstream().delete_stream(bucket)
+        for stream in await buckets(stage):
+            await stage.runtime.log.nc.jetstream().delete_stream(stream)
         async with sessions_of(stage) as fresh:
             assert await read(fresh) == (1, "Well done.", "postgres")
             await fresh.record("t", MORE)
@@ -185,5 +194,5 @@ async def buckets(stage: Stage) -> list[str]:
 
 
 async def empty_bucket(stage: Stage) -> None:
-    for bucket in await buckets(stage):
-        await stage.runtime.log.nc.jetstream().purge_stream(bucket)
+    for stream in await buckets(stage):
+        await stage.runtime.log.nc.jetstream().purge_stream(stream)

@@ -68,7 +68,7 @@ async def test_a_command_killed_in_its_first_start_leaves_nothing_in_the_way(hom
     async def in_the_making() -> bool:
         return (home / "postgres/data.new").exists()
 
-    assert await wait_until(in_the_making, lambda: True, timeout=20)
+    assert await wait_until(in_the_making, lambda: True, timeout=60)
     holder.kill()
     await holder.wait()
     await say(await start(home), "fine")

@@ -10,6 +10,7 @@ from stage import Play, Stage, player
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.consumers import roles
+from turnlog.consumers.embedding import LOCK
 from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.rebuild import rebuild
 from turnlog.projectors.registry import find
@@ -33,7 +34,12 @@ async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatc
 
 
 async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
-    await stage.runtime.log.append_many([turn(text, thread=thread, minutes=n) for n, text in enumerate(said)])
+    """The embedder finds all of it at once: it is kept out until everything is projected."""
+    async with stage.runtime.pool.connection() as conn:
+        await conn.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+        await stage.runtime.log.append_many([turn(text, thread=thread, minutes=n) for n, text in enumerate(said)])
+        await stage.runtime.settle()
+        await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
 
 
 async def recall(stage: Stage, query: str) -> tuple[list[Recalled], str | None]:

@@ -51,7 +51,7 @@ async def test_a_turn_of_which_something_was_forgotten_is_left_alone(
         if is_forgotten:
             await Memories(log, pool).forget("default", "ann", by_rule.memory.id)
         await log.append_many([user_turn(LONG[language], 2)])
-        await stage.until("usage_metered", 1, ANNS)
+        await stage.until("memories_extracted", 2, ANNS)  # by the rules and by the model
         found = {one.memory.content for one in await stage.all("memory_recorded", ANNS)}
     late = {one["content"] for one in LATER[language][is_forgotten:]}
     assert found == {by_rule.memory.content} | late

@@ -1,6 +1,7 @@
 """The extraction reactor with a language model on real servers: one call a batch, whatever comes again or dies."""
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from places import eventually, rows
 from stage import Play
 
 from turnlog.agent.models.factory import make_models
+from turnlog.consumers import roles
 from turnlog.consumers.reactors import extraction
 from turnlog.consumers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.frozen import ERASED
@@ -67,7 +69,7 @@ async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Pla
     async with play(timezone="Asia/Shanghai") as stage:
         told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
         await stage.runtime.log.append_many(told)
-        await stage.until("memories_extracted", 2, ANNS)
+        await stage.rest(NAME)
         found = sorted(await stored(stage))
         sources: Any = await stage.rows("SELECT valid_from, sources -> 0 ->> 'said_at' FROM memories")
     assert found == [
@@ -189,7 +191,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
     play: Play, model: ExtractingServer, database_url: str
 ) -> None:
     """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
-    model.first["extract"] = [Step(text=json.dumps(BERLIN), delay=1.0)]
+    model.first["extract"] = [Step(text=json.dumps(BERLIN), until=(go := threading.Event()))]
     async with await connect(database_url) as conn:
         async with play(extract_max_age_s=0.0) as stage:
             await tell(stage, TOLD)
@@ -203,6 +205,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
             await eventually(is_asked_for)
             await conn.execute("BEGIN")
             await conn.execute("LOCK TABLE reactor_spending IN ACCESS EXCLUSIVE MODE")
+            go.set()
             await eventually(is_answered)
         await conn.execute("ROLLBACK")
     async with play("projectors") as stage:
@@ -244,7 +247,7 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
         await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
         await stage.until("memory_recorded", 1, ANNS)
         assert ("Lives in Berlin", "valid") in await stored(stage)
-        await stage.until("memory_recorded", 2, ANNS, timeout_s=60)
+        await stage.until("memory_recorded", 2, ANNS)
         assert {one.error for one in await looks(stage, "llm")} == {None}
 
 
@@ -259,7 +262,7 @@ async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_
     model.extracts = answer
     async with play() as stage:
         await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
-        await stage.until("memories_extracted", 2, ANNS, timeout_s=60)
+        await stage.until("memories_extracted", 2, ANNS)
         [done] = await looks(stage, "llm")
         assert await stored(stage) == [("Lives in Berlin", "valid")]
         [failed] = [one for one in await stage.all("usage_metered", ANNS) if one.error]
@@ -275,11 +278,20 @@ async def test_over_the_hourly_budget_the_model_waits(play: Play, model: Extract
         assert len(model.extractions()) <= 1  # an empty window allows one call
 
 
-async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(play: Play, model: ExtractingServer) -> None:
+async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(
+    play: Play, model: ExtractingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
     model.extracts = BERLIN
     async with play() as stage:
         await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
         await stage.until("memories_extracted", 2, ANNS)
+
+        async def have_vectors() -> bool:
+            return await stage.rows("SELECT FROM memories WHERE embedding IS NULL") == []
+
+        await eventually(have_vectors)
+        await stage.runtime.settle()
         before = await stage.rows("SELECT * FROM memories ORDER BY id")
         await rebuild(stage.runtime.log, stage.runtime.database_url, BY_NAME["memories"])
         assert await stage.rows("SELECT * FROM memories ORDER BY id") == before

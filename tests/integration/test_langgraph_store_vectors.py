@@ -286,9 +286,7 @@ async def test_without_an_index_turnlogs_own_embedder_is_used(stores: Stores, db
 async def test_a_configured_embedding_server_is_used_and_what_it_cost_is_an_event(
     stores: Stores, model: OpenAIServer, db: Connection
 ) -> None:
-    settings = stores.settings.model_copy(
-        update={"embedding_base_url": model.url, "embedding_model": "small", "model_timeout_s": 2.0}
-    )
+    settings = stores.settings.model_copy(update={"embedding_base_url": model.url, "embedding_model": "small"})
     async with Stores(settings).opened(index=None) as store:
         await store.aput(("d",), "a", {"text": "cat"})
         events = [found.event async for found in store.log.read_thread("default", "store/d")]

@@ -1,6 +1,7 @@
 """The memory reactor as a FastStream consumer, against a language model server that can fail (C5, C6, A 3.1, A 6)."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from places import eventually
 from samples import event, turn
 from stage import MemoryServer, Play, Stage, player
 
+from turnlog.agent.models import calls
 from turnlog.agent.recall.search import Recall
 from turnlog.consumers.conversing import Conversation, talk
 from turnlog.consumers.reactors import derive, round
@@ -33,13 +35,14 @@ def model() -> Iterator[MemoryServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 2.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     return player(nats_url, database_url, ROLES, **given)
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that is down is asked again after half a second, not half a minute."""
+    """A model that is down is asked again after half a second, not half a minute; tries of a call come faster too."""
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.1)
     monkeypatch.setattr(round, "MODEL_DOWN_S", 0.5)
 
 
@@ -188,22 +191,25 @@ async def test_over_the_hourly_budget_work_waits_and_is_done_later(play: Play, m
 
 
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("failure", [Step(status=500), Step(delay=60)], ids=["500", "hangs"])
+@pytest.mark.parametrize(
+    ("failure", "timeout_s"), [(Step(status=500), 30.0), (Step(delay=60), 2.0)], ids=["500", "hangs"]
+)
 async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_it_catches_up(
-    play: Play, model: MemoryServer, failure: Step
+    play: Play, model: MemoryServer, failure: Step, timeout_s: float
 ) -> None:
     everyone = (*ROLES, "agent")
-    async with play(*everyone, model_timeout_s=0.5, context_window=1_000) as stage:
+    async with play(*everyone, model_timeout_s=timeout_s, context_window=1_000) as stage:
         await stage.say(1, 30, length=6)
         await stage.until("summary_written", 1)
         await stage.rest()
-        model.first["summary"] = [failure] * 4  # the first try and its repetitions
-        model.said["summary"] = "They booked it."
+        well_again = Step(text="They booked it.", until=(go := threading.Event()))
+        model.first["summary"] = [*[failure] * 4, well_again]  # the first try and its repetitions
         await stage.say(31, 35, length=6)
         answer = await talk(stage.runtime, Conversation("default", "t"), "where to?", lambda text: None)
         assert answer["answer"] == "echo: where to?"
         assert "They planned a trip." in json.dumps(model.asked("answer")[-1])
         assert len(await stage.all("summary_written")) == 1
+        go.set()
         written = await stage.until("summary_written", 2)
         metered = await stage.all("usage_metered")
     assert written[1].summary.endswith("They booked it.")
@@ -242,7 +248,7 @@ async def test_six_hundred_messages_at_once_go_to_the_model_in_bounded_pieces(pl
 
 
 async def test_a_thread_that_is_deleted_while_the_model_works_stays_deleted(play: Play, model: MemoryServer) -> None:
-    model.first["summary"] = [Step(text="too late", delay=1.5)]
+    model.first["summary"] = [Step(text="too late", until=(go := threading.Event()))]
     async with play() as stage:
         await stage.say(1, 30)
 
@@ -251,6 +257,7 @@ async def test_a_thread_that_is_deleted_while_the_model_works_stays_deleted(play
 
         await eventually(summary_is_asked_for)
         await stage.runtime.log.append(event(ThreadDeleted()))
+        go.set()
         await stage.until("usage_metered", 2)
         await stage.rest()
         assert await stage.all("summary_written") == []

@@ -1,5 +1,6 @@
 """The segment reactor on real servers: one checkpoint a request, whatever is delivered again or dies (C7, L4, O4)."""
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -71,6 +72,13 @@ async def session(stage: Stage) -> SessionState:
     return found
 
 
+async def until_asked(model: MemoryServer) -> None:
+    async def is_asked_for() -> bool:
+        return bool(model.asked("summary"))
+
+    await eventually(is_asked_for)
+
+
 async def made_by_the_reactor(stage: Stage) -> list[Event]:
     return [one for one in await stage.events() if one.source == SOURCE]
 
@@ -134,20 +142,18 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
     play: Play, model: MemoryServer, database_url: str
 ) -> None:
     """The ledger's table is locked, so work stands still behind the cached answer until that process is gone."""
-    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    model.first["summary"] = [Step(text="They planned a trip.", until=(answer := threading.Event()))]
     async with await connect(database_url) as conn:
         async with play() as stage:
             await ask(stage, (await begin(stage))[-1])
 
-            async def is_asked_for() -> bool:
-                return bool(model.asked("summary"))
-
             async def is_answered() -> bool:
                 return bool(await rows(conn, "SELECT FROM model_cache WHERE response::jsonb ? 'text'"))
 
-            await eventually(is_asked_for)
+            await until_asked(model)
             await conn.execute("BEGIN")
             await conn.execute("LOCK TABLE reactor_spending IN ACCESS EXCLUSIVE MODE")
+            answer.set()
             await eventually(is_answered)
             assert await stage.all("segment_checkpointed") == []
             await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)  # else the wait is 30 s
@@ -163,16 +169,13 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
 async def test_a_turn_that_arrives_while_the_model_works_is_neither_lost_nor_covered(
     play: Play, model: MemoryServer
 ) -> None:
-    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    model.first["summary"] = [Step(text="They planned a trip.", until=(answer := threading.Event()))]
     async with play() as stage:
         seqs = await begin(stage)
         await ask(stage, seqs[-1])
-
-        async def is_asked_for() -> bool:
-            return bool(model.asked("summary"))
-
-        await eventually(is_asked_for)
+        await until_asked(model)
         [late] = await stage.say(25, 25)
+        answer.set()
         [made] = await stage.until("segment_checkpointed", 1)
         now = await session(stage)
     assert made.covered_seq == seqs[7]
@@ -183,20 +186,18 @@ async def test_a_checkpoint_does_not_wait_for_the_projections_of_a_conversation_
     play: Play, model: MemoryServer, database_url: str
 ) -> None:
     """Else each wait brings the next turn, and a busy conversation is never summarised."""
-    model.first["summary"] = [Step(text="They planned a trip.", delay=1.0)]
+    model.first["summary"] = [Step(text="They planned a trip.", until=(answer := threading.Event()))]
     async with play() as stage, await connect(database_url) as conn:
         await ask(stage, (await begin(stage))[-1])
-
-        async def is_asked_for() -> bool:
-            return bool(model.asked("summary"))
 
         async def is_made() -> bool:
             return bool(await stage.all("segment_checkpointed"))
 
-        await eventually(is_asked_for)
+        await until_asked(model)
         await conn.execute("BEGIN")
         await conn.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
         [late] = await stage.say(25, 25)
+        answer.set()
         await eventually(is_made)
         await conn.execute("ROLLBACK")
         assert [message.seq for message in (await session(stage)).segment][-1] == late
@@ -242,15 +243,12 @@ async def test_a_request_that_was_decided_before_a_checkpoint_and_stored_after_i
 async def test_what_ends_the_segment_while_the_model_works_wins_and_the_cost_is_metered(
     play: Play, model: MemoryServer, overtaken_by: Any
 ) -> None:
-    model.first["summary"] = [Step(text="too late", delay=1.0)]
+    model.first["summary"] = [Step(text="too late", until=(answer := threading.Event()))]
     async with play() as stage:
         await ask(stage, (await begin(stage))[-1])
-
-        async def is_asked_for() -> bool:
-            return bool(model.asked("summary"))
-
-        await eventually(is_asked_for)
+        await until_asked(model)
         await stage.runtime.log.append(event(overtaken_by))
+        answer.set()
         await stage.rest(NAME)
         assert await stage.all("segment_checkpointed") == []
         assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'summary'") == [(1,)]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from places import eventually
 from samples import event, turn
-from session_bench import KV_STREAM, Bench, contents, conversation, key, said, slots
+from session_bench import KV_STREAM, Bench, contents, conversation, key, never_away, said, slots
 
 from turnlog.agent.sessions import bucket, held
 from turnlog.agent.sessions.tail import Copy, from_log
@@ -32,7 +32,8 @@ Settled = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def bench(log: Log, database_url: str) -> AsyncIterator[Bench]:
+async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    never_away(monkeypatch)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(connection_pool(database_url))
         yield Bench(log, pool, stack)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from samples import event, turn
-from session_bench import Bench, contents, said
+from session_bench import Bench, contents, never_away, said
 from short_term import create, memory_of, query
 from stage import Play, Stage, player
 
@@ -22,7 +22,8 @@ PAST = [("May in Lisbon?", "user"), ("May is mild.", "assistant"), ("900 euros?"
 
 
 @pytest.fixture
-async def play(nats_url: str, database_url: str) -> Play:
+async def play(nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Play:
+    never_away(monkeypatch)
     return player(nats_url, database_url, ("projectors",))
 
 

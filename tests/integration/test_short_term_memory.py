@@ -19,7 +19,6 @@ from turnlog.agent.context import counter_for
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.sessions.changes import InvalidMemoryRequest
-from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.value import (
     GlobalState,
     MemoryWriteRequest,
@@ -288,8 +287,15 @@ async def forget_hot_copies(stage: Stage) -> None:
             await js.purge_stream(str(info.config.name))
 
 
-async def test_a_request_that_the_log_refuses_fails_no_query(play: Play) -> None:
+async def test_a_request_that_the_log_refuses_fails_no_query(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async with play() as stage, memory_of(stage) as memory:
+
+        async def is_refused() -> bool:
+            return "could not be asked for" in caplog.text
+
+        async def is_summarised() -> bool:
+            return (await memory.query_memory_context(query())).mode == "SUMMARY_N"
+
         await memory.create(create())
         await write_turns(memory, 1, 16)
         await stage.rest(NAME)
@@ -298,15 +304,9 @@ async def test_a_request_that_the_log_refuses_fails_no_query(play: Play) -> None
         await js.update_stream(config.evolve(max_bytes=1))
         found = await memory.query_memory_context(query())
         assert found.should_checkpoint_summary
+        await eventually(is_refused)
         await js.update_stream(config)
-        await until_mode_by_queries(memory)
-
-
-async def until_mode_by_queries(memory: ShortTermMemory) -> None:
-    async def is_summarised() -> bool:
-        return (await memory.query_memory_context(query())).mode == "SUMMARY_N"
-
-    await eventually(is_summarised)
+        await eventually(is_summarised)
 
 
 async def test_unknown_conversations_and_empty_requests_get_a_clear_error_and_leave_no_event(play: Play) -> None:

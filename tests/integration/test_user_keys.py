@@ -39,6 +39,15 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in.*StreamWriter:pytest.PytestUnraisableExceptionWarning"
 )
 SECRET = "My blood type is AB negative"
+LISTENS = (
+    "query LIKE '%DISTINCT tenant, user_id FROM user_keys%' AND datname = current_database() "
+    "AND pid <> pg_backend_pid()"
+)
+# A key's bytes go only when nobody holds this lock: a trigger sees the destroying, and not the retiring before it.
+HELD_BACK = b"""
+CREATE FUNCTION held_back() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';
+CREATE TRIGGER held_back BEFORE UPDATE OF wrapped ON user_keys FOR EACH ROW EXECUTE FUNCTION held_back()"""
 PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
@@ -208,8 +217,7 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(db: 
         old = store.current("default", "ann")
         await eventually(lambda: _listeners(db, 1))
         await db.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' "
-            "OR query LIKE '%%DISTINCT tenant, user_id FROM user_keys%%' AND pid <> pg_backend_pid()"
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {LISTENS}".encode(),
         )
         await db.execute("UPDATE user_keys SET wrapped = NULL, retired_at = now(), destroyed_at = now()")
 
@@ -223,17 +231,20 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
     db: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears of the retiring first, and takes the retired key from the table again."""
-    async with store_on(database_url) as store:
+    async with store_on(database_url) as store, await connect(database_url) as holder:
         key = store.current("default", "ann")
         await eventually(lambda: _listeners(db, 1))
+        await db.execute(HELD_BACK)
+        await holder.execute("SELECT pg_advisory_lock(1)")
 
         async def is_retired() -> bool:
             return store.current("default", "ann").id != key.id
 
-        monkeypatch.setattr(key_admin, "SETTLE_S", 3.0)
+        monkeypatch.setattr(key_admin, "SETTLE_S", 0.0)
         destroying = asyncio.create_task(destroy(db, "default", "ann"))
         await eventually(is_retired)
         assert store.find("default", "ann", key.id) is not None
+        await holder.execute("SELECT pg_advisory_unlock(1)")
         assert await destroying == 1
 
         async def is_forgotten() -> bool:
@@ -380,8 +391,7 @@ def test_a_kek_file_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
 
 
 async def _listeners(db: Connection, count: int) -> bool:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%DISTINCT tenant, user_id FROM user_keys%%' "
-    return (await rows(db, query + "AND pid <> pg_backend_pid()"))[0][0] >= count
+    return (await rows(db, f"SELECT count(*) FROM pg_stat_activity WHERE {LISTENS}"))[0][0] >= count
 
 
 class _Where:
