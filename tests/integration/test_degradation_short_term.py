@@ -153,6 +153,26 @@ async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made
             assert await read(fresh) == (2, "Rest.", "kv")
 
 
+async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, patient: None) -> None:
+    async with on_stage(own.settings(), ["projectors"]) as stage:
+        async with sessions_of(stage) as first:
+            await talk(stage, first)
+        await empty_bucket(stage)
+        js = stage.runtime.log.nc.jetstream()
+        [config] = [(await js.stream_info(stream)).config for stream in await buckets(stage)]
+        await js.update_stream(config.evolve(max_bytes=1))
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (1, "Well done.", "postgres")
+            await fresh.record("t", MORE)
+        await stage.runtime.settle()
+        async with sessions_of(stage) as fresh:
+            assert await read(fresh) == (2, "Rest.", "postgres")
+        await js.update_stream(config)
+        for level in ("postgres", "kv"):
+            async with sessions_of(stage) as fresh:
+                assert await read(fresh) == (2, "Rest.", level)
+
+
 async def test_without_nats_sessions_are_read_and_writes_are_refused_until_it_is_back(
     own: OwnServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
