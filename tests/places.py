@@ -11,9 +11,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psutil
 import psycopg
+from samples import turn
 
 from turnlog.agent.embedded.processes import wait_until
 from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine import Runner
 from turnlog.projectors.projection import Projection
 from turnlog.projectors.registry import PROJECTIONS
@@ -75,3 +77,18 @@ def left_behind(folder: Path) -> list[str]:
         if info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in text for text in texts):
             found.append(f"{process.pid} {info['name']}")
     return found
+
+
+async def forget_recent_ids(log: Log) -> None:
+    """Ends JetStream's deduplication window, as two minutes of waiting would. Returns when it no longer knows what it
+    stored before."""
+    js, probe = log.nc.jetstream(), turn(thread="probe")
+    config = (await js.stream_info(STREAM)).config
+    config.duplicate_window = 0.1
+    await js.update_stream(config)
+    await log.append(probe)
+
+    async def forgotten() -> bool:
+        return not (await log.append(probe)).duplicate
+
+    await eventually(forgotten)

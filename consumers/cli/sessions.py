@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def create(
     conversation: Conversation,
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose; none: whoever speaks in it.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose; none: of whoever speaks first.")] = None,
     window: Annotated[
         int | None, typer.Option(min=256, help="Tokens of the model's window; MEMORY_SESSION_WINDOW.")
     ] = None,
@@ -45,7 +45,7 @@ def create(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Begin a session; one that is there begins anew. What was said before is its first history."""
+    """Begin a session on what was said before. One that is there begins anew, without it."""
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.sessions.value import MemoryCreateRequest
@@ -74,7 +74,9 @@ def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) 
 
 def context(
     conversation: Conversation,
-    query: Annotated[str, typer.Option("--query", "-q", help="The question that is asked next; it counts too.")] = "",
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="The question that is asked next; it counts too.")
+    ] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -85,7 +87,8 @@ def context(
 
         check_given("thread", conversation)
         async with _memory(settings, tenant) as memory:
-            found = await memory.query_memory_context(MemoryQueryRequest(conversation_id=conversation, query=query))
+            request = MemoryQueryRequest(conversation_id=conversation, query=query or "")
+            found = await memory.query_memory_context(request)
         if json:
             emit(found)
         else:

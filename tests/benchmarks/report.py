@@ -19,7 +19,7 @@ PACKAGES = ("nats-py", "psycopg", "pydantic", "langgraph", "langgraph-checkpoint
 
 READING = (
     "What a request costs and what it holds are chosen together, by the window. A quarter of sending everything buys",
-    "windows of 650 tokens over all 50 requests and of 1,250 for the last one, or hybrid history, which has no window;",
+    "windows of 1,250 tokens over all 50 requests and of 2,000 for the last, or hybrid history, which has no window;",
     "wider ones cost more, and one that everything fits into costs everything and the schema of a tool. What is bought",
     "depends on recall: the tiers by themselves are the newest turns and a summary, and from 4,000 tokens on they hold",
     "less of the evidence than the newest turns that fill the same window, which keep room for nothing else. With the",

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from places import eventually, now
+from places import forget_recent_ids, now
 from samples import said, turn
 
 from turnlog.events.append import FEW, MAX_BATCH, Appender
@@ -31,23 +31,6 @@ async def texts(log: Log, thread: str = "t") -> list[str]:
 
 def turns(n: int, thread: str = "t") -> list[Event]:
     return [turn(str(i), thread=thread) for i in range(n)]
-
-
-async def forget_recent_ids(log: Log) -> None:
-    """Ends the deduplication window, as two minutes of waiting would."""
-    js, probe = log.nc.jetstream(), turn(thread="probe")
-    config = (await js.stream_info(STREAM)).config
-    config.duplicate_window = 0.1
-    await js.update_stream(config)
-
-    async def is_over() -> bool:
-        """For the probe, which came last of all, and so for all before it."""
-        subject = publish_subject("default", "probe", probe.type)
-        again = await js.publish(subject, encode(probe), headers={"Nats-Msg-Id": str(probe.id)})
-        return not again.duplicate
-
-    await log.append(probe)
-    await eventually(is_over)
 
 
 async def test_an_append_answers_with_its_place_and_its_retry_with_the_same(log: Log) -> None:

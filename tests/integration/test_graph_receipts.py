@@ -8,19 +8,17 @@ import pytest
 from conversation_graphs import THREAD, Instance, instance, settings_of
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from openai_server import OpenAIServer
-from places import eventually, now
+from places import forget_recent_ids, now
 from remembered import memory_id, recorded
 from said import Cli as Cli
 from said import turnlog as turnlog
-from samples import derivation, event, turn
+from samples import derivation, event
 
 from turnlog.agent.memories.service import Memories
 from turnlog.agent.receipts import Rebuilt, Received, rebuilt, receipts
 from turnlog.agent.settings import Settings
 from turnlog.consumers.graph.converse import thread_config
 from turnlog.events.contracts import HistoryPruned, SummaryWritten, TopicsTagged
-from turnlog.events.log import Log
-from turnlog.events.subjects import STREAM
 
 FILLER = "weather and traffic " * 12
 
@@ -62,20 +60,6 @@ async def check_all(one: Instance, model: OpenAIServer) -> list[Received]:
         assert built.matches
         assert built.context.receipt.tiers == receipt.tiers
     return made
-
-
-async def forget_recent_ids(log: Log) -> None:
-    """Returns when JetStream itself no longer knows what it stored before."""
-    js, probe = log.nc.jetstream(), turn(thread="another")
-    config = (await js.stream_info(STREAM)).config
-    config.duplicate_window = 0.1
-    await js.update_stream(config)
-    await log.append(probe)
-
-    async def forgotten() -> bool:
-        return not (await log.append(probe)).duplicate
-
-    await eventually(forgotten)
 
 
 async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(

@@ -86,6 +86,8 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
     [
         ({"OPENAI_API_KEY": "sk"}, OPENAI),
         ({"MEMORY_EMBEDDING_API_KEY": "sk"}, OPENAI),
+        ({"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, OPENAI),
+        ({"API_BASE_URL": "http://localhost/v1", "MEMORY_EMBEDDING_BASE_URL": "https://api.openai.com"}, OPENAI),
         ({"API_BASE_URL": "http://localhost/v1", "API_KEY": "sk"}, "embedding-3"),
         ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_BASE_URL": "http://localhost/v1"}, "embedding-3"),
         ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_MODEL": "embedding-3"}, "embedding-3"),
