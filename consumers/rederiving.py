@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.memories.extraction import Talk
 from turnlog.agent.memories.rederive import Difference, difference, taken_over
+from turnlog.agent.memories.turns import roles
 from turnlog.agent.memories.writing import Decided, MemoryWriter, Place, Rows
 from turnlog.agent.models.factory import make_models
 from turnlog.consumers.archiving import restored_of_user
@@ -66,7 +67,7 @@ async def derive(runtime: Runtime, tenant: str, shadow: str, users: Sequence[str
                 await restored_of_user(runtime, conn, tenant, user)
             if not users:
                 await restored_of_user(runtime, conn, tenant, None)
-            talks = await _talks(conn, tenant, users)
+            talks = await _talks(conn, tenant, users, roles(runtime.settings.extract_tool_results))
             if not talks:
                 raise NotFound("nobody said anything there as a user; `turnlog threads` lists conversations and users")
             for number, talk in enumerate(talks):
@@ -176,9 +177,12 @@ async def all_shadows(runtime: Runtime, tenant: str) -> list[tuple[str, int]]:
         return [(run[: -RUN_DIGITS - 1], users) for run, users in await shadows(conn, tenant)]
 
 
-async def _talks(conn: Connection, tenant: str, users: Sequence[str]) -> list[Talk]:
+async def _talks(conn: Connection, tenant: str, users: Sequence[str], kinds: Sequence[str]) -> list[Talk]:
+    """kinds: roles whose words are evidence."""
     chosen = users or await users_who_spoke(conn, tenant)
-    return [Talk(tenant, user, thread) for user in chosen for thread in await conversations_of(conn, tenant, user)]
+    return [
+        Talk(tenant, user, thread) for user in chosen for thread in await conversations_of(conn, tenant, user, kinds)
+    ]
 
 
 async def _cost(runtime: Runtime, shadow: Place) -> Cost:

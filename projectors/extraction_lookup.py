@@ -31,12 +31,12 @@ WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq
   WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
 SELECT DISTINCT m.tenant, m.user_id, m.thread_id FROM messages m
 LEFT JOIN seen s ON s.tenant = m.tenant AND s.conversation = m.thread_id AND s.user_id = m.user_id
-WHERE m.role = 'user' AND m.user_id IS NOT NULL
+WHERE m.role = ANY(%(roles)s) AND m.user_id IS NOT NULL
 AND CASE WHEN m.seq > coalesce(s.through, 0) THEN m.{_SAYS_SOMETHING} ELSE false END
 LIMIT %(limit)s"""
 
 _CONVERSATIONS = """
-SELECT DISTINCT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s AND role = 'user'
+SELECT DISTINCT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s AND role = ANY(%(roles)s)
 ORDER BY thread_id"""
 
 
@@ -53,7 +53,7 @@ async def user_turns(
 
 
 async def users_between(
-    conn: Connection, tenant: str, thread: str, first: int, last: int, roles: Sequence[str] = ("user",)
+    conn: Connection, tenant: str, thread: str, roles: Sequence[str], first: int = 0, last: int = 2**62
 ) -> list[str]:
     """The users with turns of these roles in the thread from one sequence to another."""
     params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
@@ -68,12 +68,14 @@ async def is_among_people(conn: Connection, tenant: str, thread: str, user: str)
     return found is not None and bool(found[0] and found[1])
 
 
-async def behind(conn: Connection, limit: int = 1_000) -> list[tuple[str, str, str]]:
-    """(tenant, user, thread) of conversations with turns that no model has looked at. Reads every message once."""
-    rows = await conn.execute(_BEHIND.encode(), {"limit": limit})
+async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
+    """(tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads every
+    message once."""
+    rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
     return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
 
 
-async def conversations_of(conn: Connection, tenant: str, user: str) -> list[str]:
-    rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user})
+async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:
+    """The threads in which the user has turns of these roles."""
+    rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user, "roles": list(roles)})
     return [thread for (thread,) in await rows.fetchall()]

@@ -11,7 +11,8 @@ each line below is used up by one request (of its kind), in the order in which t
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
     server.reply("text", usage=False)               a server that sends no usage
     server.reply("text", delay=0.2, between=0.05)   seconds before the answer / between two chunks
-    server.reply("text", until=event)               as soon as the test sets this threading.Event
+    server.reply("text", until=event, after=3)      goes on as soon as the test sets this threading.Event; in a stream
+                                                    after so many chunks, else before everything
     server.fail(429, times=3, headers={"Retry-After": "2"}, message="slow down", code="rate_limit")
     server.hang(after=None)                         never answers (or stalls after that many chunks) until closed
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
@@ -74,6 +75,7 @@ class OpenAIServer:
         self.stop()
         if self._place is not None:
             self._place.close()
+            self._place = None
 
     def start(self) -> None:
         self.released.clear()
@@ -174,11 +176,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _perform(self, kind: Kind, step: Step, body: dict[str, Any]) -> None:
         self._pause(step.delay)
-        if step.until is not None:
+        is_stream = kind == "chat" and bool(body.get("stream"))
+        if step.until is not None and not (is_stream and step.after):
             step.until.wait(60)
         if step.status != 200:
             return self._error(step.status, step.message or "scripted failure", step.code, step.headers)
-        if kind == "chat" and body.get("stream"):
+        if is_stream:
             return self._stream(step, body)
         self._interrupt(step, 0)
         if step.drop_after is not None or step.hang_after is not None:
@@ -195,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         for number, chunk in enumerate(chunks_of(step, body)):
             self._interrupt(step, number)
             self._pause(step.between if number else 0)
+            if step.until is not None and number == step.after:
+                step.until.wait(60)
             self._event("{broken" if step.malformed and number == 2 else json.dumps(chunk))
         self._event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")

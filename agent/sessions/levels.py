@@ -176,5 +176,6 @@ class Levels:
 def no_session(thread: str) -> NotFound:
     """The same whether there is none or it is another's: who asks learns nothing of others."""
     return NotFound(
-        f"conversation {thread!r} has no session; `turnlog session create` or ShortTermMemory.create() begins one"
+        f"conversation {thread!r} has no session of yours; `turnlog session create` or ShortTermMemory.create() begins "
+        "one, where the conversation is nobody else's"
     )

@@ -42,6 +42,7 @@ from turnlog.events.contracts import Event, EventData
 from turnlog.events.errors import NotFound, TurnlogError, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.session_contracts import SegmentCheckpointRequested, SegmentRules, SessionCreated
+from turnlog.events.subjects import check_conversation
 from turnlog.projectors.session_lookup import SegmentCheckpoint
 from turnlog.projectors.session_state import SessionState, turns_of
 
@@ -87,9 +88,10 @@ class ShortTermMemory:
         """Begins a session. On one that is there it begins anew: earlier turns are no part of it (B, Q7).
 
         A conversation with turns but no session, such as an imported one, begins with its whole history, in
-        FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's.
+        FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's,
+        InvalidToken for an id that no conversation may have.
         """
-        place, user = request.conversation_id, request.user_id
+        place, user = check_conversation(request.conversation_id), request.user_id
 
         def anew(state: SessionState) -> list[EventData]:
             _check_user(place, state.user, user)

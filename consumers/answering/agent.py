@@ -30,6 +30,7 @@ from turnlog.projectors.chunk_lookup import Scope
 from turnlog.projectors.duplicates import first_seq
 from turnlog.projectors.lag import wait_for
 from turnlog.projectors.messages import message_by_event
+from turnlog.projectors.projection import REMOVALS
 from turnlog.projectors.writer import Connection
 
 logger = logging.getLogger("turnlog.consumers")
@@ -98,10 +99,11 @@ class AgentConsumer:
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
 
     async def _is_gone(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> bool:
-        """The log knows of a deletion before the rows do; an erasure of one of several people shows in the rows."""
-        deleted_at = await self._runtime.log.thread_head(request.tenant, request.thread, "thread_deleted")
-        if deleted_at > seq:
-            return True
+        """The log knows before the rows do that a thread was removed. What an erasure leaves of a thread of several
+        people shows in the rows."""
+        for removal in sorted(REMOVALS):
+            if await self._runtime.log.thread_head(request.tenant, request.thread, removal) > seq:
+                return True
         return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
 
     async def _append(self, events: list[Event]) -> None:

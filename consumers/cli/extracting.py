@@ -64,14 +64,16 @@ def extract(
 async def _talks(runtime: "Runtime", tenant: str, thread: str | None, user: str | None) -> "list[Talk]":
     """Raises NotFound, NothingChosen."""
     from turnlog.agent.memories.extraction import Talk
+    from turnlog.agent.memories.turns import roles
     from turnlog.projectors.extraction_lookup import conversations_of, users_between
 
+    kinds = roles(runtime.settings.extract_tool_results)
     async with runtime.pool.connection() as conn:
         if thread is not None:
-            users = await users_between(conn, tenant, thread, 0, 2**62)
+            users = await users_between(conn, tenant, thread, kinds)
             found = [Talk(tenant, one, thread) for one in users if user in (None, one)]
         elif user is not None:
-            found = [Talk(tenant, user, one) for one in await conversations_of(conn, tenant, user)]
+            found = [Talk(tenant, user, one) for one in await conversations_of(conn, tenant, user, kinds)]
         else:
             raise NothingChosen(
                 "say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user"

@@ -9,6 +9,7 @@ import typer
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
+from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.sessions.memory import ShortTermMemory
@@ -50,7 +51,7 @@ def create(
     async def work(settings: Settings) -> int:
         from turnlog.agent.sessions.value import MemoryCreateRequest
 
-        check_given("thread", conversation)
+        check_conversation(conversation)
         check_given("user", user)
         rules = {"token_threshold_ratio": threshold, "recent_turns": recent_turns, "model_context_window": window}
         async with _memory(settings, tenant) as memory:

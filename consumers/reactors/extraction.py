@@ -68,6 +68,7 @@ class ExtractionReactor:
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._uses_model = runtime, models.extraction is not None
         self._extraction = extraction_of(runtime, models)
+        self._roles = roles(runtime.settings.extract_tool_results)
         self._waiting: dict[Talk, Waiting] = {}
 
     async def work(self, deliveries: list[Delivery]) -> None:
@@ -78,8 +79,7 @@ class ExtractionReactor:
             return  # the projectors park it, visibly; or it was erased
         async with self._runtime.pool.connection() as conn:
             await wait_for(conn, READS, deliveries[0].partition, seqs[-1])
-            kinds = roles(self._runtime.settings.extract_tool_results)
-            users = await users_between(conn, event.tenant, event.thread, seqs[0], seqs[-1], kinds)
+            users = await users_between(conn, event.tenant, event.thread, self._roles, seqs[0], seqs[-1])
             for user in users:
                 talk = Talk(event.tenant, user, event.thread)
                 async with locked(conn, talk):
@@ -103,7 +103,7 @@ class ExtractionReactor:
 
     async def _find_waiting(self) -> None:
         async with self._runtime.pool.connection() as conn:
-            for tenant, user, thread in await behind(conn):
+            for tenant, user, thread in await behind(conn, self._roles):
                 self._wait(Talk(tenant, user, thread))
 
     def _wait(self, talk: Talk) -> None:

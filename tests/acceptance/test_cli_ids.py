@@ -88,8 +88,9 @@ async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlog
             turnlog("chat", thread, "-m", "hello", "--json"),
             turnlog("import", "/dev/null", "--thread", thread, "--json"),
             turnlog("fork", "t", "--at", "1", "--as", thread, "--json"),
+            turnlog("session", "create", thread, "--json"),
         ]
-        assert [(thread, said.error) for said in await asyncio.gather(*begun)] == [(thread, "invalid-id")] * 3
+        assert [(thread, said.error) for said in await asyncio.gather(*begun)] == [(thread, "invalid-id")] * 4
     assert await log.head() == 0
 
 

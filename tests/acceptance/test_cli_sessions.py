@@ -101,7 +101,8 @@ async def test_what_is_another_users_is_told_as_what_is_not_there(log: Log, envi
     await a_session(log)
     code, text = await turnlog(environment, "session", "create", "t", "--user", "bob", "--json")
     _, nobodys = await turnlog(environment, "session", "show", "x", "--json")
-    assert (code, text) == (1, nobodys.replace("'x'", "'t'"))
+    assert (code, json.loads(text)["error"]["code"]) == (1, "not-found")
+    assert text == nobodys.replace("'x'", "'t'")
 
 
 async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_cannot(

@@ -25,7 +25,7 @@ from turnlog.projectors.database import connect
 from turnlog.projectors.message import Message
 from turnlog.projectors.writer import Connection
 
-WINDOWS = (650, 1_250, 2_000, 4_000, 8_000, 16_000)
+WINDOWS = token_cost.WINDOWS
 LAST = 12
 Shares = dict[tuple[str, int], list[tuple[float, int]]]
 

@@ -12,10 +12,11 @@ from samples import derivation, event, turn
 from stage import Play, Stage, player
 
 from turnlog.agent.context.receipt import context_hash
+from turnlog.consumers import conversing
 from turnlog.consumers.answering import agent
 from turnlog.consumers.answering.request import Question, question_events
 from turnlog.consumers.conversing import Conversation, NoAnswer, talk
-from turnlog.events.contracts import SummaryWritten, ThreadDeleted, TopicsTagged
+from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 
 ROLES = ("projectors", "agent")
 PLACE = Conversation("default", "t", "ann")
@@ -188,20 +189,39 @@ async def test_threads_do_not_wait_for_each_other(play: Play, model: OpenAIServe
         assert await slow == "slow"
 
 
-async def test_a_thread_that_is_deleted_while_it_is_answered_stays_deleted(play: Play, model: OpenAIServer) -> None:
+@pytest.mark.parametrize("removal", [ThreadDeleted(), Erased()])
+async def test_a_thread_that_is_removed_while_it_is_answered_stays_removed(
+    play: Play, model: OpenAIServer, removal: EventData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though the projectors stand still, so that no read model says so yet."""
+    monkeypatch.setattr(conversing, "LOOK_AGAIN_S", 60.0)  # who asks would wait for them, and so for this test
     model.reply("too late", until=(go := threading.Event()))
     async with play() as stage:
         asking = asyncio.create_task(ask(stage, "hello"))
         await eventually(lambda: arrived(model, 1))
         async with stage.runtime.pool.connection() as conn, conn.transaction():
-            await conn.execute("SELECT FROM projection_positions FOR UPDATE")
-            await stage.runtime.log.append(event(ThreadDeleted()))
+            await conn.execute("SELECT FROM projection_positions ORDER BY projection, partition FOR UPDATE")
+            await stage.runtime.log.append(event(removal))
             go.set()
             with pytest.raises(NoAnswer, match="deleted"):
                 await asking
         await stage.rest("agent")
         assert await stage.rows("SELECT count(*) FROM messages") == [(0,)]
+
+
+async def test_a_question_whose_turn_left_the_rows_meanwhile_gets_no_answer(play: Play, model: OpenAIServer) -> None:
+    """As when one of several people of the thread is erased."""
+    model.reply("too late", until=(go := threading.Event()))
+    async with play() as stage:
+        asking = asyncio.create_task(ask(stage, "hello"))
+        await eventually(lambda: arrived(model, 1))
+        async with stage.runtime.pool.connection() as conn:
+            await conn.execute("DELETE FROM messages")
+        go.set()
+        with pytest.raises(NoAnswer, match="deleted"):
+            await asking
+        await stage.rest("agent")
+        assert [data.content for data in await stage.all("turn_recorded")] == ["hello"]
 
 
 async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, model: OpenAIServer) -> None:

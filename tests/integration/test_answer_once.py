@@ -146,24 +146,25 @@ async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
 async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
     log: Log, model: OpenAIServer, start_agent: Start
 ) -> None:
-    model.reply("one two three", until=(go := threading.Event()))
+    model.reply("one two three four five", until=(go := threading.Event()), after=3)
     asked = question()
     first = await start_agent()
-    await ask(log, asked)
-    await asyncio.to_thread(model.wait_for_requests, 1)
-    first.send_signal(signal.SIGSTOP)
-    await start_agent()
+    async with watched(log, asked) as steps:
+        await ask(log, asked)
+        await first_words(steps)
+        first.send_signal(signal.SIGSTOP)
+        await start_agent()
 
-    async def came_again() -> bool:
-        info = await log.nc.jetstream().consumer_info(STREAM, NAME)
-        return bool(info.num_redelivered)
+        async def came_again() -> bool:
+            info = await log.nc.jetstream().consumer_info(STREAM, NAME)
+            return bool(info.num_redelivered)
 
-    await eventually(came_again)
-    go.set()
-    first.send_signal(signal.SIGCONT)
-    await answered(log, asked)
+        await eventually(came_again)
+        go.set()
+        first.send_signal(signal.SIGCONT)
+        await answered(log, asked)
     await at_rest(log, NAME)
-    assert await answers(log, asked) == ["one two three"]
+    assert await answers(log, asked) == ["one two three four five"]
     assert (await receipts(log, asked), len(model.bodies())) == (1, 1)
 
 

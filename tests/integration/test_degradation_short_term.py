@@ -9,6 +9,7 @@ import pytest
 from outages import OwnServers, own_servers
 from places import eventually, left_behind, rows
 from samples import turn
+from session_bench import never_away
 from stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
@@ -42,6 +43,11 @@ async def own(tmp_path: Path) -> AsyncIterator[OwnServers]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket that answers slowly answers all the same."""
     monkeypatch.setattr(bucket, "PATIENCE_S", 30.0)
+
+
+@pytest.fixture
+def all_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_away(monkeypatch)
 
 
 @asynccontextmanager
@@ -138,7 +144,7 @@ async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnS
 
 
 async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made_anew(
-    own: OwnServers, patient: None
+    own: OwnServers, all_patient: None
 ) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
@@ -153,7 +159,7 @@ async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made
             assert await read(fresh) == (2, "Rest.", "kv")
 
 
-async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, patient: None) -> None:
+async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, all_patient: None) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:
         async with sessions_of(stage) as first:
             await talk(stage, first)

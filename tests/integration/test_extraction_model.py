@@ -143,6 +143,18 @@ async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
     assert model.extractions() == [[TOLD]]
 
 
+async def test_results_of_tools_that_nobody_waits_for_are_found_when_a_worker_starts(
+    play: Play, model: ExtractingServer, soon: None
+) -> None:
+    async with play(extract_tool_results=True) as stage:
+        await tell(stage, TOLD, role="tool", tool_call_id="d")
+        await stage.rest(NAME)
+    assert model.extractions() == []
+    async with play(extract_tool_results=True, extract_max_age_s=0.0) as stage:
+        await stage.until("memories_extracted", 1, ANNS)
+    assert model.extractions() == [[TOLD]]
+
+
 async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_worker_starts(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:

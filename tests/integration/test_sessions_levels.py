@@ -109,7 +109,7 @@ async def test_a_removed_session_is_nowhere(
     assert b"doctor" in (await bench.in_bucket() or b"")
     await bench.log.append(event(removal))
     for sessions in (known, other, await bench.process()):
-        with pytest.raises(NotFound, match="conversation 't' has no session; `turnlog session create` or"):
+        with pytest.raises(NotFound, match="conversation 't' has no session of yours; `turnlog session create` or"):
             await sessions.get("t")
 
     async def is_purged() -> bool:

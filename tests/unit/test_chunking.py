@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
+from turnlog.projectors import pieces
 from turnlog.projectors.chunking import chunks, fold
 from turnlog.projectors.episodes import episodes
 from turnlog.projectors.pieces import PIECE_TOKENS, estimated_tokens
@@ -110,6 +112,20 @@ def test_no_piece_is_too_long_and_no_character_is_lost(text: str) -> None:
     assert all(estimated_tokens(chunk.text) <= PIECE_TOKENS for chunk in made)
     assert set("".join(chunk.text for chunk in made)) >= set("".join(text.replace("\x00", "").split()))
     assert chunks(turn(text)) == made
+
+
+def test_of_many_short_sentences_each_is_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = 0
+
+    def count(text: str) -> float:
+        nonlocal counted
+        counted += len(text)
+        return estimated_tokens(text)
+
+    monkeypatch.setattr(pieces, "estimated_tokens", count)
+    text = "短句。" * 10_000
+    assert len(pieces.pieces(text)) > 50
+    assert counted < 6 * len(text)
 
 
 def test_a_long_text_without_any_border_is_cut_too() -> None:

@@ -88,14 +88,20 @@ def test_common_variable_keeps_its_name_and_default(name: str) -> None:
         ({"MEMORY_EMBEDDING_API_KEY": "sk"}, OPENAI),
         ({"OPENAI_BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, OPENAI),
         ({"API_BASE_URL": "http://localhost/v1", "MEMORY_EMBEDDING_BASE_URL": "https://api.openai.com"}, OPENAI),
+        ({"API_BASE_URL": "https://EU.api.openai.com:443/v1", "API_KEY": "sk"}, OPENAI),
+        ({"API_BASE_URL": "https://api.openai.com.example.org/v1", "API_KEY": "sk"}, "embedding-3"),
         ({"API_BASE_URL": "http://localhost/v1", "API_KEY": "sk"}, "embedding-3"),
         ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_BASE_URL": "http://localhost/v1"}, "embedding-3"),
         ({"OPENAI_API_KEY": "sk", "MEMORY_EMBEDDING_MODEL": "embedding-3"}, "embedding-3"),
         ({"OPENAI_EMBEDDING_MODEL": "text-embedding-3-large"}, "text-embedding-3-large"),
     ],
 )
-def test_embeddings_are_by_a_model_that_the_server_has(given: dict[str, str], model: str) -> None:
+def test_embeddings_are_by_a_model_that_the_server_has(
+    given: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OpenAI's own, with its key alone, has no embedding-3."""
+    for name in (name for names in FIELDS for name in names):
+        monkeypatch.delenv(name, raising=False)
     assert Settings.model_validate(given).embedding_model == model
 
 
