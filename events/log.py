@@ -1,7 +1,7 @@
 """The log as the rest of turnlog uses it: connect, append, read, head."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -147,6 +147,10 @@ class Log:
     async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
         """The last sequence of one thread: what `expected` wants; or of its events of a type. 0 when it has none."""
         return await self._last_of(thread_filter(tenant, thread, type_))
+
+    async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
+        """The last sequence of one thread's events of any of the types. 0 when it has none. Raises LogUnavailable."""
+        return max([await self.thread_head(tenant, thread, type_) for type_ in sorted(types)], default=0)
 
     def reader(self, partition: int, start_seq: int) -> OrderedReader:
         return self.reader_of([partition_filter(partition)], start_seq)

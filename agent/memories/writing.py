@@ -90,8 +90,7 @@ class Rows:
 
     async def removed_at(self) -> int:
         """The sequence at which the thread was last removed, 0 for never. Raises LogUnavailable."""
-        place = self.place
-        return max([await self.log.thread_head(place.tenant, place.thread, type_) for type_ in sorted(REMOVALS)])
+        return await self.log.thread_head_of(self.place.tenant, self.place.thread, REMOVALS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,8 @@ class AgentConsumer:
     async def _is_gone(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> bool:
         """The log knows before the rows do that a thread was removed. What an erasure leaves of a thread of several
         people shows in the rows."""
-        for removal in sorted(REMOVALS):
-            if await self._runtime.log.thread_head(request.tenant, request.thread, removal) > seq:
-                return True
+        if await self._runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
+            return True
         return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
 
     async def _append(self, events: list[Event]) -> None:
