@@ -16,6 +16,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.sessions import bucket
 from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.sessions import Sessions
+from turnlog.agent.sessions.tail import from_log
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.agent.settings import Settings
 from turnlog.events import read as reading
@@ -173,6 +174,9 @@ async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, 
         await stage.runtime.settle()
         async with sessions_of(stage) as fresh:
             assert await read(fresh) == (2, "Rest.", "postgres")
+        full = bucket.Bucket(stage.runtime.log, "default")
+        assert await full.write(await from_log(stage.runtime.log, "default", "t"), None) is None
+        assert await full.read("t") is not None, "it is not taken for one that is away"
         await js.update_stream(config)
         for level in ("postgres", "kv"):
             async with sessions_of(stage) as fresh:
