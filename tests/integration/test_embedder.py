@@ -29,7 +29,7 @@ def model() -> Iterator[OpenAIServer]:
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> Play:
     monkeypatch.setattr(roles, "EMBED_POLL_S", 0.2)
-    given = {"embedding_base_url": model.url, "embedding_model": "small", "model_timeout_s": 2.0}
+    given = {"embedding_base_url": model.url, "embedding_model": "small"}
     return player(nats_url, database_url, ROLES, **given)
 
 

@@ -1,4 +1,4 @@
-"""The persist node by itself, on real servers: all that an answer leaves, once, or nothing and a clear error."""
+"""The persist node by itself, on real servers: all that an answer leaves, once; a full log is told."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

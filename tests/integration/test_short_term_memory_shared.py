@@ -29,7 +29,7 @@ def model() -> Iterator[MemoryServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 5.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     return player(nats_url, database_url, ROLES, **given, enable_summary=False)  # only segments are summarised
 
 

@@ -1,6 +1,7 @@
 """Any past moment of a thread as the model saw it: every receipt of a conversation is built again and compared."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -44,7 +45,7 @@ def model() -> Iterator[MemoryServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: MemoryServer) -> Play:
-    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "model_timeout_s": 5.0}
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model"}
     return player(nats_url, database_url, ROLES, **given)
 
 
@@ -73,11 +74,13 @@ async def converse(stage: Stage, model: MemoryServer) -> None:
 
 async def two_at_once(stage: Stage, model: MemoryServer) -> None:
     """The second question is on the log before the first is looked at."""
-    model.reply("busy elsewhere", delay=1.0)
-    before = len(model.asked("answer"))
+    model.reply("busy elsewhere", until=(go := threading.Event()))
+    before, asked = len(model.asked("answer")), len(await stage.all("answer_requested", THREAD))
     blocking = asyncio.create_task(ask(stage, "wait"))
     await eventually(lambda: was_asked(model, before + 1))
     both = [asyncio.create_task(ask(stage, text)) for text in ("first?", "second?")]
+    await stage.until("answer_requested", asked + 3, THREAD)
+    go.set()
     await asyncio.gather(blocking, *both)
     await stage.rest()
 
