@@ -6,6 +6,7 @@ through what has come in, thread by thread, and acknowledges only what is done.
 """
 
 import asyncio
+import time
 
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
@@ -22,6 +23,7 @@ from turnlog.events.subjects import STREAM
 
 MAX_WAITING = 2_000
 FETCH = 200
+PATIENCE_S = 60.0
 
 
 class RobustBroker(NatsBroker):
@@ -73,16 +75,21 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
 async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
     """Gives an existing durable this inbox's ack wait; FastStream leaves a durable as it once was made.
 
-    Its position stays. Raises LogUnavailable.
+    Its position stays. A server that dies in this moment is waited for. Raises LogUnavailable.
     """
-    try:
-        found = (await js.consumer_info(STREAM, inbox.name)).config
-        if found.ack_wait != inbox.ack_wait_s:
-            await js.add_consumer(STREAM, found.evolve(ack_wait=inbox.ack_wait_s))
-    except NotFoundError:
-        return  # the first start of this durable
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {cause(error)}") from error
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            found = (await js.consumer_info(STREAM, inbox.name)).config
+            if found.ack_wait != inbox.ack_wait_s:
+                await js.add_consumer(STREAM, found.evolve(ack_wait=inbox.ack_wait_s))
+            return
+        except NotFoundError:
+            return  # the first start of this durable
+        except (NatsError, OSError, TimeoutError) as error:
+            if time.monotonic() > deadline:
+                raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {cause(error)}") from error
+            await asyncio.sleep(1.0)
 
 
 async def _leave_undecoded(message: NatsMessage) -> bytes:
