@@ -6,15 +6,24 @@ STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
 WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 1)")
 
-.PHONY: demo test check lint types install bench eval chaos peer clean
+# Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
+# for each command that they start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test nightly check lint types install bench eval chaos peer clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
 
-# Some at once, each with servers of its own; servers that were given can serve only one. One more than there are cores:
-# a fifth of a test is waiting.
+# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. One worker more than there
+# are cores, because a test waits for a fifth of its time.
 test: $(STAMP)
 	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
+
+# Everything that takes long: projection specifications at every size of batch, and parts killed at random.
+nightly: $(STAMP)
+	$(MAKE) test PYTEST_ADDOPTS=--nightly
+	$(MAKE) chaos
 
 check: $(STAMP) lint types test
 

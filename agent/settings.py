@@ -1,6 +1,6 @@
 """Every setting, read from the environment (and `.env`) once, at the composition root.
 
-docs/configuration.md lists the same names and defaults; a test keeps both equal.
+docs/configuration.md lists the same names and defaults; a test compares them.
 """
 
 import re
@@ -31,7 +31,7 @@ def _env(*names: str) -> AliasChoices:
 
 
 def _zone(name: str) -> tzinfo:
-    """Raises ValueError. What no command needs that keeps to UTC is not loaded for it."""
+    """Raises ValueError. The time zone database is not loaded for UTC."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo
@@ -43,7 +43,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
-    """By the settings above it: OpenAI's own server, which a key without a server means, has no embedding-3."""
+    """The default depends on the server: OpenAI's own (a key without a server) has no embedding-3."""
     server = known.get("embedding_base_url") or known.get("api_base_url")
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
     is_openai = OPENAI_SERVER.match(server) if server else has_key
@@ -101,6 +101,7 @@ class Settings(BaseSettings):
     embedding_model: str = Field(
         default_factory=_embedding_model, validation_alias=_env("MEMORY_EMBEDDING_MODEL", "OPENAI_EMBEDDING_MODEL")
     )
+    embedding_cores: int = Field(1, ge=1, le=256, validation_alias=_env("MEMORY_EMBEDDING_CORES"))
     recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
     long_term: bool = Field(True, validation_alias=_env("MEMORY_LONG_TERM"))
     long_term_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_LONG_TERM_TOP_K"))
@@ -143,7 +144,7 @@ class Settings(BaseSettings):
 
     @property
     def zone(self) -> tzinfo:
-        """Whose days "yesterday" and other dates in people's words mean."""
+        """The time zone in which "yesterday" and other dates in texts are read."""
         return _zone(self.timezone)
 
     @property
@@ -167,10 +168,15 @@ class Settings(BaseSettings):
         return self.offline and self.embedding_base_url is None and self.embedding_api_key is None
 
 
-def load_settings() -> Settings:
-    """Raises InvalidSetting with the variable's name, never with a secret's value."""
+def load_settings(**given: Any) -> Settings:
+    """given: settings by field name; they override the environment.
+
+    Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
+    """
+    if unknown := sorted(given.keys() - Settings.model_fields.keys()):
+        raise InvalidSetting(f"there is no setting {unknown[0]!r}; docs/configuration.md lists them")
     try:
-        return Settings()
+        return Settings(**given)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise InvalidSetting(f"cannot use the environment: {problems}") from None
+        raise InvalidSetting(f"cannot use the settings: {problems}") from None

@@ -1,47 +1,18 @@
-"""What an erasure works on, from a runtime: its servers, its files, its projectors (M9)."""
+"""What an erasure searches outside of the runtime: the servers' and the archive's files (M9)."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
-from turnlog.agent.embedded.home import home_at
-from turnlog.agent.privacy.erase import Surroundings
+from turnlog.agent.privacy.erase import Step
 from turnlog.agent.privacy.scanning import files_below
-from turnlog.agent.privacy.traces import OnProgress, Person
 from turnlog.agent.settings import Settings
-from turnlog.consumers.background import log_path
-from turnlog.consumers.graph.spaces import memories_of
-from turnlog.consumers.runtime import Runtime
-from turnlog.events.subjects import check_id, check_tenant
-from turnlog.projectors.store_items import store_thread
-
-Step = Callable[[str], AbstractContextManager[OnProgress]]
+from turnlog.agent.use_cases.personal_data import ErasureReach, silent_step
+from turnlog.consumers.servers.background import log_path
+from turnlog.consumers.servers.home import home_at
 
 
-def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
-    """namespaces: of LangGraph's store, labels joined by dots, beside the one of the user's memories.
-
-    Raises InvalidToken.
-    """
-    check_tenant(tenant)
-    check_id("user", user)
-    spaces = [memories_of(user), *(tuple(one.split(".")) for one in namespaces)]
-    threads = [thread for space in spaces for thread in (store_thread(space), store_thread(space) + ".")]
-    return Person(tenant, user, tuple(threads))
-
-
-def surroundings(runtime: Runtime, step: Step) -> Surroundings:
-    settings = runtime.settings
-    return Surroundings(
-        log=runtime.log,
-        pool=runtime.pool,
-        database_url=runtime.database_url,
-        settle=runtime.settle,
-        step=step,
-        files=lambda: _files(settings),
-        archive=settings.archive,
-        search_stream=settings.nats_url is not None,
-    )
+def erasure_reach(settings: Settings, step: Step = silent_step) -> ErasureReach:
+    return ErasureReach(lambda: _files(settings), step)
 
 
 def _files(settings: Settings) -> Iterator[tuple[str, Path]]:

@@ -7,25 +7,25 @@ from collections.abc import AsyncIterator, Sequence
 
 import psycopg
 
-from turnlog.agent import metrics
+from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.jobs.all_jobs import all_jobs
+from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import Embedder
-from turnlog.consumers.analytics import analytics
-from turnlog.consumers.answering.agent import NAME as AGENT
-from turnlog.consumers.answering.agent import AgentConsumer
-from turnlog.consumers.app import keep_current, make_broker, subscribe
-from turnlog.consumers.embedding import embed_pending
-from turnlog.consumers.inbox import Inbox
-from turnlog.consumers.jobs.all_jobs import all_jobs
-from turnlog.consumers.jobs.clock import keep_jobs
-from turnlog.consumers.reactors.extraction import NAME as EXTRACTION
-from turnlog.consumers.reactors.extraction import ExtractionReactor
-from turnlog.consumers.reactors.memory import NAME as MEMORY
-from turnlog.consumers.reactors.memory import MemoryReactor
-from turnlog.consumers.reactors.segments import NAME as SEGMENTS
-from turnlog.consumers.reactors.segments import SegmentReactor
-from turnlog.consumers.runtime import Runtime, projecting
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.sessions import metrics
+from turnlog.consumers.runtime import projecting
+from turnlog.consumers.workers.analytics import analytics
+from turnlog.consumers.workers.answering import NAME as AGENT
+from turnlog.consumers.workers.answering import AgentConsumer
+from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
+from turnlog.consumers.workers.inbox import Inbox
+from turnlog.consumers.workers.jobs import keep_jobs
+from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
+from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.workers.reactors.memory import MemoryReactor
+from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
+from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import type_filter
 
@@ -35,7 +35,7 @@ EMBED_POLL_S = 2.0
 AGENT_PARALLEL = 8
 AGENT_GRACE_S = 20.0
 JOB_GRACE_S = 1.0
-# Somebody waits for an answer: another worker takes over soon after one died.
+# A person waits for the answer: another worker takes over soon after one died.
 AGENT_ACK_WAIT_S = 5.0
 
 
@@ -47,10 +47,10 @@ async def playing(
     shared: bool = False,
     metrics_port: int | None = None,
 ) -> AsyncIterator[None]:
-    """Plays the roles while the block runs; at its end the work under way is finished first.
+    """Runs the roles while the block runs; at its end work under way is finished first.
 
-    shared: projectors divide the partitions with those of other processes that say so too.
-    metrics_port: serves the process's metrics there; None: not at all. Raises MetricsPortTaken.
+    shared: projectors divide the partitions with those of other processes that pass it too.
+    metrics_port: serves the process's metrics there; None disables it. Raises MetricsPortTaken.
     """
     if runtime.log.keyring is None:
         logger.warning(
@@ -72,7 +72,7 @@ async def playing(
 
 @contextlib.asynccontextmanager
 async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
-    models, stop = make_models(runtime.settings), asyncio.Event()
+    models, stop = runtime.models, asyncio.Event()
     broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles), runtime.log.closed)
     inboxes: list[Inbox] = []
     tasks: list[asyncio.Task[None]] = []
@@ -105,12 +105,11 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
             loop.cancel()
         await asyncio.gather(*tasks, *loops, return_exceptions=True)
         await broker.stop()
-        await models.close()
 
 
 @contextlib.asynccontextmanager
 async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
-    """A job under way is left where it is; what it did stands on the log, and its next run does the rest."""
+    """Cancels a job that outlives its grace at stop: its results are in the log, and the next run does the rest."""
     stop = asyncio.Event()
     keeper = asyncio.create_task(keep_jobs(runtime, all_jobs(runtime.settings), stop))
     try:
@@ -123,7 +122,7 @@ async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
 
 
 async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> None:
-    """Looks for chunks without vectors now and then; a dead model or database is a pause, not an end."""
+    """Embeds chunks without vectors periodically; an unavailable model or database is retried later."""
     pause = EMBED_POLL_S
     while not stop.is_set():
         try:

@@ -4,78 +4,66 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-import psycopg
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from psycopg_pool import AsyncConnectionPool
 
-from turnlog.agent import embedded
 from turnlog.agent.privacy.kek import keks_of
 from turnlog.agent.privacy.key_admin import refuse_other_keks
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
+from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
+from turnlog.agent.sessions.hot_copies import SUSPECT_S
 from turnlog.agent.settings import Settings
-from turnlog.consumers.forgetting import forgetting
+from turnlog.consumers import servers as embedded
 from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
+from turnlog.events.subjects import watch_type_anywhere
+from turnlog.events.word_caches import forget_all
 from turnlog.migrations.current import is_current
-from turnlog.projectors.database import configure, connect, session_options
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import NotProjectedInTime, wait_for
-from turnlog.projectors.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.sharing import Share
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import configure, connect, session_options
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.sharing import Share
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
+
+TYPES = ("erased", "user_erased")
+
+
+@contextlib.asynccontextmanager
+async def forgetting(log: Log) -> AsyncIterator[None]:
+    """Empties caches after each erasure while the block runs; twice, because a read under way may refill one."""
+    again: set[asyncio.TimerHandle] = set()
+    loop = asyncio.get_running_loop()
+
+    async def hear(message: Msg) -> None:
+        forget_all()
+        for timer in again:
+            timer.cancel()
+        again.clear()
+        again.add(loop.call_later(SUSPECT_S, forget_all))
+
+    subs = []
+    with contextlib.suppress(NatsError, OSError):  # already closed: the next use of the log raises
+        subs = [await log.nc.subscribe(watch_type_anywhere(type_), cb=hear) for type_ in TYPES]
+    try:
+        yield
+    finally:
+        for timer in again:
+            timer.cancel()
+        for sub in subs:
+            with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+                await sub.unsubscribe()
+
 
 PATIENCE_S = 60.0
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
-TRUSTED_S = 1.0
-
-
-@dataclass(slots=True)
-class Runtime:
-    """Everything a command or a worker needs. pool: for lookups; its connections are autocommit."""
-
-    settings: Settings
-    nats_url: str
-    database_url: str
-    log: Log
-    pool: Pool
-    started: tuple[str, ...] = ()
-    runners: list[Runner] = field(default_factory=list)
-
-    async def settle(self, timeout_s: float = 60.0, names: Sequence[str] = tuple(BY_NAME)) -> None:
-        """Waits until the named projections have applied all that is in the log now. Raises NotProjectedInTime.
-
-        A connection that a restart of Postgres ended is tried in vain until the pool doubts those that are left.
-        """
-        doubted_at = time.monotonic() + 2 * TRUSTED_S
-        while True:
-            try:
-                async with self.pool.connection() as conn:
-                    for partition in range(self.log.partitions):
-                        await self._wait(conn, partition, tuple(names), timeout_s)
-                return
-            except psycopg.OperationalError:
-                if time.monotonic() > doubted_at:
-                    raise
-            await asyncio.sleep(TRUSTED_S / 10)
-
-    async def _wait(self, conn: Connection, partition: int, names: tuple[str, ...], timeout_s: float) -> None:
-        try:
-            await wait_for(conn, names, partition, await self.log.partition_head(partition), timeout_s)
-        except NotProjectedInTime as error:
-            causes = [runner.last_error for runner in self.runners if runner.last_error]
-            if not causes:
-                raise
-            raise NotProjectedInTime(f"{error} Last error: {causes[0]}") from error
 
 
 @contextlib.asynccontextmanager
 async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
-    """The servers the settings name, or the embedded ones, held by a lease while the block runs."""
+    """The configured servers, or the embedded ones, kept running by a lease while the block runs."""
     if settings.nats_url and settings.database_url:
         yield embedded.Servers(settings.nats_url, settings.database_url, ())
         return
@@ -88,22 +76,26 @@ async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
 
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Runtime]:
-    """Servers, a migrated database, the log and a pool; no role runs yet. Raises TurnlogErrors."""
+    """Opens servers, a migrated database, the log and a pool; starts no role. Raises TurnlogErrors."""
     async with servers(settings) as where:
         await _migrate(where.database_url)
         async with connection_pool(where.database_url) as pool, _keys(settings, where.database_url, pool) as keys:
             log = await Log.connect(where.nats_url, settings.stream, name, keys, _screen(settings))
             try:
                 async with forgetting(log):
-                    yield Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
+                    runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
+                    try:
+                        yield runtime
+                    finally:
+                        await runtime.close_models()
             finally:
                 await log.close()
 
 
 @contextlib.asynccontextmanager
 async def opened_in_time(settings: Settings, name: str, say: Callable[[str], None]) -> AsyncIterator[Runtime]:
-    """As `opened`, for a process that nobody watches start: waits up to PATIENCE_S for servers that are away."""
-    deadline, told = time.monotonic() + PATIENCE_S, ""
+    """As `opened`, for a process in the background: waits up to PATIENCE_S for servers that cannot be reached."""
+    deadline, reported = time.monotonic() + PATIENCE_S, ""
     async with contextlib.AsyncExitStack() as stack:
         while True:
             try:
@@ -112,9 +104,9 @@ async def opened_in_time(settings: Settings, name: str, say: Callable[[str], Non
             except (DatabaseUnavailable, LogUnavailable) as error:
                 if time.monotonic() > deadline:
                     raise
-                if error.code != told:
+                if error.code != reported:
                     say(f"waiting up to {PATIENCE_S:g} s: {error}")
-                told = error.code
+                reported = error.code
                 await asyncio.sleep(1.0)
         yield runtime
 
@@ -146,7 +138,7 @@ async def _keys(settings: Settings, database_url: str, pool: Pool) -> AsyncItera
 
 
 class _LastUse:
-    """A restart of Postgres leaves dead connections behind; one that worked a moment ago is taken at its word."""
+    """Checks a pooled connection, which a restart of Postgres may have closed, unless it worked within TRUSTED_S."""
 
     def __init__(self) -> None:
         self._at: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
@@ -166,7 +158,7 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
     pool: Pool = AsyncConnectionPool(
         database_url,
         min_size=1,
-        max_size=16,  # eight answers under way hold one each, and a second one while memories are sought
+        max_size=16,  # eight concurrent answers use one each, and a second one while memories are searched
         open=False,
         configure=configure,
         check=last_use.check,
@@ -181,9 +173,9 @@ async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
 async def projecting(
     runtime: Runtime, partitions: Sequence[int] | None = None, shared: bool = False
 ) -> AsyncIterator[None]:
-    """Runs the projectors in this process. Where another process already does, these stand by.
+    """Runs the projectors in this process. Where another process runs them, these wait to take over.
 
-    shared: all processes that say so divide the partitions evenly (workers); the others take what is free.
+    shared: all processes that pass it divide the partitions evenly (workers); the others take what is free.
     """
     chosen = range(runtime.log.partitions) if partitions is None else partitions
     share = Share(runtime.database_url, len(chosen)) if shared else None

@@ -1,12 +1,13 @@
 """Appending: one event, many in atomic batches, and group commit of concurrent single appends (L4).
 
-A lost answer is never guessed at: the threads are read back and the event ids decide. An id that is already
-stored stays one event, and its first sequence is returned.
+When an answer is lost, the threads are read back and the event ids decide. An id that is already stored is not stored
+again; its first sequence is returned.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from nats.aio.client import Client
@@ -25,8 +26,40 @@ from turnlog.events.publish import (
     outgoing,
     publish,
 )
-from turnlog.events.sealing import Keyring
-from turnlog.events.stored_ids import all_stored, recently_stored
+from turnlog.events.read import read_to
+from turnlog.events.sealing import Keyring, owners_to_seal
+from turnlog.events.stream import DUPLICATE_WINDOW_S
+from turnlog.events.subjects import thread_filter
+
+MAX_FILTERS = 200
+
+
+async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
+    """Event id → first sequence, for events of the (tenant, thread) pairs stored within the dedup window plus a minute.
+
+    Reads headers only. Raises GapInLog when NATS fails during the read.
+    """
+    since = datetime.now(UTC) - timedelta(seconds=DUPLICATE_WINDOW_S + 60)
+    return await _ids(nc, threads, since)
+
+
+async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
+    """Event id → first sequence of everything the threads hold from start_seq on. Raises GapInLog."""
+    return await _ids(nc, threads, None, start_seq)
+
+
+async def _ids(
+    nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None, start_seq: int = 1
+) -> dict[UUID, int]:
+    found: dict[UUID, int] = {}
+    filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
+    for start in range(0, len(filters), MAX_FILTERS):
+        part = filters[start : start + MAX_FILTERS]
+        async for stored in read_to(nc, part, start_seq, headers_only=True, since=since):
+            if stored.message_id is not None:
+                found.setdefault(stored.message_id, stored.seq)
+    return found
+
 
 MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
@@ -43,10 +76,10 @@ def unchanged(event: Event) -> Event:
 
 
 class Appender:
-    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one question to the server.
+    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one request to the server.
 
     keyring: seals the personal fields of users' events; without one they are written in clear.
-    screen: what is done to every event before it is encoded.
+    screen: a function applied to every event before it is encoded.
     """
 
     def __init__(
@@ -84,33 +117,39 @@ class Appender:
 
         expected guards the thread of the first event. Each batch is stored whole or not at all; the result has
         one entry per event. Raises as `append`; what earlier batches stored stays stored.
-        fresh: no earlier call sent these ids, so a stale expectation is told at once, without reading back.
+        fresh: no earlier call sent these ids, so a wrong `expected` raises at once, without reading back.
         """
-        outs = [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
+        outs = self._all_outgoing(events, expected)
         done: list[Appended] = []
         for batch in _batches(outs):
             done.extend(await self._store(batch, fresh=fresh))
         return done
 
     async def append_in_order(self, events: Sequence[Event]) -> list[Appended]:
-        """As append_many, but a few events go one by one: after an error or a crash the first of them may be stored.
+        """As append_many, but a few events go one by one: after an error or a crash only the first ones may be stored.
 
-        For events of which each is right without those behind it.
+        For events that are valid without the ones after them.
         """
         if len(events) > FEW:
             return await self.append_many(events)
         return [done for out in [self._outgoing(event, None) for event in events] for done in await self._store([out])]
 
     async def append_whole(self, events: Sequence[Event]) -> bool:
-        """Stores the events as one atomic batch, unless any of their ids is stored already: then nothing.
+        """Stores the events as one atomic batch, or nothing if any of their ids is stored already.
 
-        For results that belong together and whose ids a second attempt repeats only in part. True: stored now.
-        Raises ValueError over MAX_BATCH events, and as `append`.
+        For results that belong together when a second attempt repeats only some of their ids. Returns whether they
+        were stored now. Raises ValueError over MAX_BATCH events, and as `append`.
         """
-        outs = [self._outgoing(event, None) for event in events]
+        outs = self._all_outgoing(events)
         if len(outs) > MAX_BATCH:
             raise ValueError(f"{len(outs)} events are more than one atomic batch of {MAX_BATCH} can hold")
         return not any(done.duplicate for done in await self._store(outs, whole=True))
+
+    def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
+        """Encodes the events; fetches the keys of all their users with one query. expected: for the first event."""
+        if self._keyring is not None:
+            self._keyring.prefetch_current(owners_to_seal(events))
+        return [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
 
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
         if self._nc.is_closed:
@@ -135,10 +174,10 @@ class Appender:
             _settle([future for _, future in taken], results)
 
     async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
-        """Sends until every event is known to be stored, or says why it cannot be.
+        """Sends until every event is known to be stored; raises when one cannot be.
 
-        whole: ends as soon as one turns out to be stored already, and returns what is there.
-        fresh: of the first try only; the next ones may meet it.
+        whole: returns as soon as one of the events turns out to be stored already.
+        fresh: holds for the first try only; later ones may find what it stored.
         """
         deadline = time.monotonic() + self._timeout_s
         known: dict[UUID, Appended] = {}
@@ -163,7 +202,7 @@ class Appender:
             return await self._read_back(missing, deadline)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[UUID, Appended]:
-        """A retry may meet its own first try: as a duplicate, or as the very move of the thread it ruled out."""
+        """A retry may find the result of its first try: a duplicate, or a thread that its own event has moved on."""
         if refusal.code in PASSING:
             await self._pause(deadline, refusal)
             return await self._read_back(missing, deadline)
@@ -179,7 +218,7 @@ class Appender:
     async def _read_back(
         self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
     ) -> dict[UUID, Appended]:
-        """look_up: all_stored where the answer must hold for a late retry and a wrong clock too."""
+        """look_up: all_stored where a late retry or a wrong clock must be handled too."""
         wanted = {out.id for out in missing}
         while True:
             try:

@@ -1,8 +1,8 @@
-"""A NATS client that no message can stop.
+"""A NATS client that survives messages with invalid headers or subjects.
 
-The subject and headers of a message are bytes of a stranger's choice, and nats-py ends its reading for good at bytes
-that are no UTF-8: one such publish would stop every reader of the stream. Here the message is delivered, with escapes
-for what is no text, and is parked like any other that nobody can read.
+Any publisher chooses the bytes of a subject and of headers, and nats-py stops reading at bytes that are not UTF-8:
+one such message would stop every reader of the stream. This client delivers the message with the invalid bytes
+escaped; the projectors park it like any other undecodable one.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ class RobustClient(Client):
         await super()._connect_to_server(s)
 
     def _forget_socket(self) -> None:
-        """An attempt that broke off after its connection was made leaves the socket open, and nats-py forgets it."""
+        """Closes the socket of an attempt that failed after it had connected; nats-py leaves it open."""
         left: Any = self._transport
         if left:
             left.close()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Without a connection nobody takes what is left to send; nats-py would break off in mid-close."""
+        """Drops unsent data when there is no connection; nats-py would fail in the middle of closing."""
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super()._close(status, do_cbs)
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives. Raises TimeoutError.
+    """Returns the work's result. Raises TimeoutError.
 
-    Python 3.11's asyncio.wait_for may swallow a cancellation, after which nats-py would try to connect for ever: the
-    work is cancelled until it ends.
+    Python 3.11's asyncio.wait_for may swallow a cancellation, after which nats-py would try to connect without end:
+    here the work is cancelled until it ends.
     """
     task = asyncio.create_task(work)
     try:
@@ -67,7 +67,7 @@ async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
             task.cancel()
             await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
         if not task.cancelled():
-            task.exception()  # looked at, though who is cancelled here asks no more
+            task.exception()  # read, so that asyncio does not log it as never retrieved
     if task.cancelled():
         raise TimeoutError
     return task.result()

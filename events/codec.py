@@ -7,22 +7,19 @@ Source: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json
 
 import re
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from turnlog.events.contracts import Event, EventData
+from turnlog.events.contracts import CONTRACTS, Event
+from turnlog.events.contracts.upcasters import upcast
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
-from turnlog.events.frozen import EventContract
 from turnlog.events.sealing import Keyring, Sealed, fields_of, merged, seal, with_tombstones
 from turnlog.events.subjects import check_id, check_tenant
-from turnlog.events.upcasters import upcast
 
 CONTENT_TYPE = "application/cloudevents+json"
 TYPE_PREFIX = "turnlog."
-_UNION = get_args(EventData)[0]
-CONTRACTS: dict[str, type[EventContract]] = {c.model_fields["type"].default: c for c in get_args(_UNION)}
 VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}
 _SCHEMAS: dict[str, tuple[str, int]] = {
     f"urn:turnlog:{name}:{v}": (name, v) for name, top in VERSIONS.items() for v in range(1, top + 1)
@@ -34,8 +31,8 @@ _NAMED_ABOVE = {"data": {"type"}}
 def encode(event: Event, keyring: Keyring | None = None, room: int | None = None) -> bytes:
     """The envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
 
-    room: bytes that what is sealed may have before it is compressed. Raises InvalidEvent when an id or a text cannot be
-    stored anywhere, EventTooLarge, KeyUnavailable.
+    room: maximum bytes of the sealed fields before compression. Raises InvalidEvent for an id or a text that cannot
+    be stored, EventTooLarge, KeyUnavailable.
     """
     check_tenant(event.tenant)
     check_id("thread", event.thread)
@@ -53,13 +50,13 @@ def _clear(event: Event) -> bytes:
 
 
 def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> bytes:
-    """An event in which nobody says anything stays as it is, but where something could be said the user has a key from
-    then on: who began a session can go on while the keys are out of reach."""
+    """Seals an event that has personal fields with content; others are unchanged. A user gets a key with the first
+    event that could hold personal fields, so that a session goes on while keys cannot be fetched."""
     fields = fields_of(type(event.data))
     if not fields.tombstones:
         return _clear(event)
     key = keyring.current(event.tenant, user)
-    if not fields.any_in(event.data):
+    if not event.data.has_personal():
         return _clear(event)
     sealed, key_id = seal(event, user, key, fields, room)
     clear = event.model_dump_json(exclude_none=True, exclude=fields.exclude)
@@ -68,7 +65,7 @@ def _sealed(event: Event, user: str, keyring: Keyring, room: int | None) -> byte
 
 @lru_cache(maxsize=4_096)
 def _head(type_: str, thread: str) -> bytes:
-    """The attributes that say what the event is, as JSON up to where its own fields follow."""
+    """The envelope's common attributes, as JSON that is still open for the event's own fields."""
     attributes = {
         "specversion": "1.0",
         "type": TYPE_PREFIX + type_,
@@ -80,9 +77,9 @@ def _head(type_: str, thread: str) -> bytes:
 
 
 def decode(body: bytes, keyring: Keyring | None = None) -> Event:
-    """Bytes to the newest contract; what is sealed is opened, or tombstones when its key was destroyed.
+    """Decodes bytes to the newest contract; sealed fields are opened, or tombstones if their key was destroyed.
 
-    Raises InvalidEvent, UnknownEventType or FutureEventVersion, and KeyUnavailable: it may be read later.
+    Raises InvalidEvent, UnknownEventType, FutureEventVersion, or KeyUnavailable (try again later).
     """
     envelope = parsed(body)
     place = _place(envelope)
@@ -118,7 +115,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def unsealed(envelope: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
-    """The envelope as it would stand in the log without sealing, for people to read. Raises as `decode`."""
+    """The envelope as it would be stored without sealing, for people to read. Raises as `decode`."""
     type_, version = _contract(envelope)
     data = _opened_data(envelope, _place(envelope), type_, version, keyring)
     clear = {name: value for name, value in envelope.items() if name not in ("sealed", "sealedkey")}
@@ -150,7 +147,7 @@ def _current_data(envelope: dict[str, Any], place: _Place, keyring: Keyring | No
 def _opened_data(
     envelope: dict[str, Any], place: _Place, type_: str, version: int, keyring: Keyring | None
 ) -> dict[str, Any]:
-    """data as of the newest version. Tombstones come last: they are the newest version's."""
+    """Opens the seal and upcasts data. Tombstones come last, for they have the newest version's shape."""
     data = envelope.get("data")
     if data is None:
         data = {}
@@ -165,7 +162,7 @@ def _opened_data(
 
 
 def _words(envelope: dict[str, Any], place: _Place, type_: str, keyring: Keyring | None) -> dict[str, Any] | None:
-    """What is sealed; None when its key was destroyed."""
+    """Returns the sealed fields; None if their key was destroyed."""
     key_id, sealed = envelope.get("sealedkey"), envelope["sealed"]
     found = Sealed(str(envelope.get("id")), place.tenant, place.user, type_, place.thread, sealed, key_id)
     return found.opened(keyring)

@@ -10,8 +10,9 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model
 
-from turnlog.events.codec import CONTRACTS, TYPE_PREFIX, VERSIONS
-from turnlog.events.frozen import Frozen
+from turnlog.events.codec import TYPE_PREFIX, VERSIONS
+from turnlog.events.contracts import CONTRACTS
+from turnlog.events.contracts.base import Frozen
 
 _LITERAL: Any = Literal  # of values that are known at run time only
 
@@ -42,7 +43,7 @@ class Envelope(BaseModel):
 
 
 def envelope_of(type_: str) -> type[Envelope]:
-    """The envelope of one event type at its newest version; `data` is the contract less its `type`."""
+    """The envelope of one event type at its newest version; `data` is the contract without its `type`."""
     contract, schema = CONTRACTS[type_], f"urn:turnlog:{type_}:{VERSIONS[type_]}"
     data = _sealable(contract, contract.__name__, tuple(contract.PERSONAL), leave_out="type")
     attributes: dict[str, Any] = {
@@ -55,7 +56,7 @@ def envelope_of(type_: str) -> type[Envelope]:
 
 @cache
 def _sealable(model: type[BaseModel], name: str, personal: tuple[str, ...], leave_out: str = "") -> type[BaseModel]:
-    """The model without the demand for its personal fields: they are missing where they are sealed."""
+    """The model with optional personal fields: sealed events lack them."""
     absent = {path for path in personal if "." not in path}
     nested = {path.split(".")[0] for path in personal} - absent
     parts: dict[str, Any] = {n: (f.rebuild_annotation(), f) for n, f in model.model_fields.items() if n != leave_out}

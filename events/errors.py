@@ -8,13 +8,13 @@ class TurnlogError(Exception):
 
 
 class InvalidEvent(TurnlogError):
-    """The bytes or fields are no valid event; the event was not stored (or is parked, if it already was)."""
+    """The bytes or fields are not a valid event; it was not stored (or is parked, if it already was)."""
 
     code = "invalid-event"
 
 
 class UnknownEventType(InvalidEvent):
-    """The event's type is none that this turnlog knows."""
+    """This version of turnlog does not know the event's type."""
 
     code = "unknown-event-type"
 
@@ -45,7 +45,7 @@ class EventTooLarge(TurnlogError):
 
 
 class WrongExpectedVersion(TurnlogError):
-    """Another event was appended to the thread first; read the thread again and decide anew."""
+    """Another event was appended to the thread first; read the thread and decide again."""
 
     code = "wrong-expected-version"
 
@@ -57,7 +57,7 @@ class LogUnavailable(TurnlogError):
 
 
 class LogClosed(LogUnavailable):
-    """The connection to NATS is over for good, closed by this process or ended by the server; make a new one."""
+    """The connection to NATS was closed, by this process or by the server, and does not reconnect; open a new one."""
 
     code = "log-closed"
 
@@ -87,17 +87,17 @@ class DatabaseUnavailable(TurnlogError):
 
 
 class KeyUnavailable(DatabaseUnavailable):
-    """The key of a user's personal fields cannot be looked up now; nothing is published or read without it."""
+    """The key of a user's personal fields cannot be fetched now; the event cannot be published or read without it."""
 
     code = "key-unavailable"
 
 
 class NotFound(TurnlogError):
-    """The thread, event or projection that was asked for does not exist."""
+    """The given thread, event or projection does not exist."""
 
     code = "not-found"
 
 
 def cause(error: BaseException) -> str:
-    """What an error says, which the repr() of most errors of NATS does not; its name where it says nothing."""
+    """The error's message, or its class name if it has none; the repr() of most NATS errors lacks the message."""
     return str(error) or repr(error)

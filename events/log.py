@@ -11,19 +11,18 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError
 
-from turnlog.events.append import Appender, Screen, unchanged
+from turnlog.events.append import Appender, Screen, all_stored, unchanged
 from turnlog.events.client import RobustClient, within
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
-from turnlog.events.stored_ids import all_stored
 from turnlog.events.stream import StreamOptions, ensure_stream
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
-NOT_DELETED = (10043, 10057)  # in the middle of the log, and at its ends
+NOT_DELETED = (10043, 10057)  # in the middle of the log and at its ends
 _OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
     "reconnect_time_wait": 0.1,
@@ -41,23 +40,23 @@ async def connect_nats(
     on_closed: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Client:
-    """A client that reconnects for ever. Raises LogUnavailable when there is no first connection in time."""
+    """A client that reconnects without limit. Raises LogUnavailable if the first connection takes too long."""
     nc = RobustClient()
     failures: list[Exception] = []
 
     async def on_error(error: Exception) -> None:
-        """nats-py prints a traceback for every lost connection by default; our callers see what matters."""
+        """Silences the traceback that nats-py prints for every lost connection; callers get the errors that matter."""
         if not nc.is_connected:
             failures.append(error)
 
     try:
-        # Reconnecting for ever would also try the first connection for ever.
+        # Reconnecting without limit would also try the first connection without limit.
         servers = [part.strip() for part in url.split(",")]
         await within(timeout_s, nc.connect(servers, name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS))
-    except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: a port that is no number
-        # A refused token shows only now and then: mostly the server has hung up before it can be read.
-        told = [failure for failure in failures if "Authorization" in str(failure)]
-        why = cause([error, *failures, *told][-1])
+    except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: the port is not a number
+        # A refused token is seen only sometimes: mostly the server closes the connection before its error is read.
+        refused = [failure for failure in failures if "Authorization" in str(failure)]
+        why = cause([error, *failures, *refused][-1])
         raise LogUnavailable(
             f"cannot connect to NATS at {_without_secret(url)}: {why}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
@@ -72,9 +71,9 @@ async def connect_nats(
 class Log:
     """One connection to the stream. Make it with Log.connect; close it when done.
 
-    closed: set when the connection is over for good, which a lost server is not: that one is reconnected to.
+    closed: set when the connection does not come back; after a lost server the client reconnects.
     keyring: seals and opens personal fields; without one events are written in clear and sealed ones cannot be read.
-    screen: what is done to every event before it is encoded; who keeps a copy of what it appends does it too.
+    screen: a function applied to every event before it is encoded; a caller that keeps a copy applies it too.
     """
 
     nc: Client
@@ -112,7 +111,7 @@ class Log:
 
     @property
     def is_closed(self) -> bool:
-        """At once from close() on; `closed` is for those who wait for it."""
+        """True from the call of close() on; `closed` can be waited for."""
         return bool(self.nc.is_closed)
 
     async def close(self) -> None:
@@ -145,7 +144,7 @@ class Log:
         return await self._last_of(partition_filter(partition))
 
     async def thread_head(self, tenant: str, thread: str, type_: str | None = None) -> int:
-        """The last sequence of one thread: what `expected` wants; or of its events of a type. 0 when it has none."""
+        """The last sequence of a thread (the value for `expected`), or of its events of one type; 0 if it has none."""
         return await self._last_of(thread_filter(tenant, thread, type_))
 
     async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
@@ -174,7 +173,7 @@ class Log:
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
 
     async def overwrite(self, seq: int) -> bool:
-        """Deletes one message so that its bytes on disk are overwritten (M9); False when it is not there any more.
+        """Deletes one message so that its bytes on disk are overwritten (M9); False if it no longer exists.
 
         Raises LogUnavailable.
         """
@@ -207,7 +206,7 @@ class Log:
     ) -> AsyncIterator[Recorded]:
         """One thread's events in order, of all types or of these.
 
-        Raises InvalidEvent at one that cannot be decoded, KeyUnavailable at one that cannot be opened now.
+        Raises InvalidEvent at an undecodable event, KeyUnavailable at one that cannot be unsealed now.
         """
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             yield recorded(stored)
@@ -220,14 +219,14 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Stored]:
-        """As read_thread, not decoded: for who goes on behind an event that cannot be. The server picks the types."""
+        """As read_thread, but not decoded, so that a caller can continue after an undecodable event."""
         end = await self.head() if through_seq is None else through_seq
         filters = [thread_filter(tenant, thread, type_) for type_ in types] or [thread_filter(tenant, thread)]
         async for stored in self.read(filters, start_seq, end):
             yield stored
 
     async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
-        """Event id → sequence of everything (tenant, thread) pairs hold from start_seq on. Raises GapInLog."""
+        """Event id → sequence of every event of the (tenant, thread) pairs from start_seq on. Raises GapInLog."""
         return await all_stored(self.nc, threads, start_seq)
 
     async def _is_there(self, seq: int) -> bool:

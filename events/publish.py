@@ -17,31 +17,16 @@ from turnlog.events.subjects import check_conversation, publish_subject, thread_
 
 HEADER_ROOM = 1_024
 SENT_AT_ONCE = 100
-# What begins a conversation or goes on with it, on no thread of turnlog's own. What is derived from a conversation may
-# come to one that was published there all the same, and thread_deleted is how the shadow of a user's memories goes.
-CONVERSATION = frozenset(
-    {
-        "thread_opened",
-        "thread_renamed",
-        "thread_forked",
-        "turn_recorded",
-        "answer_requested",
-        "session_created",
-        "session_updated",
-        "checkpoint_saved",
-        "checkpoint_writes_saved",
-    }
-)
 STALE_EXPECTATION = 10071
 DUPLICATE_IN_BATCH = 10201
-# JetStream is being restored or elects a leader, or the batch's first part was lost with a connection.
+# JetStream is recovering or electing a leader, or the batch's first part was lost with a connection.
 PASSING = frozenset({10008, 10009, 10118, 10176})
 _FULL = frozenset({10002, 10023, 10047, 10077})
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where an event is in the log. duplicate: it was there before this append."""
+    """The place of an event in the log. duplicate: it was stored before this append."""
 
     event_id: UUID
     seq: int
@@ -77,7 +62,7 @@ class Refused(Exception):
 
 def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyring | None = None) -> Outgoing:
     """Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything is sent."""
-    if event.type in CONVERSATION:
+    if event.data.CONVERSES:
         check_conversation(event.thread)
     subject = publish_subject(event.tenant, event.thread, event.type)
     room = max_payload - HEADER_ROOM
@@ -88,7 +73,7 @@ def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyr
 
 
 async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> dict[UUID, Appended]:
-    """Stores the batch whole or not at all. Raises Refused, or NATS errors when the outcome is unknown."""
+    """Stores the whole batch or nothing. Raises Refused, or NATS errors when the outcome is unknown."""
     if len(batch) == 1:
         ack = await _ask(nc, batch[0], batch[0].headers, timeout_s)
         return {batch[0].id: Appended(batch[0].id, ack["seq"], bool(ack.get("duplicate")))}
@@ -97,7 +82,7 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> dict[U
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
         await nc.publish(out.subject, out.body, headers=headers)
         if number % SENT_AT_ONCE == 0:
-            await asyncio.sleep(0)  # lets the client write, so that the server works while we go on
+            await asyncio.sleep(0)  # lets the client write, so that the server starts working meanwhile
     commit = {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(batch)), "Nats-Batch-Commit": "1"}
     ack = await _ask(nc, batch[-1], {**batch[-1].headers, **commit}, timeout_s)
     first = ack["seq"] - len(batch) + 1
@@ -113,7 +98,7 @@ async def _ask(nc: Client, out: Outgoing, headers: dict[str, str], timeout_s: fl
 
 
 def explain(out: Outgoing, refusal: Refused) -> TurnlogError:
-    """The refusal as the error a caller can act on."""
+    """Returns the error for a refusal that the caller can act on."""
     if refusal.code == STALE_EXPECTATION:
         return WrongExpectedVersion(
             f"thread {out.thread!r} moved on since sequence {out.expected} ({refusal}); read it again and retry"

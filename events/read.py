@@ -1,7 +1,7 @@
 """Ordered, gap-checked reading of the log (design: Postgres owns the position, delivery is only a trigger).
 
-The reader is an ephemeral pull consumer without acks. Consumer sequences must be consecutive; a gap, a lost
-consumer or silence where an answer was due raises GapInLog, and the caller reopens at its own position.
+The reader is an ephemeral pull consumer without acks. Consumer sequences must be consecutive; a gap, a lost consumer
+or a missing answer raises GapInLog, and the caller reopens at its own position.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
 from turnlog.events.errors import GapInLog, InvalidEvent, cause
-from turnlog.events.sealing import Keyring
+from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.subjects import STREAM, parse_stored, thread_token
 
 PULL = 2_000
@@ -38,9 +38,9 @@ _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message as the stream has it. pending: how many more this reader's filter matches.
+    """A stored message. pending: how many more messages match this reader's filter.
 
-    keyring: opens what is sealed in it.
+    keyring: opens its sealed fields.
     """
 
     seq: int
@@ -59,7 +59,7 @@ class Stored:
 def recorded(stored: Stored) -> Recorded:
     """Decodes a message and checks that its envelope belongs on its subject.
 
-    Raises InvalidEvent, and KeyUnavailable: it may be read later.
+    Raises InvalidEvent, or KeyUnavailable (try again later).
     """
     place = parse_stored(stored.subject)
     event = decode(stored.body, stored.keyring)
@@ -76,7 +76,7 @@ def recorded(stored: Stored) -> Recorded:
 
 
 class OrderedReader:
-    """Reads matching messages from a start sequence, in order, in batches as large as what is there."""
+    """Reads matching messages from a start sequence, in order, in batches of what has arrived."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class OrderedReader:
             raise GapInLog(f"cannot open a reader on {STREAM}: {cause(error)}") from error
 
     async def close(self) -> None:
-        """The consumer goes by itself after its inactivity threshold when the server is out of reach."""
+        """If the server cannot be reached, it deletes the consumer after its inactivity threshold."""
         sub, self._sub = self._sub, None
         if sub is None or self._nc.is_closed:
             return
@@ -140,9 +140,9 @@ class OrderedReader:
             return
 
     async def batch(self, limit: int = PULL, wait_s: float = 1.0) -> list[Stored]:
-        """Up to `limit` messages, at once when some are there, else after at most `wait_s`; [] when none came.
+        """Returns up to `limit` messages: at once if some have arrived, else after at most `wait_s`; [] if none came.
 
-        Raises GapInLog; the reader is then of no more use.
+        Fetches the keys of all of them with one query. Raises GapInLog; the reader is then closed.
         """
         await self._request()
         if not self._buffer:
@@ -153,15 +153,21 @@ class OrderedReader:
         if not self._buffer:
             self._arrived.clear()
         await self._request()
+        if self._keyring is not None:
+            self._keyring.prefetch(key_ids_in(stored.body for stored in taken))
         return taken
+
+    def wake(self) -> None:
+        """Ends the wait of a `batch` under way: it returns what has arrived, which may be nothing."""
+        self._arrived.set()
 
     @property
     def ahead(self) -> int:
-        """How many messages are known to follow what `batch` gave last."""
+        """How many messages are known to follow the last batch."""
         return len(self._buffer) + (self._buffer[-1].pending if self._buffer else 0)
 
     async def until_caught_up(self) -> AsyncIterator[Stored]:
-        """Every message up to the end of the log as it is met. Raises GapInLog."""
+        """Yields messages until the end of the log is reached. Raises GapInLog."""
         pending, silent = self.pending_at_start, 0
         while pending:
             batch = await self.batch()
@@ -175,7 +181,7 @@ class OrderedReader:
                 raise GapInLog(f"{pending} messages were due and none came for {MAX_SILENT_WAITS} s")
 
     async def _still_due(self, pending: int) -> int:
-        """What was due may have been deleted meanwhile, as by an erasure; as long as more is under way, it is due."""
+        """How many messages are still expected: some may have been deleted meanwhile, for instance by an erasure."""
         try:
             info = await self._js.consumer_info(STREAM, self._name)
         except (NatsError, TimeoutError, OSError):
@@ -201,12 +207,12 @@ class OrderedReader:
         )
 
     async def _request(self) -> None:
-        """Keeps one pull under way while the buffer is short, so that the server works while we do."""
+        """Keeps one pull request open while the buffer is short, so that the server works in parallel."""
         if self._outstanding or self._failure or len(self._buffer) >= PULL:
             return
         self._outstanding = PULL
         self._asked_at = asyncio.get_running_loop().time()
-        room = max(PULL_BYTES, 2 * self._nc.max_payload)  # or the largest message would never come
+        room = max(PULL_BYTES, 2 * self._nc.max_payload)  # otherwise the largest message would never arrive
         ask = {"batch": PULL, "max_bytes": room, "expires": int(PULL_EXPIRES_S * 1e9)}
         try:
             await self._nc.publish(
@@ -223,7 +229,7 @@ class OrderedReader:
             self._doubt()
 
     def _doubt(self) -> None:
-        """Nothing came for a while: a pull is lost with its connection, and else its end is told in time."""
+        """Called after silence: a pull request is lost with its connection, else its end would have been reported."""
         silent = asyncio.get_running_loop().time() - self._asked_at
         if self._nc.stats["reconnects"] != self._connection:
             self._failure = "the connection to the server was lost"
@@ -237,7 +243,7 @@ class OrderedReader:
             self._take(msg)
         else:
             self._status(msg)
-        self._arrived.set()  # the reader takes what came, or asks for more
+        self._arrived.set()  # the reader takes what arrived, or sends another pull request
 
     def _take(self, msg: Msg) -> None:
         sseq, cseq, stored_ns, pending = _metadata(msg.reply)
@@ -265,7 +271,7 @@ class OrderedReader:
             self._failure = f"the server ended a pull with {status} {description}"
 
     def _ask_again(self) -> None:
-        """In a cluster a new consumer is made before every server knows the way to it."""
+        """Repeats a pull request: in a cluster a new consumer exists before every server can route to it."""
         self._outstanding = 0
         self._arrived.set()
 
@@ -293,10 +299,10 @@ async def read_to(
     since: datetime | None = None,
     keyring: Keyring | None = None,
 ) -> AsyncIterator[Stored]:
-    """Every matching message from start_seq up to through_seq (the log's end when None), then ends.
+    """Yields every matching message from start_seq up to through_seq (None: the log's end).
 
-    A reader that is lost on the way, as in a failover, is opened again behind the last message. Raises GapInLog
-    when TRIES in a row bring nothing.
+    A reader that is lost, for instance in a failover, is reopened after the last message. Raises GapInLog when TRIES
+    attempts in a row bring nothing.
     """
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:

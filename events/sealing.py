@@ -1,14 +1,16 @@
 """Personal fields of an event, sealed under a key of its user (M9): destroying the key erases them from the log.
 
 On the wire `data` lacks the fields; the CloudEvents extension attributes `sealed` (base64 of a nonce of 12 bytes and
-AES-256-GCM's ciphertext of their JSON, from 4 KB on as a zlib stream) and `sealedkey` (the key's id) stand beside it.
-Id, tenant, user, type and thread are authenticated with it: a seal that was moved to another event does not open.
-Which fields are personal, and what stands in their place when the key is gone, each contract says (PERSONAL).
+AES-256-GCM's ciphertext of their JSON, from 4 KB on as a zlib stream) and `sealedkey` (the key's id) are added to the
+envelope. Id, tenant, user, type and thread are authenticated with it: a seal that was moved to another event does not
+open. Each contract declares its personal fields and their tombstones (PERSONAL).
 """
 
 import os
+import re
 import zlib
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -18,44 +20,49 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic_core import from_json
 
 from turnlog.events.contracts import Event
-from turnlog.events.errors import EventTooLarge, InvalidEvent, KeyUnavailable
-from turnlog.events.frozen import EventContract, Frozen
+from turnlog.events.contracts.base import EventContract, Frozen
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, KeyUnavailable
+from turnlog.events.subjects import check_id, check_tenant
 
 NONCE_BYTES = 12
-# Base64 makes a third more of everything; what is long enough to gain by it is compressed first.
+# Base64 adds a third, so fields long enough to gain from it are compressed first.
 COMPRESSED_FROM = 4_096
-_ZLIB = b"\x78"  # no JSON object begins so
+_SEALED_KEY = re.compile(rb'"sealedkey":"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
+_ZLIB = b"\x78"  # no JSON object begins like this
 Data = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class UserKey:
-    """A key of one user, ready for use. id: a UUID as text."""
+    """An unwrapped key of one user. id: a UUID as text."""
 
     id: str
     cipher: AESGCM
 
 
 class Keyring(Protocol):
-    """Where keys come from. Both raise KeyUnavailable when they cannot be asked for now."""
+    """The source of users' keys. `current` and `find` raise KeyUnavailable when a key cannot be fetched now."""
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """The key that seals what is said now; a user without one gets one."""
+        """Returns the key for new events; creates one for a user who has none."""
 
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
-        """The key that sealed something; None when it was destroyed. Raises InvalidEvent for an id that is none."""
+        """Returns the key with this id; None if it was destroyed. Raises InvalidEvent for an invalid id."""
+
+    def prefetch(self, key_ids: Iterable[str]) -> None:
+        """Fetches keys for the following calls of `find` with one query. Never raises: `find` does."""
+
+    def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
+        """Fetches the keys of these (tenant, user) for the following calls of `current`. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The personal fields of a contract. tombstones: path ("memory.content") → value; the others as pydantic wants."""
+    """A contract's personal fields. tombstones: path ("memory.content") → value; the others in pydantic's form."""
 
     tombstones: tuple[tuple[tuple[str, ...], Any], ...]
     include: dict[str, Any]
     exclude: dict[str, Any]
-
-    def any_in(self, data: Frozen) -> bool:
-        return any(_at(data, path) for path, _ in self.tombstones)
 
 
 @cache
@@ -73,8 +80,8 @@ def fields_of(contract: type[EventContract]) -> Fields:
 def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None = None) -> tuple[str, str]:
     """The attributes `sealed` and `sealedkey`.
 
-    Raises ValueError for a text that is no valid Unicode, EventTooLarge over `room` bytes: a log of small messages
-    must not grow large ones when it is read.
+    Raises ValueError for a text that is not valid Unicode, EventTooLarge over `room` bytes: a small message must not
+    become a huge one when it is decompressed.
     """
     words = event.data.model_dump_json(exclude_none=True, include=fields.include).encode()
     if room is not None and len(words) > room:
@@ -86,8 +93,29 @@ def seal(event: Event, user: str, key: UserKey, fields: Fields, room: int | None
     return b2a_base64(nonce + key.cipher.encrypt(nonce, words, bound), newline=False).decode(), key.id
 
 
+def owners_to_seal(events: Iterable[Event]) -> set[tuple[str, str]]:
+    """The (tenant, user) pairs whose key `seal` needs; events with invalid ids are refused later."""
+    return {
+        (event.tenant, event.user)
+        for event in events
+        if event.user and fields_of(type(event.data)).tombstones and _valid_owner(event.tenant, event.user)
+    }
+
+
+def _valid_owner(tenant: str, user: str) -> bool:
+    try:
+        return bool(check_tenant(tenant) and check_id("user", user))
+    except InvalidToken:
+        return False
+
+
+def key_ids_in(bodies: Iterable[bytes]) -> set[str]:
+    """The ids of the keys that encoded events are sealed with, found without parsing them; some may be missed."""
+    return {found[1].decode() for body in bodies if (found := _SEALED_KEY.search(body))}
+
+
 class Sealed(NamedTuple):
-    """What an envelope says of its seal, with the attributes that are authenticated."""
+    """The seal of an envelope, with the attributes that are authenticated."""
 
     id: str
     tenant: str
@@ -98,9 +126,9 @@ class Sealed(NamedTuple):
     key_id: object
 
     def opened(self, keyring: Keyring | None) -> Data | None:
-        """The personal fields, nested as in data; None when their key was destroyed.
+        """Returns the personal fields, nested as in data; None if their key was destroyed.
 
-        Raises InvalidEvent for a seal that is broken or of another event, KeyUnavailable when it cannot be opened now.
+        Raises InvalidEvent for a broken seal or one of another event, KeyUnavailable if it cannot be opened now.
         """
         user, key_id = self.user, self.key_id
         if user is None or not isinstance(key_id, str) or not isinstance(self.sealed, str):
@@ -137,7 +165,7 @@ def merged(data: Data, words: Data) -> Data:
 
 
 def with_tombstones(data: Data, contract: type[Frozen]) -> Data:
-    """data with what stands in place of the personal fields: valid, and of no harm to any projector."""
+    """Returns data with tombstones for the personal fields, which every projector accepts."""
     found = dict(data)
     for path, value in fields_of(contract).tombstones:
         if len(path) == 1:
@@ -161,5 +189,5 @@ def _at(data: Frozen, path: tuple[str, ...]) -> Any:
 
 
 def _bound(event_id: str, tenant: str, user: str, type_: str, thread: str) -> bytes:
-    """Ids hold no NUL, so no two different quintuples give the same bytes."""
+    """The authenticated attributes as bytes. Ids contain no NUL, so different attributes give different bytes."""
     return "\0".join((event_id, tenant, user, type_, thread)).encode()

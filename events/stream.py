@@ -1,4 +1,4 @@
-"""The JetStream stream: created once with our settings, and refused when it drifted from them."""
+"""The JetStream stream: created once with turnlog's settings, refused if they have changed since."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,7 @@ _COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 leaves it as it is."""
+    """partitions: fixed for the stream's life (it maps threads); max_bytes: -1 keeps the stream's value."""
 
     partitions: int = 1
     replicas: int = 1
@@ -68,8 +68,8 @@ def stream_config(options: StreamOptions) -> StreamConfig:
 async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     """Creates the stream or checks the one that is there; returns its number of partitions.
 
-    Only the size limit follows the settings later on; nothing stored is ever removed by it.
-    Raises StreamDrift when a setting differs that turnlog depends on.
+    Of an existing stream only the size limit is updated; that never removes messages.
+    Raises StreamDrift when a setting that turnlog depends on differs.
     """
     try:
         info = await js.stream_info(STREAM)
@@ -88,7 +88,7 @@ async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     reraise=True,
 )
 async def _created(js: JetStreamContext, config: StreamConfig) -> StreamInfo:
-    """Tried again: a server clears the folder of a stream that was deleted while it makes that of the next one."""
+    """Retries: the server may still be clearing the folder of a deleted stream of the same name."""
     return await js.add_stream(config)
 
 

@@ -1,9 +1,9 @@
-"""Every stream, subject and durable name stands here, and only here (security: one function builds subjects).
+"""All stream, subject and durable names (security: subjects are built only here).
 
 Producers publish   turnlog.<tenant>.<thread>.<type>
 the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
-hot sessions stand  in the bucket turnlog_sessions under <tenant>.<thread>
+hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 """
 
 import base64
@@ -19,7 +19,7 @@ PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
 SESSION_BUCKET = "turnlog_sessions"
-# What turnlog's own threads begin with. No conversation does: to delete it would take a user's memories along.
+# Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES = OWN_THREADS
 
@@ -40,14 +40,14 @@ class StoredSubject:
 
 
 def check_tenant(tenant: str) -> str:
-    """The tenant itself when it is a safe subject token. Raises InvalidToken."""
+    """Returns the tenant if it is a safe subject token. Raises InvalidToken."""
     if not _TENANT.match(tenant):
         raise InvalidToken(f"tenant {tenant[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
     return tenant
 
 
 def check_id(kind: str, value: str) -> str:
-    """A thread or user id that every store can hold. Raises InvalidToken.
+    """Returns the thread or user id if every store can hold it. Raises InvalidToken.
 
     Postgres index rows are bounded (2,704 bytes), so ids are at most MAX_ID_BYTES of UTF-8.
     """
@@ -67,7 +67,7 @@ def check_id(kind: str, value: str) -> str:
 
 
 def check_conversation(thread: str) -> str:
-    """A thread id that a conversation may have: as check_id, and none of turnlog's own threads. Raises InvalidToken."""
+    """As check_id, for a conversation: refuses turnlog's own threads. Raises InvalidToken."""
     if check_id("thread", thread).startswith(OWN_THREADS):
         raise InvalidToken(
             f"thread id {thread[:80]!r} cannot be a conversation's: names that begin with "
@@ -95,22 +95,22 @@ def publish_subject(tenant: str, thread: str, type_: str) -> str:
 
 
 def watch_subject(tenant: str, thread: str) -> str:
-    """What is published on one thread, as it comes: before it is stored, and no promise that it will be."""
+    """Matches what is published on one thread, before it is stored; it may still be refused."""
     return f"turnlog.{check_tenant(tenant)}.{thread_token(thread)}.*"
 
 
 def watch_type(tenant: str, type_: str) -> str:
-    """What is published of one type, on any thread of a tenant."""
+    """Matches published events of one type on any thread of a tenant."""
     return f"turnlog.{check_tenant(tenant)}.*.{_type_token(type_)}"
 
 
 def watch_type_anywhere(type_: str) -> str:
-    """What is published of one type, on any thread of any tenant."""
+    """Matches published events of one type on any thread of any tenant."""
     return f"turnlog.*.*.{_type_token(type_)}"
 
 
 def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
-    """All stored events of one thread, or those of a type; the partition is the server's to know."""
+    """Matches the stored events of one thread, or those of one type, in any partition."""
     last = "*" if type_ is None else _type_token(type_)
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.{last}"
 
@@ -124,7 +124,7 @@ def partition_filter(partition: int) -> str:
 
 
 def type_filter(type_: str) -> str:
-    """All stored events of one type, over every tenant and thread."""
+    """Matches stored events of one type on any thread of any tenant."""
     return f"{STORED_PREFIX}.*.*.*.{_type_token(type_)}"
 
 
@@ -138,7 +138,7 @@ def parse_stored(subject: str) -> StoredSubject:
     """Raises InvalidToken for a subject that the transform cannot have made."""
     parts = subject.split(".")
     if len(parts) != 6 or not parts[2].isdigit():
-        raise InvalidToken(f"subject {subject!r} is none of this stream's")
+        raise InvalidToken(f"subject {subject!r} does not belong to this stream")
     return StoredSubject(int(parts[2]), parts[3], parts[4], parts[5])
 
 
@@ -147,14 +147,14 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
-    """The thread of all memory events of a user, or of a shadow: what another extractor would have made (M2)."""
+    """The thread of a user's memory events, or of a shadow's (the memories that another extractor would make, M2)."""
     check_id("user", user)
     name = user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 
 
 def shadow_prefix(shadow: str) -> str:
-    """What all memory threads of a shadow begin with."""
+    """The prefix of all memory threads of a shadow."""
     return f"{SHADOW}{check_tenant(shadow)}/"
 
 
@@ -164,7 +164,7 @@ def session_key(tenant: str, thread: str) -> str:
 
 
 def session_key_of(tenant: str, token: str) -> str:
-    """As session_key, from a thread's token. Keys may hold '=' but not '~', which no other token has."""
+    """As session_key, from a thread's token. Keys may contain '=' but not '~', so '=' replaces it."""
     return f"{check_tenant(tenant)}.{token.replace('~', '=')}"
 
 

@@ -1,1 +1,1 @@
-"""Alembic migrations of the schema `turnlog`, run by code: nobody needs an alembic.ini."""
+"""Alembic migrations of the schema `turnlog`, run by code, without an alembic.ini."""

@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from turnlog.projectors import registry
-from turnlog.projectors.tables import metadata
+from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.models import registry
 
 assert registry.PROJECTIONS  # importing the registry declares every table
 

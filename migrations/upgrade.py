@@ -8,13 +8,13 @@ from alembic import command
 from alembic.config import Config
 
 from turnlog.events.errors import DatabaseUnavailable
-from turnlog.projectors.tables import SCHEMA
+from turnlog.projectors.engine.tables import SCHEMA
 
 _LOCK = 0x7475726E
 
 
 def sqlalchemy_url(database_url: str) -> str:
-    """postgresql://… as SQLAlchemy names the psycopg 3 driver."""
+    """Returns the URL with SQLAlchemy's name of the psycopg 3 driver."""
     scheme, _, rest = database_url.partition("://")
     return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else database_url
 
@@ -31,7 +31,7 @@ def engine(database_url: str) -> sa.Engine:
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
-    """Raises DatabaseUnavailable when Postgres cannot be reached or lacks the extension `vector`."""
+    """Upgrades the schema. Raises DatabaseUnavailable if Postgres cannot be reached or lacks the extension `vector`."""
     try:
         _migrate(engine(database_url), revision)
     except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error, ValueError) as error:  # ValueError: the port

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,19 +16,22 @@ import hypothesis
 import nats
 import psutil
 import pytest
+from helpers import projection_spec
+from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
+from helpers.servers import database_at, execute, processes_left_in, running_projector
 from nats.js.errors import NotFoundError
-from places import database_at, execute, left_behind, runner_of
 
-from turnlog.agent.embedded import lease, start, stop
+from turnlog.consumers.servers import lease, start, stop
+from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import SESSION_BUCKET, STREAM
 from turnlog.migrations.upgrade import upgrade
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import BY_NAME
 
 Settled = Callable[..., Awaitable[None]]
 
@@ -36,17 +40,37 @@ Settled = Callable[..., Awaitable[None]]
 hypothesis.settings.register_profile("turnlog", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("turnlog")
 
+RUN_FOLDER = "turnlog-tests-"
 MEMORY_DISK, ROOM = Path("/dev/shm"), 4 * 2**30
 
 # A shell's background job ignores Ctrl-C, and so would every command that is begun here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="projection specifications at every size of batch")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """The files of tests and their servers live in memory where it has room, which takes half of the time: processes
-    are killed here, no machine is, and what a killed one had written stays on either kind of disk."""
-    if config.getoption("basetemp") is None and has_room():
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
+    """The files of tests and their servers are in memory where it has room, which takes half of the time: processes
+    are killed here, no machine is, and what a killed one had written stays on either kind of disk.
+
+    Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
+    the servers' user the right to reach its files."""
+    projection_spec.EVERY_SIZE = config.getoption("nightly")
+    if config.getoption("basetemp") is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
+        place = MEMORY_DISK if has_room() else Path(tempfile.gettempdir())
+        remove_folders_of_ended_runs(place)
+        own = place / f"{RUN_FOLDER}{os.getpid()}"
+        own.mkdir(mode=0o700, exist_ok=True)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
+
+
+def remove_folders_of_ended_runs(place: Path) -> None:
+    """A run leaves what its failed tests wrote, for a look until the next one."""
+    for folder in place.glob(f"{RUN_FOLDER}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(RUN_FOLDER))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def has_room() -> bool:
@@ -63,6 +87,13 @@ class TestServers:
 
     nats_url: str
     database_url: str
+    migrated: str | None = None  # a database that has the schema already, and that nobody is connected to
+
+
+@pytest.fixture(scope="session")
+async def prepared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of stopped servers with a migrated, empty database; made once for all workers."""
+    return await make_prepared_home(shared_by_workers(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +107,8 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tes
         with containers() as found:
             yield found
     else:
-        async with embedded(tmp_path_factory.mktemp("servers") / "home") as found:
+        prepared = await make_prepared_home(shared_by_workers(tmp_path_factory.getbasetemp()))
+        async with embedded(copy_database(prepared, tmp_path_factory.mktemp("servers") / "home")) as found:
             yield found
 
 
@@ -84,8 +116,13 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Tes
 async def template(servers: TestServers) -> AsyncIterator[str]:
     """The name of a migrated, empty database that others are copied from."""
     name = f"turnlog_template_{uuid.uuid4().hex[:12]}"
-    await execute(servers.database_url, f"CREATE DATABASE {name}")
-    await asyncio.to_thread(upgrade, database_at(servers.database_url, name))
+    if servers.migrated is not None:
+        await execute(
+            database_at(servers.database_url, "postgres"), f"CREATE DATABASE {name} TEMPLATE {servers.migrated}"
+        )
+    else:
+        await execute(servers.database_url, f"CREATE DATABASE {name}")
+        await asyncio.to_thread(upgrade, database_at(servers.database_url, name))
     yield name
     await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -94,7 +131,7 @@ async def template(servers: TestServers) -> AsyncIterator[str]:
 async def database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
     """A fresh, migrated database of this test alone."""
     name = f"turnlog_test_{uuid.uuid4().hex[:12]}"
-    await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE {template}")
+    await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield database_at(servers.database_url, name)
     await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -126,7 +163,7 @@ async def db(database_url: str) -> AsyncIterator[Connection]:
 @pytest.fixture
 async def running_projectors(log: Log, database_url: str) -> AsyncIterator[Runner]:
     """All projections of the one partition follow the log while the test runs."""
-    async with runner_of(log, database_url) as runner:
+    async with running_projector(log, database_url) as runner:
         yield runner
 
 
@@ -141,20 +178,26 @@ def settled(log: Log, db: Connection) -> Settled:
 
 
 @pytest.fixture
-async def home(tmp_path: Path) -> AsyncIterator[Path]:
-    """A folder for embedded servers of the test's own."""
+async def home(prepared_home: Path, new_home: Path) -> Path:
+    """A folder for embedded servers of the test's own; their database is migrated and empty."""
+    return copy_database(prepared_home, new_home)
+
+
+@pytest.fixture
+async def new_home(tmp_path: Path) -> AsyncIterator[Path]:
+    """A folder that does not exist, for tests of the first start of embedded servers."""
     folder = tmp_path / "home"
     yield folder
     await stop(folder)
-    assert left_behind(folder) == []
+    assert processes_left_in(folder) == []
 
 
 @asynccontextmanager
 async def embedded(home: Path) -> AsyncIterator[TestServers]:
     async with lease(home):
         found = await start(home)
-        yield TestServers(found.nats_url, found.database_url)
-    assert left_behind(home) == []
+        yield TestServers(found.nats_url, found.database_url, DATABASE)
+    assert processes_left_in(home) == []
 
 
 def docker_answers() -> bool:

@@ -1,4 +1,4 @@
-"""Cold conversations go into files: first the file, then the event that takes them out of the read models (L4)."""
+"""Archives cold conversations: first the file, then the event that removes them from the read models (L4)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,21 +7,50 @@ from pathlib import Path
 from uuid import UUID, uuid5
 
 from turnlog.agent.archive.files import ArchivedRow, path_of, remove, write_archive
-from turnlog.agent.archive.reading import thread_rows
-from turnlog.events.contracts import Event
-from turnlog.events.errors import WrongExpectedVersion
+from turnlog.events.codec import parsed
+from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, ThreadArchived
+from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import ThreadArchived
-from turnlog.projectors.archive_lookup import Cold
+from turnlog.events.read import Stored
+from turnlog.events.subjects import parse_stored
+from turnlog.projectors.models.archives import Cold
+
+
+async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> list[ArchivedRow]:
+    """All events since the last removal, without those of earlier archiving and restoring."""
+    rows: list[ArchivedRow] = []
+    known: set[str] = set()
+    async for stored in log.read_stored(tenant, thread, 1, through_seq):
+        type_ = parse_stored(stored.subject).type
+        if type_ in REMOVALS:
+            rows = []
+        elif type_ not in ARCHIVING and (row := archived_row(stored)) is not None and row.event_id not in known:
+            known.add(row.event_id)  # the same event id twice is one event
+            rows.append(row)
+    return rows
+
+
+def archived_row(stored: Stored) -> ArchivedRow | None:
+    """None for a message that is not an event."""
+    try:
+        envelope = parsed(stored.body)
+        time = datetime.fromisoformat(str(envelope.get("time")))
+    except (InvalidEvent, ValueError):
+        return None
+    type_, user = parse_stored(stored.subject).type, envelope.get("user")
+    return ArchivedRow(
+        stored.seq, stored.stored_at, str(envelope.get("id")), type_, str(user) if user else None, time, stored.body
+    )
+
 
 SOURCE = "turnlog/archive"
 OF_ARCHIVE = UUID("0c0fa1c7-4f0e-4d0f-9a5d-5f4f7a1c9f10")
 
 
 async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
-    """False when the conversation went on meanwhile, has several people in it, or an event too large to be told again.
+    """Returns False if the conversation went on meanwhile, has several users, or an event too large to restore.
 
-    A crash behind the file leaves one that nobody refers to; the next run writes it again. Raises OSError,
+    A crash after the file was written leaves one without an event; the next run overwrites it. Raises OSError,
     ArchiveDamaged, LogUnavailable, GapInLog.
     """
     head = await log.thread_head(cold.tenant, cold.thread)
@@ -41,8 +70,8 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
 
 
 def largest(log: Log) -> int:
-    """Bytes of an envelope that can be carried within another event: as JSON text it may become twice as long, and
-    sealed a third longer."""
+    """The largest envelope, in bytes, that fits within another event: as JSON text it may double, and sealing adds a
+    third."""
     return int(log.nc.max_payload) // 3
 
 

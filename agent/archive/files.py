@@ -1,4 +1,4 @@
-"""Archived conversations as Parquet files: one a conversation, in a folder of its tenant and last month (L4)."""
+"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month (L4)."""
 
 import hashlib
 import os
@@ -15,20 +15,20 @@ COMPRESSION = "zstd"
 
 
 class ArchiveMissing(TurnlogError):
-    """The file of an archived conversation is not there."""
+    """The file of an archived conversation is missing."""
 
     code = "archive-missing"
 
 
 class ArchiveDamaged(TurnlogError):
-    """The file of an archived conversation is not the one that was written."""
+    """The file of an archived conversation differs from the one that was written."""
 
     code = "archive-damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRow:
-    """An event of the log. envelope: its bytes as they stand there, what is sealed in them still sealed."""
+    """An event of the log. envelope: its bytes in the log, with sealed fields still sealed."""
 
     seq: int
     stored_at: datetime
@@ -43,13 +43,13 @@ NAMES = tuple(field.name for field in fields(ArchivedRow))
 
 
 def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
-    """Below the archive's folder; the month is that of the last turn, in UTC."""
+    """The path below the archive's folder; the month is that of the last turn, in UTC."""
     last = next((row for row in reversed(rows) if row.type == "turn_recorded"), rows[-1])
     return f"{tenant}/{last.time.astimezone(UTC):%Y-%m}/{thread_token(thread)}-{rows[-1].seq}.parquet"
 
 
 def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
-    """Writes the file whole or not at all, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
+    """Writes the file atomically, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
     import pyarrow as pa  # slow to load, and only the archive needs it
     import pyarrow.parquet as pq
 
@@ -86,7 +86,7 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
 
 
 def files_of(folder: Path, tenant: str, threads: Iterable[str]) -> list[str]:
-    """Every file there is of these conversations, also one that a crash left without its event."""
+    """Every file of these conversations, also one that a crash left without its event."""
     tokens = {thread_token(thread) for thread in threads}
     every = (folder / tenant).rglob("*") if tokens else ()
     return sorted(str(file.relative_to(folder)) for file in every if file.name.rpartition("-")[0] in tokens)

@@ -1,4 +1,4 @@
-"""An archived conversation comes back: its events are told again, in parts, for the read models to apply (L4)."""
+"""Restores an archived conversation: its events are appended again, in parts, for the read models to apply (L4)."""
 
 import asyncio
 import logging
@@ -8,18 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid5
 
-from turnlog.agent.archive.archiving import OF_ARCHIVE, SOURCE, largest
+from turnlog.agent.archive.archiving import OF_ARCHIVE, SOURCE, archived_row, largest, thread_rows
 from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive
-from turnlog.agent.archive.reading import archived_row, thread_rows
+from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import decode, encode
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, ThreadArchived, ThreadRestored
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import ArchivedEvent, ThreadArchived, ThreadRestored
 from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import parse_stored
-from turnlog.projectors.projection import ARCHIVING, REMOVALS
-from turnlog.projectors.vectors import HANDLED
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.archives import archived_lineage, archived_threads
+from turnlog.projectors.models.chunks.projection import HANDLED
 
 logger = logging.getLogger("turnlog.archive")
 PART_BYTES = 512 * 1024
@@ -27,7 +28,7 @@ PART_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Archived:
-    """A conversation in the archive. since: its events behind the archiving; parts: those of them that restore it."""
+    """A conversation in the archive. since: its events after thread_archived; parts: those of them that restore it."""
 
     event: Event
     data: ThreadArchived
@@ -37,10 +38,10 @@ class _Archived:
 
 
 async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | None:
-    """Brings the conversation back; the sequence behind which it is back, or None when it was not in the archive.
+    """Restores the conversation; returns the sequence from which it is back, or None if it was not archived.
 
-    A file that is missing or damaged is told, and the log itself is read in its place. Two at once make one, and what
-    a crash left half done is finished. Raises LogUnavailable, GapInLog, KeyUnavailable.
+    A missing or damaged file is logged, and the log itself is read instead. Two calls at once restore it once, and
+    what a crash left unfinished is finished. Raises LogUnavailable, GapInLog, KeyUnavailable.
     """
     while (found := await _find(log, tenant, thread)) is not None:
         events = await _told_again(log, folder, found)
@@ -51,12 +52,12 @@ async def restore(log: Log, folder: Path, tenant: str, thread: str) -> int | Non
         try:
             return (await log.append_many(left, expected, fresh=not found.parts))[-1].seq
         except WrongExpectedVersion:
-            continue  # a turn came, or somebody else restores it
+            continue  # a turn was added, or another process restores it
     return None
 
 
 async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
-    """None also for a conversation that is back, or that was removed since."""
+    """None also if the conversation is back already, or was removed since."""
     seq = await log.thread_head(tenant, thread, "thread_archived")
     if not seq:
         return None
@@ -73,7 +74,7 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
-    """All parts. The same ones whoever makes them: what came behind the first part is not in them."""
+    """All parts. They do not depend on who makes them: events after the first part are left out."""
     end = found.parts[0].seq if found.parts else found.head + 1
     rows = await _rows(log, folder, found)
     later = [archived_row(stored) for stored in found.since if stored.seq < end]
@@ -92,7 +93,7 @@ async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
 
 
 def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
-    """What the read models have dropped, each event once."""
+    """The events that the read models dropped, each once."""
     first: dict[str, ArchivedRow] = {}
     for row in rows:
         if row.type in HANDLED:
@@ -101,12 +102,12 @@ def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
 
 
 def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None, ArchivedEvent]]:
-    """(user, event), in clear; tombstones where a key was destroyed. The part they go into seals them again."""
+    """(user, event) in clear, with tombstones where a key was destroyed. The part seals them again."""
     for row in rows:
         try:
             event = decode(row.envelope, log.keyring)
         except InvalidEvent:
-            continue  # no projector could apply it either
+            continue  # no projector could apply it
         envelope = encode(event).decode()
         yield event.user, ArchivedEvent(seq=row.seq, stored_at=row.stored_at, envelope=envelope)
 
@@ -114,7 +115,7 @@ def _opened(log: Log, rows: Sequence[ArchivedRow]) -> Iterator[tuple[str | None,
 def _parts(
     events: Iterator[tuple[str | None, ArchivedEvent]], most_bytes: int
 ) -> Iterator[tuple[str | None, tuple[ArchivedEvent, ...]]]:
-    """Events of one user each, so that each part is sealed by the key of those who said it."""
+    """Parts with events of one user each, so that each is sealed with that user's key."""
     part: list[ArchivedEvent] = []
     owner: str | None = None
     size = 0
@@ -140,3 +141,33 @@ def _part(archived: Event, part: int, parts: int, user: str | None, events: tupl
         causation=archived.id,
         data=ThreadRestored(part=part, parts=parts, events=events),
     )
+
+
+READS = ("archives", "messages", "vectors")
+
+
+async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> bool:
+    """Restores the thread and the archived threads that it is a fork of; one query if there is none.
+
+    Returns when the read models have applied them. Raises LogUnavailable, GapInLog, KeyUnavailable, NotProjectedInTime.
+    """
+    archived = await archived_lineage(conn, tenant, thread)
+    for one in archived:
+        await _restored(runtime, conn, tenant, one)
+    return bool(archived)
+
+
+async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user: str | None) -> int:
+    """Restores all conversations of a user or of a tenant; returns how many."""
+    archived = await archived_threads(conn, tenant, user)
+    for one in archived:
+        await _restored(runtime, conn, tenant, one)
+    return len(archived)
+
+
+async def _restored(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> None:
+    await restore(runtime.log, runtime.settings.archive, tenant, thread)
+    head = await runtime.log.thread_head(tenant, thread)
+    if head:
+        partition = parse_stored((await runtime.log.stored(head)).subject).partition
+        await wait_for(conn, READS, partition, head)

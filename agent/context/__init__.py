@@ -1,7 +1,7 @@
-"""What a model sees: the token-budgeted, tiered context of a conversation and its receipt. Pure functions."""
+"""Builds the context that a model sees, tiered within a token budget, and its receipt. Pure functions."""
 
 from turnlog.agent.context.digest import Summary
-from turnlog.agent.context.given import ContextInput, ContextSettings
+from turnlog.agent.context.inputs import ContextInput, ContextSettings
 from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, answer_receipt
 from turnlog.agent.context.tiers import build_context
 from turnlog.agent.context.tokens import TokenCounter, counter_for

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 TOOL_MAX = 200
 MARK = "... (truncated)"
@@ -11,9 +11,9 @@ THINKING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 
 
 def condense(message: Message, tool_max: int = TOOL_MAX) -> Message:
-    """User and system text stays; assistants lose their thinking; results of tools are cut to `tool_max`.
+    """Keeps user and system text, drops the assistant's thinking, cuts tool results to `tool_max`.
 
-    Returns the very same object when there is nothing to take away.
+    Returns the same object if nothing is removed.
     """
     content = message.content
     if message.role == "tool":
@@ -42,7 +42,7 @@ def _cut_result(block: dict[str, Any], tool_max: int) -> dict[str, Any]:
 
 
 def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | list[dict[str, Any]]:
-    """A tool's content: unchanged when it is short text; else its text, cut."""
+    """A tool result's content: unchanged if it is short text; else its text, cut."""
     if not isinstance(content, str) and any(block["type"] == "tool_result" for block in content):
         return _condense_blocks(content, False, tool_max)
     text = result_text(content)
@@ -53,7 +53,7 @@ def _cut_content(content: str | list[dict[str, Any]], tool_max: int) -> str | li
 
 
 def result_text(content: str | list[dict[str, Any]]) -> str:
-    """What a tool returned, as one text. The API takes no images from tools, so an image is only named."""
+    """A tool's result as one text. The API accepts no images from tools, so an image is only mentioned."""
     if isinstance(content, str):
         return content
     return "\n".join(filter(None, map(_block_text, content)))

@@ -1,4 +1,4 @@
-"""Cutting a text to a number of tokens, with a mark that a reader sees."""
+"""Cuts a text to a number of tokens, with a visible mark."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ MIDDLE_MARK = "\n\n[... {count:,} characters cut to fit the context window ...]\
 
 
 def cut_end(text: str, limit: int, counter: TokenCounter) -> str:
-    """The start of a text in at most `limit` tokens, mark included; "" when not even the mark fits."""
+    """The start of a text in at most `limit` tokens, including the mark; "" if the mark does not fit."""
     return _shrink(text, limit, counter, lambda keep: _head(text, keep, counter) + END_MARK)
 
 
 def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
-    """Start and end of a text in at most `limit` tokens, mark included: questions stand first or last."""
+    """Start and end of a text in at most `limit` tokens, including the mark: a question is mostly first or last."""
 
     def keep_both_ends(keep: int) -> str:
         head, tail = _head(text, keep - keep // 2, counter), _tail(text, keep // 2, counter)
@@ -24,7 +24,7 @@ def cut_middle(text: str, limit: int, counter: TokenCounter) -> str:
 
 
 def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int], str]) -> str:
-    """Try with `limit` tokens of text, then with as many less as the result was over: two or three rounds."""
+    """Tries `limit` tokens of text, then fewer by the excess of the result: two or three rounds."""
     if not counter.exceeds(text, limit):
         return text
     keep = limit
@@ -38,7 +38,7 @@ def _shrink(text: str, limit: int, counter: TokenCounter, attempt: Callable[[int
 
 
 def _head(text: str, tokens: int, counter: TokenCounter) -> str:
-    """The first `tokens` tokens as text, piece by piece so that a huge text costs only what is kept."""
+    """The first `tokens` tokens as text; of a huge text only the part that is kept is encoded."""
     for start in range(0, len(text), PIECE_CHARS):
         ids = counter.encoding.encode_ordinary(text[start : start + PIECE_CHARS])
         if len(ids) > tokens:

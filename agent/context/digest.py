@@ -7,8 +7,8 @@ from turnlog.agent.context.cut import cut_end
 from turnlog.agent.context.tokens import TokenCounter
 from turnlog.agent.context.wire import Wire
 
-# A user message, since a summary is made from what users said and must not gain the system's authority, and
-# since many chat templates allow a system message only in front.
+# A user message: a summary of users' words must not gain the system's authority, and many chat templates allow a
+# system message only at the start.
 ROLE = "user"
 RECALL_HINT = "Use the recall_memory tool to retrieve details about any topic above."
 
@@ -21,7 +21,7 @@ class Summary(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """Tier 1 as it is sent, its tokens, and the topics that found room."""
+    """Tier 1 as sent, its tokens, and the topics that fit."""
 
     message: Wire
     tokens: int
@@ -30,7 +30,7 @@ class Digest(NamedTuple):
 
 
 def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounter) -> Digest | None:
-    """Tier 1 in at most `limit` tokens, or None when there is nothing to say or no room for it.
+    """Tier 1 in at most `limit` tokens; None if it is empty or does not fit.
 
     topics: most important first. Over the limit the topics keep at most a quarter and the summary is cut at
     its end, with a mark.
@@ -48,7 +48,7 @@ def digest(summary: str, topics: Sequence[str], limit: int, counter: TokenCounte
 
 
 def digest_text(summary: str, topics: Sequence[str]) -> str:
-    """The text exactly as A 4.4 shows it; a part that is empty is left out."""
+    """The text in the format of A 4.4, without empty parts."""
     parts = [f"[Conversation Summary]\n{summary}"] if summary else []
     if topics:
         parts.append(f"[Recallable Topics]: {', '.join(topics)}\n{RECALL_HINT}")

@@ -1,4 +1,4 @@
-"""The latest user message is always sent; when it alone is larger than the budget, its middle is cut."""
+"""The latest user message is always sent; its middle is cut if it alone exceeds the budget."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Item(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Units as they are sent: messages and items in step, and their tokens together."""
+    """Units as sent: messages with their items, and the total tokens."""
 
     messages: list[Wire]
     items: list[Item]
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
 
 
 class Shrunk(NamedTuple):
-    """A unit made to fit, what had to be left out of it and what was altered."""
+    """A unit made to fit, with the parts left out and altered."""
 
     shown: Shown
     dropped: list[Remark]
@@ -50,7 +50,7 @@ def show(units: Sequence[Unit], form: Form, counter: TokenCounter) -> Shown:
 
 
 def latest_user(units: Sequence[Unit]) -> int | None:
-    """Index of the unit with the newest message in which a user says something."""
+    """Index of the unit with the newest message with a user's own text."""
     for index in range(len(units) - 1, -1, -1):
         if _user_piece(units[index]):
             return index
@@ -58,8 +58,8 @@ def latest_user(units: Sequence[Unit]) -> int | None:
 
 
 def shrink(unit: Unit, limit: int, form: Form, counter: TokenCounter) -> Shrunk:
-    """The unit of the latest user message in at most `limit` tokens: condensed, else only the user's own
-    words, else those cut in the middle.
+    """The unit of the latest user message in at most `limit` tokens: condensed, else only the user's own text, else
+    that text cut in the middle.
     """
     condensed = form._replace(condensed=True)
     if unit_tokens(unit, condensed, counter) <= limit:
@@ -85,7 +85,7 @@ def _user_piece(unit: Unit) -> Piece | None:
 
 
 def _cut(wire: Wire, limit: int, counter: TokenCounter) -> Wire:
-    """The message's text with its middle cut; images are named, no longer sent."""
+    """The message's text with its middle cut; images are mentioned, not sent."""
     content = wire["content"]
     if not isinstance(content, str):
         content = "\n".join(part["text"] if part["type"] == "text" else "[image]" for part in content)

@@ -1,4 +1,4 @@
-"""The receipt of a context (C10): exactly what the model saw, from which events, and what it did not see."""
+"""The receipt of a context (C10): exactly what the model saw, from which events, and what was left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ TierName = Literal["all", "1", "2", "3"]
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One tier: its tokens, the tokens it may take at most, and its messages in order.
+    """One tier: its tokens, its maximum tokens, and its messages in order.
 
-    The latest user message may lift a tier over its limit; the tiers together never exceed the budget.
+    The latest user message may exceed its tier's limit; all tiers together never exceed the budget.
     """
 
     tier: TierName
@@ -31,7 +31,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class ContextReceipt:
-    """What a context was made of. dropped: turns not shown, and why; altered: shown otherwise than stored.
+    """The sources of a context. dropped: turns not shown, and why; altered: turns not shown as stored.
 
     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
     """
@@ -52,7 +52,7 @@ class ContextReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The request's messages, system prompt first, and how they came about. budget: tokens of all tiers."""
+    """The request's messages, system prompt first, and their receipt. budget: tokens of all tiers."""
 
     messages: list[Wire]
     budget: int
@@ -80,7 +80,7 @@ class Context:
 
 
 def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str]) -> ReceiptTier:
-    """The tier as receipts keep it; tier 1 names its sources in place of turns."""
+    """The tier as stored in receipts; tier 1 has its sources instead of turns."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
     return ReceiptTier(tier=tier.tier, tokens=tier.tokens, seqs=tuple(sorted({item.seq for item in tier.items})))
@@ -96,7 +96,7 @@ def answer_receipt(
     settings: ReceiptSettings,
     recalled_chunks: tuple[str, ...] = (),
 ) -> AnswerReceipt:
-    """The event for the log; recalled_chunks: those the tool loop fetched after the context was built."""
+    """The receipt's event; recalled_chunks: fetched by the tool loop after the context was built."""
     return AnswerReceipt(
         request_id=request_id,
         turn_id=turn_id,
@@ -117,5 +117,5 @@ def answer_receipt(
 
 
 def context_hash(messages: Sequence[Wire]) -> str:
-    """SHA-256 (hex) of the messages as they are sent: JSON in UTF-8 without blanks, keys in our order."""
+    """SHA-256 (hex) of the messages as sent: JSON in UTF-8 without blanks, keys in insertion order."""
     return sha256(to_json(messages)).hexdigest()

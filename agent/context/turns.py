@@ -1,27 +1,18 @@
-"""Messages → units that are never cut (C4): an assistant's tool calls with all their results are one unit.
+"""Groups messages into units that are never split (C4): an assistant's tool calls with all their results are one.
 
-Whatever the log holds comes out valid for the API: results find their call also when late or out of order, a
-second result for a call is left out, a result without its call is shown as text, a call without a result gets
-a placeholder.
+The output is valid for the API for any log: results are matched to their call even if late or out of order, a second
+result for a call is dropped, a result without a call is shown as text, a call without a result gets a placeholder.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from turnlog.agent.context.condense import TOOL_MAX, condense
 from turnlog.agent.context.tokens import TokenCounter
-from turnlog.agent.context.wire import (
-    Result,
-    Wire,
-    WireOptions,
-    body,
-    calls,
-    results,
-    tail,
-    tool_message,
-)
-from turnlog.projectors.message import Message
+from turnlog.agent.context.wire import Result, Wire, WireOptions, body, calls, results, tail, tool_message
+from turnlog.projectors.models.message import Message
 
 NO_RESULT = "(no result recorded)"
 SAYS_NOTHING = "nothing but thinking or empty blocks"
@@ -37,7 +28,7 @@ class Form(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What of a stored message becomes one of the API. nth: which result; call_id: the call it answers."""
+    """The part of a stored message that becomes one API message. nth: which result; call_id: the call it answers."""
 
     message: Message
     kind: Literal["body", "tail", "result", "orphan", "missing"]
@@ -53,7 +44,7 @@ class Unit(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """Something that a receipt must say about the message `seq`."""
+    """A remark in the receipt about the message `seq`."""
 
     seq: int
     reason: str
@@ -61,7 +52,7 @@ class Remark(NamedTuple):
 
 @dataclass(slots=True)
 class Turns:
-    """The grouped conversation. dropped: messages that no unit shows; altered: shown in another form."""
+    """The grouped conversation. dropped: messages in no unit; altered: shown in another form."""
 
     units: list[Unit] = field(default_factory=list)
     dropped: list[Remark] = field(default_factory=list)
@@ -106,7 +97,7 @@ class _Grouping:
             exchange.extra.append(Piece(message, "tail"))
 
     def _add_mixed(self, message: Message) -> None:
-        """A message with blocks or results: it joins the exchange it answers, else it stands alone."""
+        """Adds a message with blocks or results to the exchange it answers, else as a unit of its own."""
         found = results(message)
         shown = self._own_words(message)
         home = self._home(found, must_be_last=bool(shown))
@@ -119,12 +110,12 @@ class _Grouping:
         home.extra += shown
 
     def _own_words(self, message: Message) -> list[Piece]:
-        """What a message says besides the results it carries."""
+        """A message's content without the results it carries."""
         words = [Piece(message, "body")] if body(message, self.options) is not None else []
         return [*words, Piece(message, "tail")] if tail(message, self.options) is not None else words
 
     def _home(self, found: list[Result], must_be_last: bool) -> _Exchange | None:
-        """The exchange that the results belong to. Text cannot move back in time, bare results can."""
+        """The exchange that the results belong to. Only results without text can move back in time."""
         homes = [self.waiting[r.call_id] for r in found if r.call_id is not None and r.call_id in self.waiting]
         if must_be_last:
             homes = [home for home in homes if home is self.slots[-1]]
@@ -182,7 +173,7 @@ def group(messages: Iterable[Message], options: WireOptions | None = None) -> Tu
 
 
 def render(piece: Piece, form: Form) -> Wire | None:
-    """The piece as a message of the API; None when condensing left nothing of it."""
+    """The piece as an API message; None if it is empty when condensed."""
     message = condense(piece.message, form.tool_max) if form.condensed else piece.message
     if piece.kind == "body":
         return body(message, form.options)
@@ -193,12 +184,12 @@ def render(piece: Piece, form: Form) -> Wire | None:
     text = results(message)[piece.nth].text
     if piece.kind == "result":
         return tool_message(piece.call_id, text)
-    # Not as the user's words: what a tool returned must not gain the user's authority.
+    # Not as the user's text: a tool result must not gain the user's authority.
     return {"role": "assistant", "content": f"{ORPHAN}\n{text}"}
 
 
 def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
-    """Tokens of a piece in a form; counted once per process, and once for all forms where they are alike."""
+    """Tokens of a piece in a form; counted once per process, and once for forms that are equal."""
     if _is_plain(piece.message):
         return counter.once(piece.message, "plain", lambda: counter.wire(render(piece, form) or {}))
 
@@ -212,9 +203,20 @@ def piece_tokens(piece: Piece, form: Form, counter: TokenCounter) -> int:
 
 
 def _is_plain(message: Message) -> bool:
-    """Words alone, as most turns are: one piece, alike in every form."""
+    """Whether it is only text, as most turns: one piece, the same in every form."""
     return isinstance(message.content, str) and not message.tool_calls and message.role != "tool"
 
 
 def unit_tokens(unit: Unit, form: Form, counter: TokenCounter) -> int:
     return sum(piece_tokens(piece, form, counter) for piece in unit.pieces)
+
+
+def cuts(messages: Sequence[Message]) -> list[int]:
+    """The possible numbers of oldest messages before a cut, ascending, that separate no call from its result."""
+    place = {message.seq: at for at, message in enumerate(messages)}
+    end = list(range(len(messages)))
+    for unit in group(messages).units:
+        at = [place[message.seq] for message in unit.messages]
+        end[min(at)] = max(at)
+    reach = accumulate(end, max)
+    return [at + 1 for at, farthest in enumerate(reach) if farthest <= at]

@@ -1,4 +1,4 @@
-"""How many tokens a model takes, and how many of them the conversation may have (C1, A 4.1)."""
+"""A model's context window, and the conversation's share of it (C1, A 4.1)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,11 +7,11 @@ from turnlog.events.errors import TurnlogError
 
 DEFAULT_WINDOW = 128_000
 OUTPUT_RESERVE = 16_000
-# Under this many tokens for the whole conversation no sensible answer is possible.
+# With fewer tokens for the whole conversation no sensible answer is possible.
 MIN_BUDGET = 128
 
-# Documented context windows by name prefix; the longest prefix wins. Where a family has grown, the smaller
-# window stands: a context that is too small is answered, one that is too large is refused.
+# Documented context windows by name prefix; the longest prefix wins. Where windows within a family differ, the
+# smaller one is listed: a context that is too large is refused.
 WINDOWS: dict[str, int] = {
     "gpt-5": 400_000,
     "gpt-5-chat": 128_000,
@@ -85,7 +85,7 @@ class WindowTooSmall(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Tokens of one request. `budget` is what is left for the conversation after everything else."""
+    """Tokens of one request. `budget`: left for the conversation after everything else."""
 
     window: int
     safety: int
@@ -97,7 +97,7 @@ class Budget:
 
 @cache
 def window_for(model: str) -> int:
-    """The context window in tokens by the model's name; 128,000 for a name that nobody knows.
+    """The context window in tokens by the model's name; 128,000 for an unknown name.
 
     Names may carry a maker (`openai/gpt-4o`, `anthropic.claude-3`) or a fine-tune (`ft:gpt-4o:…`).
     """
@@ -114,9 +114,8 @@ def window_for(model: str) -> int:
 def budget_for(model: str, window: int, system: int, tools: int) -> Budget:
     """Window - 10 % safety - output reserve - system prompt - tools, all in tokens.
 
-    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is 16,000, but never more than a
-    quarter of the window, or a small model would have nothing left to read.
-    Raises WindowTooSmall when fewer than 128 tokens are left.
+    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is 16,000, but at most a quarter of the
+    window, so that a small model keeps room for input. Raises WindowTooSmall when fewer than 128 tokens are left.
     """
     window = window or window_for(model)
     safety = window // 10

@@ -1,8 +1,8 @@
 """Stored message → messages of the OpenAI chat API.
 
-The API has no thinking blocks and takes results of tools only as messages of their own, so one stored message
-becomes a body, the results it carries, and a tail (what an assistant wrote after a result). turns.py puts the
-results behind their calls; `to_wire` shows one message alone.
+The API has no thinking blocks and accepts tool results only as separate messages, so one stored message becomes a
+body, the results it carries, and a tail (what an assistant wrote after a result). turns.py places the results after
+their calls; `to_wire` converts one message alone.
 """
 
 import json
@@ -11,41 +11,40 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from turnlog.agent.context.condense import THINKING_TYPES, result_text
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 Wire = dict[str, Any]
 Blocks = list[dict[str, Any]]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
-_MAX_ID = 40  # the API refuses longer ids of calls
+_MAX_ID = 40  # the API refuses longer call ids
 
 
 class WireOptions(NamedTuple):
-    """keep_thinking: send an assistant's thinking as a text part `<thinking>…</thinking>`.
-
-    The API has no place for thinking, and providers ask not to get it back, so it is left out by default.
+    """keep_thinking: sends an assistant's thinking as a text part `<thinking>…</thinking>`. The API has no field for
+    thinking, and providers ask not to send it back, so it is omitted by default.
     """
 
     keep_thinking: bool = False
 
 
 class Call(NamedTuple):
-    """A tool call: the id it is stored under, and the wire form with an id that the API takes."""
+    """A tool call: its stored id, and the wire form with an id that the API accepts."""
 
     stored_id: str
     wire: Wire
 
 
 class Result(NamedTuple):
-    """What a tool returned; `call_id` as stored, None when the turn names no call."""
+    """A tool's result; `call_id` as stored, None if the turn has no call id."""
 
     call_id: str | None
     text: str
 
 
 def to_wire(message: Message, options: WireOptions) -> list[Wire]:
-    """One message alone, its calls and results not matched with anyone's."""
+    """Converts one message alone, without matching calls and results."""
     main = body(message, options)
     answers = [tool_message(r.call_id or "", r.text) for r in results(message)]
     last = tail(message, options)
@@ -54,7 +53,7 @@ def to_wire(message: Message, options: WireOptions) -> list[Wire]:
 
 
 def body(message: Message, options: WireOptions) -> Wire | None:
-    """The message without the results it carries; None when nothing of it is left to show."""
+    """The message without the results it carries; None if nothing is left."""
     if message.role == "tool":
         return None
     content = message.content
@@ -75,7 +74,7 @@ def body(message: Message, options: WireOptions) -> Wire | None:
 
 
 def tail(message: Message, options: WireOptions) -> Wire | None:
-    """What an assistant wrote after a result inside its own message (tools that run at the provider)."""
+    """An assistant's text after a result inside the same message (tools that run at the provider)."""
     if message.role != "assistant" or isinstance(message.content, str):
         return None
     parts = _parts(message.content[_first_result(message.content) :], message.role, options)
@@ -132,7 +131,7 @@ def _parts(blocks: Blocks, role: str, options: WireOptions) -> Blocks:
 
 
 def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, Any] | None:
-    """A block as a content part; None for what goes elsewhere (calls, results) or nowhere (thinking)."""
+    """A block as a content part; None for calls and results, sent elsewhere, and thinking, which is not sent."""
     kind = block["type"]
     if kind == "text":
         return {"type": "text", "text": block["text"]} if block["text"] else None
@@ -146,7 +145,7 @@ def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, A
 
 
 def _collapse(parts: Blocks) -> str | Blocks:
-    """One text part is sent as a string, the form that every provider takes."""
+    """Turns a single text part into a string, the form that every provider accepts."""
     if not parts:
         return ""
     return str(parts[0]["text"]) if len(parts) == 1 and parts[0]["type"] == "text" else parts
@@ -158,7 +157,7 @@ def _result_block_text(block: dict[str, Any]) -> str:
 
 
 def _put_name(wire: Wire, name: str) -> None:
-    """Say who speaks: as `name` where the API takes it, else (小明) in front of the text."""
+    """Adds the speaker: as `name` where the API accepts it, else as (小明) before the text."""
     ascii_name = _NOT_NAME.sub("_", name).strip("_") if name.isascii() else ""
     if _NAME.fullmatch(name):
         wire["name"] = name

@@ -1,17 +1,9 @@
 """Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
 
-from turnlog.agent.importers.detect import Format, detect_format
 from turnlog.agent.importers.events import events
 from turnlog.agent.importers.export import export_jsonl, export_openai
-from turnlog.agent.importers.imported import (
-    Defaults,
-    ImportedTurn,
-    ImportFailed,
-    Item,
-    Rejected,
-    Skipped,
-    import_id,
-)
+from turnlog.agent.importers.files import Format, detect_format
+from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected, Skipped, import_id
 from turnlog.agent.importers.reader import FORMATS, read
 
 __all__ = [

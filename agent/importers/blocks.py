@@ -1,18 +1,10 @@
-"""Content as chat APIs write it (OpenAI parts, Anthropic blocks, our own) to our content blocks."""
+"""Converts content of chat APIs (OpenAI parts, Anthropic blocks, turnlog's own) to content blocks."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-from turnlog.events.contracts import (
-    Block,
-    Content,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from turnlog.events.contracts import Block, Content, ImageBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 
 Part = dict[str, Any]
 
@@ -20,7 +12,7 @@ Part = dict[str, Any]
 def content_of(value: Any) -> Content:
     """A string stays a string; a list of strings and parts becomes blocks. Raises ValueError without text.
 
-    A part of a type that no block stands for is kept as text, its JSON behind its type.
+    A part of a type without a block is kept as text: its type and its JSON.
     """
     if isinstance(value, str):
         return value
@@ -59,7 +51,7 @@ def _image_url(part: Part) -> Block:
 
 
 def _image(part: Part) -> ImageBlock:
-    """Ours, by url; or Anthropic's, by a source that holds the bytes or the url."""
+    """turnlog's image, by url; or Anthropic's, by a source with the bytes or the url."""
     if "source" not in part:
         return ImageBlock(url=part["url"], media_type=part.get("media_type"))
     source = part["source"]
@@ -70,7 +62,7 @@ def _image(part: Part) -> ImageBlock:
 
 
 def _audio(part: Part) -> Block:
-    """The sound itself is left out: a note says that it was there."""
+    """The audio data is left out; a note mentions it."""
     audio = part.get("input_audio", part)
     return TextBlock(text=f"[audio: {audio.get('format') or audio.get('transcript') or 'sound'}]")
 

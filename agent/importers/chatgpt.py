@@ -1,19 +1,104 @@
-"""ChatGPT's data export: conversations.json, or the zip that holds it.
+"""ChatGPT's data export: conversations.json, or the zip with it.
 
-A conversation is a tree of nodes (edits and retries branch it); the branch that ends in `current_node`, the
-one the person saw last, is imported. thread = the conversation's id, label = its title, source_id = message
-id. Hidden and empty messages are skipped.
+A conversation is a tree of nodes (edits and retries branch it); the branch that ends in `current_node`, which the
+person saw last, is imported. thread = the conversation's id, label = its title, source_id = message id. Hidden and
+empty messages are skipped.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from turnlog.agent.importers.chatgpt_content import HIDDEN, content_of
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected, Skipped
-from turnlog.agent.importers.jsonarray import Record
-from turnlog.agent.importers.naming import Conversation, ThreadNames
-from turnlog.agent.importers.reasons import MALFORMED, reason_of
-from turnlog.events.contracts import ToolCall, TurnRecorded
+from turnlog.agent.importers.imported import (
+    MALFORMED,
+    Conversation,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    Skipped,
+    ThreadNames,
+    reason_of,
+)
+from turnlog.agent.importers.jsontext import Record
+from turnlog.events.contracts import Block, Content, ImageBlock, TextBlock, ThinkingBlock, ToolCall, TurnRecorded
+
+HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
+Part = dict[str, Any]
+
+
+def content_of(content: Part) -> Content:
+    """Text, or blocks if there is more than text. Raises ValueError for an unknown type."""
+    kind = content.get("content_type")
+    make = _TYPES.get(str(kind))
+    if make is not None:
+        return make(content)
+    if isinstance(content.get("text"), str):
+        return str(content["text"])
+    raise ValueError(f"content_type {kind!r} is not known and has no text")
+
+
+def _text(content: Part) -> Content:
+    return "\n".join(part for part in content["parts"] if isinstance(part, str))
+
+
+def _multimodal(content: Part) -> Content:
+    return tuple(_part(part) for part in content["parts"] if part)
+
+
+def _part(part: Any) -> Block:
+    """Keeps the export's pointer to an image or audio file in its zip, not the bytes."""
+    if isinstance(part, str):
+        return TextBlock(text=part)
+    kind = part.get("content_type")
+    if kind == "image_asset_pointer":
+        return ImageBlock(url=part["asset_pointer"])
+    if kind == "audio_transcription":
+        return TextBlock(text=part["text"])
+    return TextBlock(text=f"[{kind}]")
+
+
+def _code(content: Part) -> Content:
+    return str(content["text"])
+
+
+def _thoughts(content: Part) -> Content:
+    return tuple(
+        ThinkingBlock(thinking="\n".join(filter(None, (thought.get("summary"), thought.get("content")))))
+        for thought in content["thoughts"]
+    )
+
+
+def _recap(content: Part) -> Content:
+    return (ThinkingBlock(thinking=content["content"]),)
+
+
+def _quote(content: Part) -> Content:
+    """A passage of a web page or file that ChatGPT read."""
+    source = " ".join(filter(None, (content.get("title"), content.get("url"))))
+    return f"{source}\n{content.get('text') or ''}".strip()
+
+
+def _browsing(content: Part) -> Content:
+    return "\n".join(filter(None, (content.get("result"), content.get("summary"))))
+
+
+def _error(content: Part) -> Content:
+    return f"{content.get('name') or 'error'}: {content.get('text') or json.dumps(content)}"
+
+
+_TYPES: dict[str, Callable[[Part], Content]] = {
+    "text": _text,
+    "multimodal_text": _multimodal,
+    "code": _code,
+    "execution_output": _code,
+    "thoughts": _thoughts,
+    "reasoning_recap": _recap,
+    "tether_quote": _quote,
+    "tether_browsing_display": _browsing,
+    "system_error": _error,
+}
+
 
 Node = dict[str, Any]
 
@@ -43,7 +128,7 @@ def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tup
 
 
 def branch(mapping: dict[str, Node], current: Any) -> list[Node]:
-    """The nodes from the root to `current`; without a current node, to the end of the newest children."""
+    """The nodes from the root to `current`; without a current node, along the newest children."""
     node_id = current if current in mapping else _newest_leaf(mapping)
     path: dict[str, Node] = {}
     while node_id in mapping and node_id not in path:
@@ -97,7 +182,7 @@ class ChatGPTConversation:
         return self._conversation.turn(data, message.get("create_time"), data.source_id)
 
     def _call(self, message: Node) -> ToolCall | None:
-        """A message of the assistant to somebody else than all is a call; its text is the argument."""
+        """An assistant message whose recipient is not "all" is a tool call; its text is the argument."""
         tool = message.get("recipient") or "all"
         if message["author"]["role"] != "assistant" or tool == "all":
             return None
@@ -108,7 +193,7 @@ class ChatGPTConversation:
 
 
 def _hidden(message: Node) -> str | None:
-    """Why a message is left out: ChatGPT hides it, or there is nothing in it."""
+    """Why a message is left out: hidden by ChatGPT, or empty."""
     content = message.get("content") or {}
     if (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
         return "hidden in ChatGPT"

@@ -1,4 +1,4 @@
-"""Imported turns to events, ready to append in batches: a thread_opened before the first turn of a thread."""
+"""Converts imported turns to events for batches: a thread_opened before the first turn of a thread."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,8 +9,8 @@ SOURCE = "turnlog/import"
 
 
 def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped]:
-    """The items with each turn as its event. Ids are those of the turns; an opening's depends only on tenant,
-    thread and the first turn's time, so a later title of the same thread does not open it twice.
+    """Yields the items, each turn as its event with the turn's id. The id of thread_opened depends only on tenant,
+    thread and the first turn's time, so a changed title does not open the thread twice.
     """
     opened: set[str] = set()
     for item in items:

@@ -1,18 +1,18 @@
-"""The transcript as files: our jsonl, which imports to equal turns, or OpenAI chat messages."""
+"""Exports the transcript: as turnlog's jsonl, which imports to equal turns, or as OpenAI chat messages."""
 
 import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 _NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")
 
 
 def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: str | None = None) -> Iterator[str]:
     """One JSON line (with its newline) per turn. `user`, `name` and `source_id` are written even when null:
-    a missing one would be filled in on import.
+    a missing one gets a default on import.
     """
     for row in rows:
         line = {
@@ -32,7 +32,7 @@ def export_jsonl(rows: Iterable[Message], *, tenant: str, thread: str, label: st
 
 
 def export_openai(rows: Iterable[Message]) -> dict[str, list[dict[str, Any]]]:
-    """{"messages": […]} as the OpenAI chat API takes them. Thinking, times and ids have no place there."""
+    """{"messages": […]} as the OpenAI chat API accepts them, without thinking, times and ids."""
     return {"messages": [message for row in rows for message in _openai(row)]}
 
 
@@ -41,7 +41,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 
 
 def _openai(row: Message) -> Iterator[dict[str, Any]]:
-    """Tool results inside a turn's blocks become messages of their own, as OpenAI wants them."""
+    """Tool results inside a turn's blocks become messages of their own, as OpenAI requires."""
     blocks = row.content if isinstance(row.content, list) else [{"type": "text", "text": row.content}]
     for block in blocks:
         if block["type"] == "tool_result":
@@ -75,7 +75,7 @@ def _part(block: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _joined(parts: list[dict[str, Any]], role: str) -> str | list[dict[str, Any]] | None:
-    """Text alone is a string, no text is null; only a user may send images."""
+    """Only text becomes a string, no text null; only a user may send images."""
     if all(part["type"] == "text" for part in parts) or role != "user":
         return "\n".join(part.get("text", "[image]") for part in parts) if parts else None
     return parts

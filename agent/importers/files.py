@@ -1,4 +1,4 @@
-"""Bytes of a file: plain, gzip or the zip of a ChatGPT export, told apart by their first bytes."""
+"""Opens a plain, gzip or ChatGPT export zip file, recognised by its first bytes."""
 
 import gzip
 import re
@@ -6,9 +6,10 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, Literal, cast
 
 from turnlog.agent.importers.imported import ImportFailed
+from turnlog.agent.importers.jsontext import parse
 
 _CHATGPT_PART = re.compile(r"(^|/)conversations(-\d+)?\.json$")
 
@@ -38,7 +39,7 @@ def head(path: Path, size: int) -> bytes:
 
 
 def is_blank(path: Path) -> bool:
-    """Whether there is nothing in the file but white space, as far as its first 64 KiB tell."""
+    """Whether the first 64 KiB of the file are only white space."""
     return not head(path, 1 << 16).strip()
 
 
@@ -63,3 +64,55 @@ def _chatgpt_parts(path: Path, archive: zipfile.ZipFile) -> list[str]:
     if not names:
         raise ImportFailed(f"{path} is a zip without a conversations.json; unpack it and import its files")
     return names
+
+
+Format = Literal["openai", "chatgpt", "locomo", "jsonl", "memorybank"]
+_HEAD = 1 << 18
+_SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("chatgpt", ("mapping",)),
+    ("locomo", ("dia_id",)),
+    ("locomo", ("qa", "evidence")),
+    ("memorybank", ("history", "query", "response")),
+    ("openai", ("role", "content")),
+    ("openai", ("messages",)),
+)
+
+
+def detect_format(path: Path) -> Format | None:
+    """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable)."""
+    if is_zip(path):
+        return "chatgpt"
+    start = head(path, _HEAD)
+    lines = start.splitlines()[: -1 if len(start) == _HEAD else None]
+    return _by_lines(lines[:20]) or _by_signs(start.decode("utf-8", "replace"))
+
+
+def _by_lines(lines: list[bytes]) -> Format | None:
+    """Recognises JSONL by the first line that is a JSON object of a known format."""
+    for line in lines:
+        try:
+            value = parse(line)
+        except ValueError:
+            continue
+        found = _by_keys(value) if isinstance(value, dict) else None
+        if found:
+            return found
+    return None
+
+
+def _by_keys(value: dict[str, Any]) -> Format | None:
+    if "mapping" in value:
+        return "chatgpt"
+    if "conversation" in value:
+        return "locomo"
+    if "messages" in value or ("role" in value and not value.keys() & {"thread", "text", "user"}):
+        return "openai"
+    return "jsonl" if value.keys() & {"thread", "text", "content"} else None
+
+
+def _by_signs(text: str) -> Format | None:
+    """Recognises a document by keys that only one format has. A key quoted in a text is escaped, so not counted."""
+    for found, keys in _SIGNS:
+        if all(re.search(rf'(?<!\\)"{key}"\s*:', text) for key in keys):
+            return found
+    return None

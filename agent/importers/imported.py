@@ -1,32 +1,51 @@
-"""What every importer yields, and the event ids that make a second import of the same file add nothing."""
+"""The values that importers yield, with event ids that make a repeated import add nothing."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
+
+from pydantic import ValidationError
 
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.errors import TurnlogError
+
+# Raised when a field of foreign JSON is missing or has another type.
+MALFORMED = (ValueError, TypeError, AttributeError, KeyError)
+
+
+def reason_of(error: Exception) -> str:
+    """A pydantic error shortened to its first message and place; other messages unchanged."""
+    if isinstance(error, KeyError):
+        return f"the field {error} is missing"
+    if isinstance(error, TypeError | AttributeError):
+        return f"a field is of the wrong type: {error}"
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}, got {str(first['input'])[:40]!r}"
+
 
 BASE_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 ONE_SECOND = timedelta(seconds=1)
 
 
 class ImportFailed(TurnlogError):
-    """The file as a whole cannot be imported; nothing more will come from it."""
+    """The file cannot be imported; no more turns follow."""
 
     code = "import-failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the command line says and the file need not.
+    """Defaults and overrides for a file, from the command line.
 
-    user: owner of the turns, wins over the file's. thread: wins over the file's id; when the file holds
+    user: owner of the turns, overrides the file's. thread: overrides the file's id; when the file holds
     several conversations the second is `thread-2`, and so on (jsonl: all lines go to `thread`).
-    base_time: where turns without a time begin. It is fixed, not the file's date or the clock, because
-    the time is part of the event id and a copied file must import to the same ids.
+    base_time: of the first turn without a time. It is fixed, not the file's date or the current time, because the
+    time is part of the event id and a copied file must import to the same ids.
     """
 
     tenant: str = "default"
@@ -38,7 +57,7 @@ class Defaults:
 class ImportedTurn(NamedTuple):
     """One turn, validated once (in `data`). time is aware and in UTC; id is deterministic.
 
-    is_dated: the file tells the time, of this turn or of what stands before it; else time counts from the base time.
+    is_dated: the file has a time for this turn or an earlier one; else time counts from the base time.
     """
 
     id: UUID
@@ -51,7 +70,7 @@ class ImportedTurn(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """A piece of the file that is no turn: where it stands, and why it was refused."""
+    """An invalid piece of the file: its place, and why it was refused."""
 
     where: str
     error: str
@@ -74,12 +93,108 @@ def import_id(tenant: str, thread: str, key: str, time: datetime) -> UUID:
     """The event id of an imported turn: 48 bits of event time (ms), then 74 bits of
     sha256(tenant, thread, key), in the layout of UUID version 7 (RFC 9562, 5.7).
 
-    Version 7 and not 8 because every id in the log is one: ids sort by event time, and Postgres and other
-    readers take the time from them. A hash stands where 5.7 asks for random bits; it spreads as well and
-    gives the same id again. Lengths are hashed too, so that no two (tenant, thread) pairs can collide.
-    Times before 1970 count as 1970.
+    Version 7, not 8, as all ids in the log: ids sort by event time, and Postgres and other readers extract the time.
+    A hash replaces the random bits of 5.7; it is spread as evenly and gives the same id again. Lengths are hashed
+    too, so that no two (tenant, thread) pairs collide. Times before 1970 count as 1970.
     """
     seed = f"{len(tenant)} {len(thread)} {tenant}{thread}{key}".encode()
     digest = int.from_bytes(sha256(seed).digest()[:10], "big")
     milliseconds = max(0, int(time.timestamp() * 1000))
     return UUID(int=(milliseconds << 80) | (digest & _FREE_BITS) | _VERSION_AND_VARIANT)
+
+
+_MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138
+
+
+def parse_time(value: Any) -> datetime:
+    """ISO 8601 text (no offset means UTC), or seconds or milliseconds since 1970.
+
+    Raises ValueError for anything else.
+    """
+    try:
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value)
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            seconds = value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
+            return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise ValueError(f"time {str(value)[:40]!r} cannot be read; write it as 2026-05-08T13:56:00Z")
+
+
+def parse_session_time(value: Any) -> datetime:
+    """LoCoMo's "1:56 pm on 8 May, 2023", taken as UTC. Raises ValueError."""
+    try:
+        return datetime.strptime(value, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"session date {str(value)[:40]!r} is not like '1:56 pm on 8 May, 2023'") from error
+
+
+class Clock:
+    """Dates a turn without a time one second after the turn before it in its thread."""
+
+    def __init__(self, base_time: datetime) -> None:
+        self._base = base_time.astimezone(UTC)
+        self._last: dict[str, datetime] = {}
+        self._dated: set[str] = set()
+
+    def is_dated(self, thread: str) -> bool:
+        """Whether the file had a time in this thread so far; else times count from the base time."""
+        return thread in self._dated
+
+    def time(self, thread: str, value: Any) -> datetime:
+        """The turn's time; `value` is what the file says, or None. Raises ValueError."""
+        if value is not None:
+            time = parse_time(value)
+            self._dated.add(thread)
+        else:
+            last = self._last.get(thread)
+            time = self._base if last is None else last + ONE_SECOND
+        self._last[thread] = time
+        return time
+
+
+class ThreadNames:
+    """--thread for the first conversation, then `thread-2` …; else the file's own id, else its stem."""
+
+    def __init__(self, defaults: Defaults, stem: str) -> None:
+        self._asked = defaults.thread
+        self._stem = stem
+        self._count = 0
+
+    def next(self, own: Any = None) -> str:
+        self._count += 1
+        if self._asked is None and isinstance(own, str) and own:
+            return own
+        base = self._asked or self._stem
+        return base if self._count == 1 else f"{base}-{self._count}"
+
+
+class Conversation:
+    """Makes the turns of one conversation: running number, time and event id."""
+
+    def __init__(self, defaults: Defaults, thread: str, label: str | None, user: str | None, start: Any = None) -> None:
+        self._tenant = defaults.tenant
+        self.thread = thread
+        self.label = label
+        self.user = defaults.user or user
+        self.number = 0
+        self._next_time = _start(start, defaults)
+        self._is_dated = start is not None
+
+    def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
+        """`key` identifies the turn within the thread; default: its place and content.
+
+        A turn without a time comes one second after the turn before it. Raises ValueError (the time).
+        """
+        when = self._next_time if time is None else parse_time(time)
+        self._next_time = when + ONE_SECOND
+        self._is_dated = self._is_dated or time is not None
+        key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id'})}"
+        event_id = import_id(self._tenant, self.thread, key, when)
+        return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._is_dated)
+
+
+def _start(start: Any, defaults: Defaults) -> datetime:
+    return parse_time(defaults.base_time.isoformat() if start is None else start)

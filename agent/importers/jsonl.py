@@ -1,9 +1,9 @@
 """turnlog's own format, a turn a line: {thread, user, text|content, time, role?, name?, source_id?, label?}.
 
 `user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is
-also the owner of the turn unless --user names one. Without `source_id` the line number stands for it (L12).
+also the owner of the turn unless --user names one. The default `source_id` is the line number (L12).
 Optional: tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export
-`event_id` with its `tenant`: back in the same tenant and thread the turn keeps its event id.
+`event_id` with its `tenant`: imported into the same tenant and thread the turn keeps its event id.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,17 +12,15 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.importers.blocks import content_of
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected, import_id
+from turnlog.agent.importers.imported import Clock, Defaults, ImportedTurn, Item, Rejected, import_id, reason_of
 from turnlog.agent.importers.jsontext import parse
-from turnlog.agent.importers.reasons import reason_of
-from turnlog.agent.importers.times import Clock
 from turnlog.events.contracts import TurnRecorded
 
 _COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms"))
 
 
 def read_jsonl(lines: Iterable[bytes], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of the lines. stem: the thread of lines that name none."""
+    """The turns of the lines. stem: the thread of lines without one."""
     clock = Clock(defaults.base_time)
     for number, line in enumerate(lines, 1):
         if line.isspace():
@@ -60,7 +58,7 @@ def _data(line: dict[str, Any], number: int) -> TurnRecorded:
 
 
 def _event_id(line: dict[str, Any], number: int, tenant: str, thread: str, data: TurnRecorded, time: datetime) -> UUID:
-    """The content belongs to the key: two files may both have an L12, and a source_id may be used twice."""
+    """The content is part of the key: two files may both have an L12, and a source_id may be used twice."""
     if "event_id" in line and line.get("tenant") == tenant and line.get("thread") == thread:
         return UUID(str(line["event_id"]))
     content = data.content if isinstance(data.content, str) else repr(line.get("content"))

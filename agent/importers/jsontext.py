@@ -1,19 +1,109 @@
-"""JSON text to values: one line, or a whole document as a stream of records with flat memory."""
+"""Parses JSON text: one line, or a whole document as a stream of records in constant memory."""
 
 import io
 import json
+import re
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TextIO
 
 from pydantic_core import from_json
 
-from turnlog.agent.importers.jsonarray import Record, array_items, scrub
+_CHUNK = 1 << 18
+_BETWEEN = re.compile(r"[\s,]*")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONGEST_TOKEN = 12  # a cut `\\ud83d\\ude00` is reported at most this far before the end
+_DECODER = json.JSONDecoder()
+
+
+class Record(NamedTuple):
+    """One JSON value. group: the number of its top-level array. error: why there is no value."""
+
+    where: str
+    group: int
+    value: Any
+    error: str | None = None
+
+
+def array_items(text: TextIO) -> Iterator[Record]:
+    """The items of `[…]` and of arrays that follow it (one list of messages a line).
+
+    Malformed JSON ends the stream: a Record with the error comes last.
+    """
+    window, group, number, inside = _Window(text), 0, 0, False
+    while char := window.next_char():
+        if char in "[]" and inside == (char == "]"):
+            inside = not inside
+            group += inside
+            window.position += 1
+            continue
+        number += 1
+        try:
+            yield Record(f"item {number}", group, window.value())
+        except ValueError as error:
+            yield Record(f"item {number}", group, None, f"{error}; the rest of the file is left out")
+            return
+    if inside:
+        yield Record(f"item {number + 1}", group, None, "the file ends in the middle of its list")
+
+
+class _Window:
+    """A window of the text; it doubles only while one item does not fit."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._buffer = ""
+        self.position = 0
+
+    def next_char(self) -> str:
+        """The next character that is neither space nor comma; "" at the end of the text."""
+        while True:
+            between = _BETWEEN.match(self._buffer, self.position)
+            self.position = between.end() if between else self.position
+            if self.position < len(self._buffer):
+                return self._buffer[self.position]
+            if not self._grow():
+                return ""
+
+    def value(self) -> Any:
+        """Reads the JSON value at the position and moves past it. Raises ValueError."""
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._buffer, self.position)
+            except json.JSONDecodeError as error:
+                if not (self._may_be_cut(error) and self._grow()):
+                    raise ValueError(f"malformed JSON: {error.msg}") from error
+            except RecursionError as error:
+                raise ValueError("malformed JSON: nested too deeply") from error
+            else:
+                escaped = _ESCAPED_SURROGATE.search(self._buffer, self.position, end)
+                self.position = end
+                return scrub(value) if escaped else value
+
+    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
+        return error.msg.startswith("Unterminated") or error.pos >= len(self._buffer) - _LONGEST_TOKEN
+
+    def _grow(self) -> bool:
+        rest = self._buffer[self.position :]
+        more = self._text.read(max(_CHUNK, len(rest)))
+        self._buffer, self.position = rest + more, 0
+        return bool(more)
+
+
+def scrub(value: Any) -> Any:
+    """The value with every lone surrogate in its texts replaced by U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [scrub(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(key): scrub(item) for key, item in value.items()}
+    return value
 
 
 def parse(line: bytes) -> Any:
     """One JSON value; lone surrogates become U+FFFD, NUL stays. Raises ValueError with a plain reason.
 
-    The fast parser refuses lone surrogates, so only what it refuses goes the slow way.
+    The fast parser refuses lone surrogates; only then the slow one is used.
     """
     try:
         return from_json(line)
@@ -35,7 +125,7 @@ def _parse_slowly(line: bytes) -> Any:
 def records(stream: IO[bytes]) -> Iterator[Record]:
     """The records of a JSON document: items of its array(s), lines of JSONL, or the one object.
 
-    Invalid UTF-8 in an array or object is read as U+FFFD: its end could not be found otherwise.
+    Invalid UTF-8 in an array or object is read as U+FFFD, so that its end is found.
     """
     first = stream.readline(1024)
     while first.isspace():
@@ -46,7 +136,7 @@ def records(stream: IO[bytes]) -> Iterator[Record]:
         try:
             yield from array_items(text)
         finally:
-            text.detach()  # the stream belongs to whoever opened it
+            text.detach()  # the caller closes the stream it opened
     else:
         yield from _lines_or_document(stream)
 
@@ -64,7 +154,7 @@ def _lines_or_document(stream: IO[bytes]) -> Iterator[Record]:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Whether the line is the start of an object that goes on in the next lines."""
+    """Whether the line begins an object that continues on the next lines."""
     text = line.decode("utf-8-sig", "replace").rstrip()
     try:
         json.loads(text)

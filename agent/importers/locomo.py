@@ -1,4 +1,4 @@
-"""LoCoMo (snap-research/locomo): two people talk over many sessions; nobody is the assistant.
+"""LoCoMo (snap-research/locomo): two people talk over many sessions; neither is the assistant.
 
 One thread per conversation: thread = label = sample_id, source_id = dia_id, name = the speaker, role user for
 both. A session's date is taken as UTC and its turns come 30 seconds apart. A caption becomes searchable
@@ -10,11 +10,18 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected
-from turnlog.agent.importers.jsonarray import Record
-from turnlog.agent.importers.naming import Conversation, ThreadNames
-from turnlog.agent.importers.reasons import MALFORMED, reason_of
-from turnlog.agent.importers.times import parse_session_time
+from turnlog.agent.importers.imported import (
+    MALFORMED,
+    Conversation,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    ThreadNames,
+    parse_session_time,
+    reason_of,
+)
+from turnlog.agent.importers.jsontext import Record
 from turnlog.events.contracts import Block, Content, ImageBlock, TextBlock, TurnRecorded
 
 BETWEEN_TURNS = timedelta(seconds=30)

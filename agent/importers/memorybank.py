@@ -1,18 +1,25 @@
 """MemoryBank (zhongwanjun/MemoryBank-SiliconFriend): {name: {history: {date: [{query, response}]}}}.
 
-One thread per user, named after them; roles user and assistant. The file gives days: a day begins at noon
-UTC, and its turns come 30 seconds apart. source_id is `2023-04-27/1/query`.
+One thread per user, named after them; roles user and assistant. The file has only dates: a day begins at noon UTC,
+and its turns are 30 seconds apart. source_id is `2023-04-27/1/query`.
 """
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected
-from turnlog.agent.importers.jsonarray import Record
-from turnlog.agent.importers.naming import Conversation, ThreadNames
-from turnlog.agent.importers.reasons import MALFORMED, reason_of
-from turnlog.agent.importers.times import parse_time
+from turnlog.agent.importers.imported import (
+    MALFORMED,
+    Conversation,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    ThreadNames,
+    parse_time,
+    reason_of,
+)
+from turnlog.agent.importers.jsontext import Record
 from turnlog.events.contracts import TurnRecorded
 
 BETWEEN_TURNS = timedelta(seconds=30)

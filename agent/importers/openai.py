@@ -1,8 +1,8 @@
-"""OpenAI chat messages, and Anthropic's since people keep those in the same files.
+"""OpenAI chat messages, and Anthropic's, which are kept in the same files.
 
-Taken: a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning
-format). The messages carry no time: a conversation begins at the base time (2000-01-01 unless said otherwise)
-and a turn follows every second. `system` (Anthropic's, beside messages) becomes the first turn.
+Accepted: a list of messages, {"messages": […]}, a list of either, and JSONL of any of them (the fine-tuning
+format). Messages have no time: a conversation begins at the base time (default 2000-01-01), with one turn per second.
+`system` (Anthropic's, beside messages) becomes the first turn.
 """
 
 import json
@@ -10,10 +10,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from turnlog.agent.importers.blocks import content_of
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, Item, Rejected
-from turnlog.agent.importers.jsonarray import Record
-from turnlog.agent.importers.naming import Conversation, ThreadNames
-from turnlog.agent.importers.reasons import MALFORMED, reason_of
+from turnlog.agent.importers.imported import (
+    MALFORMED,
+    Conversation,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    ThreadNames,
+    reason_of,
+)
+from turnlog.agent.importers.jsontext import Record
 from turnlog.events.contracts import Content, ThinkingBlock, ToolCall, TurnRecorded
 
 Message = dict[str, Any]
@@ -40,7 +47,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _whole(record: Record, defaults: Defaults, names: ThreadNames) -> Iterator[Item]:
-    """A record that is a conversation of its own."""
+    """Whether a record is a whole conversation."""
     value = {"messages": record.value} if isinstance(record.value, list) else record.value
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
         yield Rejected(record.where, "neither a message nor a conversation with a list of messages")
@@ -88,7 +95,7 @@ class OpenAIConversation:
         return self._conversation.turn(data, message.get("created_at") or message.get("timestamp"), own_id)
 
     def _role(self, message: Message) -> Any:
-        """Anthropic returns tool results in the user's name: a turn of nothing else is the tool's."""
+        """Anthropic sends tool results as the user: a turn with nothing else gets the role tool."""
         content = message.get("content")
         if isinstance(content, list) and content and all(_is_result(part) for part in content):
             return "tool"
@@ -126,7 +133,7 @@ def _is_result(part: Any) -> bool:
 
 
 def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:
-    """The content, the refusal or the spoken words; a call may come without any."""
+    """The content, the refusal or the audio transcript; a tool call may have none."""
     value = message.get("content")
     if value is None:
         value = message.get("refusal") or (message.get("audio") or {}).get("transcript")

@@ -1,4 +1,4 @@
-"""read(): the one door for all formats."""
+"""read(): imports all formats."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -8,12 +8,10 @@ from typing import IO, get_args
 from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
-from turnlog.agent.importers.detect import Format, detect_format
-from turnlog.agent.importers.files import is_blank, opened
+from turnlog.agent.importers.files import Format, detect_format, is_blank, opened
 from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected
-from turnlog.agent.importers.jsonarray import Record
 from turnlog.agent.importers.jsonl import read_jsonl
-from turnlog.agent.importers.jsontext import records
+from turnlog.agent.importers.jsontext import Record, records
 from turnlog.agent.importers.locomo import read_locomo
 from turnlog.agent.importers.memorybank import read_memorybank
 from turnlog.agent.importers.openai import read_openai
@@ -30,10 +28,10 @@ _DAMAGED = (EOFError, zlib.error, BadZipFile, OSError)
 
 
 def read(path: Path, format: Format | None = None, defaults: Defaults | None = None) -> Iterator[Item]:
-    """The turns of a file in its order, with what was refused or skipped between them; memory stays flat.
+    """Yields the turns of a file in order, with refused and skipped pieces between them, in constant memory.
 
-    The file may be gzipped. Raises ImportFailed: no such file, no known format, another format than was
-    asked for, or not one turn in it.
+    The file may be gzipped. Raises ImportFailed: no such file, an unknown format, another format than requested, or
+    no turn in it.
     """
     asked = format or _detected(path)
     defaults = defaults or Defaults()
@@ -88,7 +86,7 @@ def _detected(path: Path) -> Format:
 
 
 def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
-    """The first piece was refused: stop at once when the file plainly is of another format."""
+    """Raises ImportFailed if the first piece was refused because the file has another format."""
     found = detect_format(path)
     if found not in (None, asked):
         raise ImportFailed(

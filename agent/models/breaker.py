@@ -1,7 +1,8 @@
 """A circuit breaker of E 5: after 5 failures in a row no call for 30 s, then 2 trial calls must succeed.
 
-Our own because no well-kept asyncio library has a trial count above one and an injectable clock: purgatory closes
-after a single success, pybreaker's async side is tornado's, aiobreaker and aiocircuitbreaker rest since 2021-22.
+Own code because no maintained asyncio library has a trial count above one and an injectable clock: purgatory closes
+after a single success, pybreaker's async side needs tornado, aiobreaker and aiocircuitbreaker had no release since
+2021-22.
 """
 
 import time
@@ -59,10 +60,10 @@ class Breaker:
     def failed(self) -> None:
         self.released()
         self._failures += 1
-        # In half-open one failure is enough: the server is not well yet.
+        # In half-open one failure opens it again.
         if self.state == "half-open" or (self.state == "closed" and self._failures >= self._limit):
             self._opened_at, self._passed = self._clock(), 0
 
     def released(self) -> None:
-        """The call ended and says nothing about the server's health (cancelled, rate limited)."""
+        """For a call whose end does not show the server's health (cancelled, rate limited)."""
         self._running = max(0, self._running - 1)

@@ -1,4 +1,4 @@
-"""How every remote call is made: breaker, time limit, retries (1, 2, 4 s with jitter), one error tree."""
+"""Remote calls: breaker, time limit, retries (1, 2, 4 s with jitter), one error tree."""
 
 import asyncio
 import random
@@ -10,19 +10,12 @@ import openai
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
 from turnlog.agent.models.breaker import Breaker
-from turnlog.agent.models.errors import (
-    BreakerOpen,
-    ModelError,
-    ModelRefused,
-    ModelTimedOut,
-    ModelUnavailable,
-    redact,
-)
+from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 FIRST_PAUSE_S = 1.0  # before the first retry; each later one waits twice as long
-MAX_RETRY_AFTER_S = 30.0  # a server that asks for more gets its error passed on; the caller knows when to come back
+MAX_RETRY_AFTER_S = 30.0  # for a longer Retry-After the error is raised; it says when to retry
 
 _FIXES = {
     401: "the API key is missing or wrong; set API_KEY",
@@ -33,7 +26,7 @@ _FIXES = {
 
 
 def shown_url(url: str) -> str:
-    """The address without user, password and query: fit for messages and logs."""
+    """The address without user, password and query, for messages and logs."""
     parts = urlsplit(url)
     host = parts.hostname or "?"
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
@@ -58,11 +51,11 @@ class Caller:
         self._retries, self._sleep, self._jitter = retries, sleep, jitter
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of the first attempt that works; raises the mapped error of the last one."""
+        """Returns the result of the first successful attempt; raises the mapped error of the last one."""
         return await self._retrying()(self._settled, attempt)
 
     async def open(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """As `call`, but the success is the caller's to report: a stream is only well when it has ended."""
+        """As `call`, but the caller reports the success, because a stream has succeeded only when it has ended."""
         return await self._retrying()(self._attempt, attempt)
 
     def _retrying(self) -> AsyncRetrying:
@@ -81,7 +74,7 @@ class Caller:
         return max(asked or 0.0, backoff) + self._jitter() * 0.25 * backoff
 
     def _is_worth_another_try(self, error: BaseException) -> bool:
-        """An open breaker is no reason to wait here: its pause is the whole point. The call that opened it says why."""
+        """Whether to retry. Not once the breaker is open: the last call's error is raised at once."""
         if not isinstance(error, ModelUnavailable) or self.breaker.state == "open":
             return False
         return (error.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S and not isinstance(error, BreakerOpen)
@@ -97,17 +90,17 @@ class Caller:
             async with asyncio.timeout(self.timeout_s):
                 return await attempt()
         except Exception as error:
-            # `from None`: the library's error may hold the key that a server echoed.
+            # `from None`: the library's error may contain the API key, echoed by the server.
             raise self.settle(error) from None
         except BaseException:
             self.breaker.released()
             raise
 
     def settle(self, error: Exception) -> ModelError:
-        """Tell the breaker how an admitted call failed, and give the error to raise."""
+        """Reports an admitted call's failure to the breaker and returns the error to raise."""
         mapped = self._mapped(error)
         if isinstance(mapped, ModelRefused):
-            self.breaker.succeeded()  # it answered: the server is well, the request is not
+            self.breaker.succeeded()  # the server answered: it works, the request is wrong
         elif getattr(error, "status_code", None) == 429:
             self.breaker.released()
         else:
@@ -149,7 +142,7 @@ def _message(error: openai.APIStatusError) -> str:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds of the Retry-After header; its date form is rare with model servers and taken as absent."""
+    """Seconds of the Retry-After header; its date form, rare with model servers, is ignored."""
     try:
         return max(0.0, float(error.response.headers.get("retry-after", "")))
     except ValueError:

@@ -1,8 +1,8 @@
-"""What can go wrong with a model, in kinds that a caller treats differently.
+"""Errors of model calls, by how a caller treats them.
 
-ModelUnavailable: try later (the reactor waits, the answer path falls back). ModelTimedOut: the same, it was
-slow. BreakerOpen: the same, no call was made.
-ModelRefused: trying again changes nothing; a person must fix the key, the model name or the request.
+ModelUnavailable: retry later (the reactor waits, the answer path falls back). ModelTimedOut: the same, after a
+timeout. BreakerOpen: the same, no call was made. ModelRefused: a retry does not help; the key, the model name or the
+request must be fixed.
 """
 
 import re
@@ -11,7 +11,7 @@ from turnlog.events.errors import TurnlogError
 
 
 class ModelError(TurnlogError):
-    """Base of everything a model call raises. retry_after_s: what the server asked for, or the breaker's wait."""
+    """Base of all errors of a model call. retry_after_s: requested by the server, or the breaker's wait."""
 
     code = "model-error"
 
@@ -27,12 +27,12 @@ class ModelUnavailable(ModelError):
 
 
 class EmptyAnswer(ModelUnavailable):
-    """The model answered with nothing, as one does that spends its tokens on reasoning; the call was paid for."""
+    """The model returned no text, for instance after spending its tokens on reasoning; the call was paid for."""
 
     code = "model-empty-answer"
 
     def __init__(self, message: str, usage: object) -> None:
-        """usage: a protocol.Usage, what the call took."""
+        """usage: the call's protocol.Usage."""
         super().__init__(message)
         self.usage = usage
 
@@ -44,13 +44,13 @@ class ModelTimedOut(ModelUnavailable):
 
 
 class BreakerOpen(ModelUnavailable):
-    """The model failed too often in a row and is left alone for a while; no call was made."""
+    """The model failed too often in a row and is not called for a while; no call was made."""
 
     code = "model-breaker-open"
 
 
 class ModelRefused(ModelError):
-    """The server said no (4xx): a wrong key, an unknown model, an empty quota or an invalid request."""
+    """The server refused the call (4xx): a wrong key, an unknown model, an empty quota or an invalid request."""
 
     code = "model-refused"
 
@@ -59,7 +59,7 @@ _KEY_LIKE = re.compile(r"\b(sk|pk|key|gsk|xai)-[\w*.-]{4,}|(?i:bearer)\s+\S+")
 
 
 def redact(text: str, *secrets: str | None) -> str:
-    """Text without the given secrets and without anything shaped like an API key (servers like to echo it)."""
+    """Masks the given secrets and anything shaped like an API key, which servers may echo."""
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return _KEY_LIKE.sub("***", text)

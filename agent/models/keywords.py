@@ -1,7 +1,8 @@
 """Topics without a language model: noun-like phrases of English and Chinese with their mention counts.
 
 English by RAKE (Rose et al. 2010): runs of words between stop words and punctuation. Chinese by part of speech: runs of
-nouns. Our own, since YAKE (LGPL) has no Chinese segmentation and the other packages need a download or rest.
+nouns. Own code, since YAKE (LGPL) has no Chinese segmentation and the other packages need a download or are
+unmaintained.
 """
 
 import re
@@ -38,12 +39,12 @@ def topics(texts: Sequence[str], limit: int) -> dict[str, int]:
 
 
 def _is_name(phrase: str, names: set[str]) -> bool:
-    """The speakers themselves, also by a short form (Mel for Melanie): who talks is not what about."""
+    """Whether a phrase names a speaker, also in short (Mel for Melanie): speakers are not topics."""
     return any(name == phrase or (len(phrase) > 2 and name.startswith(phrase)) for name in names if name)
 
 
 def phrases(text: str) -> list[str]:
-    """The candidate topics in one text, every mention; a longer run also gives its parts."""
+    """The candidate topics in one text, with every mention; a longer run also yields its parts."""
     found: list[str] = []
     for run in [*_english_runs(text), *_chinese_runs(text)]:
         spans = [run[i:j] for i in range(len(run)) for j in range(i + 1, min(i + MAX_WORDS, len(run)) + 1)]
@@ -52,7 +53,7 @@ def phrases(text: str) -> list[str]:
 
 
 def _english_runs(text: str) -> Iterator[list[str]]:
-    """Runs of words that are no stop words. A run ends at punctuation, numbers and Chinese."""
+    """Runs of words without stop words. A run ends at punctuation, numbers and Chinese."""
     for stretch in re.split(r"\n|" + CJK.pattern + "+", text):
         run: list[str] = []
         for word in [*_WORD.findall(stretch), "."]:
@@ -65,7 +66,7 @@ def _english_runs(text: str) -> Iterator[list[str]]:
 
 
 def _chinese_runs(text: str) -> Iterator[list[str]]:
-    """Runs of noun-like words that hold Chinese; a verb may end one that began in Latin letters (API认证)."""
+    """Runs of noun-like words with Chinese; a verb may end one that began in Latin letters (API认证)."""
     if not CJK.search(text):
         return
     import rjieba  # as in language.py
@@ -93,13 +94,13 @@ def _could_be_a_topic(phrase: str) -> bool:
 
 
 def _weight(phrase: str, mentions: int) -> float:
-    """Repeated and specific beats once and vague: a phrase of two words said twice beats one word said four times."""
+    """Prefers repeated and specific phrases: two words said twice outweigh one word said four times."""
     words = len(phrase.split()) if not CJK.search(phrase) else 1 + (len(phrase) > 3)
     return (mentions - 0.5) * (3.0 if words > 1 else 1.0) + 0.01 * min(len(phrase), 20)
 
 
 def _overlap(one: str, other: str) -> bool:
-    """One is a part of the other: both as topics would say the same twice."""
+    """Whether one phrase is part of the other; as topics they would repeat each other."""
     if CJK.search(one + other):
         return one in other or other in one
     return set(one.split()) <= set(other.split()) or set(other.split()) <= set(one.split())

@@ -1,9 +1,9 @@
-"""Words and sentences of English and Chinese, as the offline provider needs them."""
+"""Splits English and Chinese text into words and sentences for the offline models."""
 
 import re
 from collections.abc import Iterator
 
-from turnlog.projectors.terms import STOPWORDS_EN, STOPWORDS_ZH
+from turnlog.projectors.models.terms import STOPWORDS_EN, STOPWORDS_ZH
 
 CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 # A full stop ends a sentence only before white space and a new start: not in 3.5, e.g. or turnlog.toml.
@@ -45,13 +45,13 @@ _CHINESE = """
 以前 之前 之后 然后 已经 一下 一些 一个 有点 比较 可能 知道 觉得 认为 谢谢 好的 请问 您好 你好 建议 方式 方法 内容
 部分 结果 意思 地方 办法 用户 助手 系统 工具 消息 回答 帮助
 """
-# Wider than the search's stop words: verbs and small talk that are never what a conversation is about.
+# More than the search's stop words: also verbs and small talk, which are never topics.
 ENGLISH_STOPS = STOPWORDS_EN | frozenset(_ENGLISH.split())
 CHINESE_STOPS = STOPWORDS_ZH | frozenset(_CHINESE.split())
 
 
 def is_chinese(text: str) -> bool:
-    """More than a fifth of its word characters are Chinese: mixed text reads as Chinese to its writer."""
+    """Whether more than a fifth of the word characters are Chinese: mixed text counts as Chinese."""
     letters = sum(1 for char in text if char.isalnum())
     return letters > 0 and len(CJK.findall(text)) / letters > 0.2
 
@@ -83,8 +83,8 @@ def _split(text: str) -> Iterator[str]:
 
 
 def content_words(text: str) -> set[str]:
-    """The words that are neither function words nor small talk, in lower case; Chinese ones of two characters up."""
-    import rjieba  # a quarter of a second, which commands without a model need not wait for
+    """The words without function words and small talk, in lower case; Chinese ones from two characters on."""
+    import rjieba  # takes a quarter of a second to load, which commands without a model save
 
     found: set[str] = set()
     for run in _RUN.findall(text):

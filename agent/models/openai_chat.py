@@ -2,35 +2,114 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 import openai
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from turnlog.agent.models.answer import Answer
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
+from turnlog.events.contracts import ToolCall
 
-# These count their reasoning as output, and refuse the older field name and any temperature.
+
+@dataclass
+class Answer:
+    """The parts of one answer received so far."""
+
+    started: float
+    text: list[str] = field(default_factory=list)
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    model: str | None = None
+    finish_reason: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+
+    def forget(self) -> None:
+        """Resets: an attempt that failed before the first token may have set the model name."""
+        self.__dict__.update(Answer(self.started).__dict__)
+
+    def take(self, chunk: Any) -> str:
+        """Adds a chunk and returns its text. Only the first choice is read (n is never requested)."""
+        self._take_frame(chunk)
+        if not chunk.choices:
+            return ""
+        choice = chunk.choices[0]
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        for piece in choice.delta.tool_calls or ():
+            self._take_call(piece)
+        text = choice.delta.content or ""
+        self.text.append(text)
+        return text
+
+    def take_whole(self, reply: Any) -> None:
+        """Adds a reply that was not streamed."""
+        self._take_frame(reply)
+        choice = reply.choices[0]
+        self.finish_reason = choice.finish_reason
+        self.text.append(choice.message.content or "")
+        for index, call in enumerate(choice.message.tool_calls or ()):
+            self.calls[index] = {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+
+    def _take_frame(self, reply: Any) -> None:
+        self.model = reply.model or self.model
+        if reply.usage is not None:
+            self.tokens_in, self.tokens_out = reply.usage.prompt_tokens, reply.usage.completion_tokens
+
+    def _take_call(self, piece: Any) -> None:
+        # Some servers omit the index and send each call whole.
+        index = piece.index if piece.index is not None else len(self.calls)
+        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
+        call["id"] = piece.id or call["id"]
+        if piece.function is not None:
+            call["name"] = piece.function.name or call["name"]
+            call["arguments"] += piece.function.arguments or ""
+
+    def whole_text(self) -> str:
+        return _whole("".join(self.text))
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(
+            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=_whole(c["arguments"]) or "{}")
+            for i, c in sorted(self.calls.items())
+        )
+
+
+def _whole(text: str) -> str:
+    """Joins surrogate pairs: some servers split an emoji between two chunks, and half of one cannot be stored."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# These count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
 
+@cache
+def tls_context() -> ssl.SSLContext:
+    """Shared by all clients of the process: loading the certificate authorities takes 60 ms."""
+    return httpx2.create_ssl_context()
+
+
 def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpenAI:
-    """The client without its own retries (Caller has them). Servers on one's own machine need no key."""
-    return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0)
+    """A client without its own retries (Caller retries). Local servers need no key."""
+    http = DefaultAsyncHttpxClient(verify=tls_context())
+    return AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=0, http_client=http)
 
 
 class OpenAIChat:
     """A ChatModel. count_tokens is used only where a server sends no usage. Close with `close`.
 
     caller: its timeout holds for the first token and between any two tokens of a stream, and for the whole of
-    `complete`. Retries happen only before the first token.
+    `complete`. Calls are retried only before the first token.
     """
 
     def __init__(
@@ -67,7 +146,7 @@ class OpenAIChat:
                     yield delta
                 return
             except ModelUnavailable:
-                # Before the first token the retries were made already.
+                # The retries before the first token are done.
                 if not (may_restart and said):
                     raise
             may_restart = False
@@ -94,7 +173,7 @@ class OpenAIChat:
             settled = True
             raise self._caller.settle(error) from None
         finally:
-            if not settled:  # the reader went away
+            if not settled:  # the reader left
                 self._caller.breaker.released()
             with suppress(Exception):
                 await chunks.close()
@@ -124,7 +203,7 @@ class OpenAIChat:
         except openai.BadRequestError as error:
             if not (stream and self._asks_usage and "stream_options" in str(error)):
                 raise
-            self._asks_usage = False  # an older server: it will never know the field
+            self._asks_usage = False  # an older server, which does not know the field
             return await self._create(request, stream=stream)
         if not stream and not getattr(reply, "choices", None):
             raise ModelUnavailable(

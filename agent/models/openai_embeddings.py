@@ -13,11 +13,11 @@ from turnlog.agent.models.openai_chat import new_client
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
 
-MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays under every known server's request limits
+MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays below every known server's request limits
 
 
 class OpenAIEmbedder:
-    """An Embedder. base_url and api_key: of the embedding server, or the chat server's when it has none of its own.
+    """An Embedder. base_url and api_key: of the embedding server, or the chat server's if it has none of its own.
 
     dimensions: what the caller expects (0: whatever the model gives); other vectors are refused, they would not
     fit the index. Vectors are scaled to unit length.
@@ -39,7 +39,7 @@ class OpenAIEmbedder:
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
-        # Somebody waits for what a question finds, and words alone find something: one more try, not three.
+        # A person waits for the search, which finds something by words alone too: one more try, not three.
         self._query_caller = caller or Caller(
             base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
         )

@@ -1,4 +1,4 @@
-"""What turnlog asks of a model, as values and Protocols; the implementations are the other modules here."""
+"""The interfaces of models: values and Protocols; the other modules here implement them."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one piece of model work took. cost_usd is 0.0 when price_known is False."""
+    """The usage of one piece of model work. cost_usd is 0.0 if price_known is False."""
 
     provider: str
     model: str
@@ -28,7 +28,7 @@ class Usage:
     latency_ms: float = 0.0
 
     def metered(self, purpose: Purpose, agent: str | None = None) -> UsageMetered:
-        """The same as the event's data that puts it on the log."""
+        """The same as the data of its event."""
         return UsageMetered(
             purpose=purpose,
             agent=agent,
@@ -47,7 +47,7 @@ Meter = Callable[[Usage], None]
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """messages and tools in the OpenAI wire format. model: another one than the client's own.
+    """messages and tools in the OpenAI wire format. model: overrides the client's own.
 
     restart: a stream that breaks after its first token may be started over once; the caller then gets a
     Delta with `restarted` and must drop the text it has. Without it a broken stream is an error.
@@ -115,8 +115,8 @@ class ChatModel(Protocol):
 class Embedder(Protocol):
     """Texts to unit vectors. `model` is part of the cache key: the same model and text give the same vector.
 
-    dimensions is 0 until a remote model answered once. embed_passages gives float32 (len(texts), dimensions),
-    embed_query float32 (dimensions,). meter is called once with what the call took. Raises as ChatModel does.
+    dimensions is 0 until a remote model has answered once. embed_passages gives float32 (len(texts), dimensions),
+    embed_query float32 (dimensions,). meter is called once with the call's usage. Raises as ChatModel does.
     """
 
     @property

@@ -12,7 +12,7 @@ _TOKENS = re.compile(
     + r"(?:"
     + r"|".join(
         (
-            r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those that speak like them
+            r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and compatible services
             r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])",  # AWS
             r"gh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
@@ -35,7 +35,7 @@ _NAMES = r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|(
 _ASSIGNED = re.compile(
     rf"((?:(?<![A-Za-z])|_){_NAMES}[\"']?\s{{0,3}}=\s{{0,3}}[\"']?)([^\s\"',;&]{{3,}})", re.IGNORECASE
 )
-# In prose a colon may be followed by a word that is no password: one has a digit in it.
+# In prose any word may follow a colon: only one with a digit counts as a password.
 _SAID = re.compile(
     rf"((?:(?<![A-Za-z]){_NAMES}[\"']?(?:\s{{0,3}}:\s{{0,3}}|\s{{1,3}}is\s{{1,3}})[\"']?)"
     r"|(?:密码|口令)\s{0,3}(?:[:：=]|是|为)\s{0,3})(?=[!-~]{0,100}[0-9])([!#-&(-+\--:<-~]{4,})",
@@ -59,7 +59,7 @@ def masked(text: str, mask: str) -> str:
 
 
 def _without_private_keys(text: str, mask: str) -> str:
-    """A key that was cut off is masked up to the end of the text."""
+    """A truncated key is masked up to the end of the text."""
     parts, at = [], 0
     while (begin := _BEGIN.search(text, at)) is not None:
         parts += [text[at : begin.start()], mask]

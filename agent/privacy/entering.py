@@ -1,7 +1,7 @@
-"""Turns made unreadable where they enter: before they are published, when the settings say so (M8). Pure.
+"""Sanitises turns before they are published, if the settings say so (M8). Pure.
 
-What was taken out is nowhere then, not for its user either. Nothing but turns is touched: the words of a summary or a
-memory come from them.
+What is removed is stored nowhere, not even for its user. Only turns are changed: summaries and memories are made from
+them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SAID = frozenset({"text", "thinking", "input", "content"})
 
 
 def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
-    """What is done to each event before it is published."""
+    """The function applied to each event before it is published."""
 
     def screen(event: Event) -> Event:
         if not isinstance(event.data, TurnRecorded):
@@ -26,7 +26,7 @@ def screen_of(level: SanitiseLevel, regions: Sequence[str]) -> Screen:
 
 
 def clean_turn(turn: TurnRecorded, level: SanitiseLevel, regions: Sequence[str]) -> TurnRecorded:
-    """Texts, thoughts, the input and results of tools; ids, names, signatures and images stay."""
+    """Sanitises texts, thinking, tool input and tool results; ids, names, signatures and images stay."""
     said = turn.model_dump(mode="json", exclude_none=True)
     calls = [{**call, "arguments": sanitise(call["arguments"], level, regions)} for call in said["tool_calls"]]
     content = clean_content(said["content"], level, regions)

@@ -1,7 +1,7 @@
 """Erasing a person: from every read model, cache, bucket and archive, and from the log itself (M9, E 13.4).
 
-Every step looks at what is there and does what is left to do, so that an erasure that was killed is run again from
-the beginning. The keys go first: from then on nothing of what was said can be read from the log.
+Every step does only what is left to do, so that a killed erasure can be run again from the beginning. The keys are
+destroyed first: from then on nothing the person said can be read from the log.
 """
 
 import asyncio
@@ -16,46 +16,38 @@ from uuid import UUID
 
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.archive.files import files_of
 from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.keys import KeyStore
-from turnlog.agent.privacy.needles import KEY_BYTES, Needles, fitting
+from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
-from turnlog.agent.privacy.scanning import (
-    Scan,
-    scan_bucket,
-    scan_files,
-    scan_stream,
-    scan_tables,
-    searched_copy,
-)
-from turnlog.agent.privacy.traces import OnProgress, Person, Place, Traces, named_threads, places, traces
+from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables, searched_copy
+from turnlog.agent.privacy.traces import Person, Place, Traces, named_threads, places, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
-from turnlog.agent.privacy.words import MOST_CANDIDATES, chosen, text_hashes, words_of
+from turnlog.agent.progress import OnProgress
+from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions.bucket import Bucket
 from turnlog.events.contracts import Erased, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
 from turnlog.events.subjects import parse_stored
-from turnlog.projectors.database import connect
-from turnlog.projectors.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.replay import rebuild_thread
-from turnlog.projectors.shadow import discard_abandoned
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.replay import rebuild_thread
+from turnlog.projectors.rebuild.shadow import discard_abandoned
 
 STRINGS_AT_MOST = 400
 AT_ONCE = 16
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 Step = Callable[[str], AbstractContextManager[OnProgress]]
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """settle: waits until the read models have all that is in the log. step: shows how far a named step is.
+    """settle: waits until the read models have applied the whole log. step: reports the progress of a named step.
 
-    files: (kind, file) to be searched and not to be changed. archive: the folder of archived conversations.
+    files: (kind, file) to be scanned, not changed. archive: the folder of archived conversations.
     """
 
     log: Log
@@ -70,10 +62,10 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What there is of a person. rows: table → how many. events: in the log, of theirs or in threads of theirs.
+    """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
 
-    needles: by which the person's words are known again; they stand nowhere else. hashes: SHA-256 of their texts that
-    may have vectors. head: of the log when it was read.
+    needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
+    have vectors. head: the log's last sequence when it was read.
     """
 
     person: Person
@@ -91,15 +83,15 @@ class Plan:
 
 
 class StringsTooShort(TurnlogError):
-    """Strings that somebody wants searched for cannot be told from chance; nothing was erased."""
+    """Strings to search for are too short to be significant; nothing was erased."""
 
     code = "strings-too-short"
 
 
 @dataclass(slots=True)
 class _Done:
-    """marks: thread → sequence of its erasing. requests: for answers, before it. through: how far was overwritten in
-    threads shared with others."""
+    """marks: thread → sequence of its `erased` event. requests: answers requested before it. through: up to which
+    sequence shared threads were overwritten."""
 
     counts: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
@@ -111,7 +103,7 @@ class _Done:
 
 
 async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
-    """Reads the log and the read models, and changes nothing. more_strings: to be searched for as well.
+    """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
 
     Raises StringsTooShort.
     """
@@ -137,9 +129,9 @@ async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] 
 
 
 async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
-    """Does all of it, scans, and writes the receipt. is_full: the tables are written anew, which locks each.
+    """Erases, scans, and appends the receipt. is_full: rewrites the tables (VACUUM FULL), which locks each.
 
-    Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime: run it again then.
+    Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
     """
     started, done = time.perf_counter(), _Done()
     before = await _shared_rows(at, plan)
@@ -171,8 +163,8 @@ async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
 
 
 async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
-    """With what came since the plan was made, for a person may think about it for long: threads that began, and
-    threads in which somebody else spoke for the first time."""
+    """The plan with what came since, because a confirmation may take long: new threads, and threads in which another
+    person spoke for the first time."""
     found = await traces(at.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.archive, plan.person.tenant, found.own)}
     return replace(plan, traces=found, archives=tuple(sorted(archives)))
@@ -199,7 +191,7 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
 async def _distinctive(
     conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
 ) -> list[str]:
-    """Those of the strings that nobody else has said, as far as the read models know; ids stay, and are none."""
+    """The strings that occur in no other person's rows; ids of the person stay."""
     ids = " ".join([person.user, *found.threads]).casefold()
     needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
     others: set[int] = set()
@@ -220,7 +212,7 @@ async def _destroy_keys(at: Surroundings, person: Person) -> int:
 
 
 async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """Before the rows go: they say which vectors and files are the person's."""
+    """Runs before the rows are removed: they say which vectors and files are the person's."""
     with at.step("clearing caches"):
         async with at.pool.connection() as conn:
             threads = sorted(plan.traces.own), sorted(plan.traces.shared)
@@ -238,7 +230,7 @@ async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
 
 
 async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """A thread that ends with its erasing, as after a crash, gets no second one."""
+    """A thread that already ends with `erased`, as after a crash, gets no second one."""
     person = plan.person
     with at.step("emptying the read models") as progress:
         own = sorted(plan.traces.own)
@@ -258,7 +250,7 @@ def _erased(person: Person, thread: str) -> Event:
 
 
 async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """What no destroyed key covers leaves the log."""
+    """Overwrites in the log what no destroyed key makes unreadable."""
     async with at.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
     head = done.through = await at.log.head()
@@ -283,7 +275,7 @@ def _note_request(place: Place, ending: Ending, done: _Done) -> None:
 
 
 async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: list[int]) -> None:
-    """Somebody's fork of a person's thread stays a fork, and loses the summary that came along."""
+    """Another person's fork of the thread stays a fork without the summary it began with."""
     if place.type != "thread_forked" or place.user == ending.user or (event := _decoded(place)) is None:
         return
     if (plain := without_derived(event)) is not None:
@@ -300,7 +292,7 @@ async def _overwritten(log: Log, seqs: Sequence[int], progress: OnProgress) -> i
 
 
 async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """Threads shared with others get tombstones in place of the person's turns; stopped ones go on."""
+    """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked."""
     async with at.pool.connection() as conn:
         stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
     for name, thread in stopped:
@@ -318,7 +310,7 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], pro
             if projection.per_thread:
                 try:
                     await rebuild_thread(at.log, at.database_url, projection, person.tenant, thread)
-                except NotFound:  # nothing of it is left in the log, so nothing else takes its rows away
+                except NotFound:  # nothing of it is left in the log, so no projector removes its rows
                     await at.log.append(_erased(person, thread))
                     break
         progress(number + 1, len(threads))
@@ -332,8 +324,8 @@ async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
 
 
 async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """A model that was at work meanwhile may have told afterwards what it made of the words, also in a thread that
-    was not there before: that of their first memory, or a shadow's."""
+    """A model call under way may have stored its result afterwards, also in a new thread: that of the person's first
+    memory, or of a shadow."""
     marks = {**dict.fromkeys(plan.traces.shared, done.through), **done.marks}
     if not marks:
         return
@@ -353,7 +345,7 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
 
 
 async def _clear_answers(at: Surroundings, plan: Plan, done: _Done) -> None:
-    """Once more: what was on its way when the caches were emptied."""
+    """Empties the caches again, for results that were on their way the first time."""
     async with at.pool.connection() as conn:
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
 

@@ -1,10 +1,10 @@
-"""All that there is of a user, as one JSON document that is written piece by piece (M9, E 13.4).
+"""Everything stored about a user as one JSON document, written piece by piece (M9, E 13.4).
 
-Of a thread that several people speak in, only the user's own turns are given out.
+Of a thread with several speakers only the user's own turns are exported.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,13 +16,13 @@ from turnlog.agent.privacy.entering import clean_content
 from turnlog.agent.privacy.rows import known_threads
 from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
 from turnlog.agent.privacy.traces import Person
-from turnlog.agent.receipts import receipts
+from turnlog.agent.progress import OnProgress, no_progress
+from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
-from turnlog.projectors.message import Message
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.message import Message
 
 Document = dict[str, Any]
-OnProgress = Callable[[float, float | None], None]
 _TALKS = """
 SELECT DISTINCT thread_id FROM (
   SELECT thread_id FROM thread_activity WHERE tenant = %(tenant)s AND user_id = %(user)s
@@ -40,7 +40,7 @@ WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND (NOT %(shared)s OR user
 _OF_THREAD = "SELECT to_jsonb(t) - ARRAY['tenant', 'thread_id'] AS row FROM {} t WHERE {} AND thread_id = %(thread)s"
 _MINE = "tenant = %(tenant)s AND user_id = %(user)s"
 _TECHNICAL = "ARRAY['tenant', 'user_id', 'terms', 'content_key', 'name_key', 'embedding', 'embedding_model']"
-# Section of the document → its rows. The history of a memory is its rows: every version with its interval.
+# Section of the document → its rows. A memory has one row for every version, with its interval.
 _SECTIONS = {
     "memories": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memories t WHERE {_MINE} ORDER BY thread_id, seq, id",
     "conflicts": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM memory_conflicts t WHERE {_MINE} ORDER BY raised_at",
@@ -56,11 +56,12 @@ async def user_export(
     person: Person,
     level: SanitiseLevel | None,
     regions: Sequence[str] = REGIONS,
-    on_progress: OnProgress = lambda done, total: None,
+    on_progress: OnProgress = no_progress,
 ) -> AsyncIterator[str]:
-    """The document as pieces of JSON text, one conversation at most in memory. level: None gives all as it is.
+    """The document as pieces of JSON text, one conversation at most in memory. level: None exports everything
+    unchanged.
 
-    Every section is there, also when it is empty: docs/user-export.schema.json.
+    Empty sections are present too: docs/user-export.schema.json.
     """
     place = {"tenant": person.tenant, "user": person.user}
     head = {
@@ -106,7 +107,7 @@ async def _conversation(conn: Connection, log: Log, place: Document) -> Document
 
 
 async def _of_an_own_thread(conn: Connection, log: Log, place: Document) -> Document:
-    """What was derived from the conversation, and what the model saw for each answer, without the words again."""
+    """What was derived from the conversation, and the receipts of its answers without their texts."""
     found: Document = {}
     for name, table in (("summary", "conversation_summaries"), ("session", "sessions")):
         query = _OF_THREAD.format(table, "tenant = %(tenant)s")

@@ -1,15 +1,29 @@
 """Numbers and addresses that name a person: identity cards, payment cards, mail; and grades (M8, E 8.9). Pure.
 
-A number counts when its check digit and its ranges do, so that order numbers and timestamps stay.
+A number counts only if its check digit and its range are valid, so that order numbers and timestamps stay.
 """
 
 import re
+from collections.abc import Callable
 
 from stdnum import luhn
 from stdnum.cn import ric
 from stdnum.us import ssn
 
-from turnlog.agent.privacy.narrow import replaced
+# ASCII and the ideographic space; each maps to one character, so positions stay.
+NARROW = {0xFF00 + place: 0x20 + place for place in range(1, 0x5F)} | {0x3000: 0x20}
+
+
+def replaced(text: str, pattern: re.Pattern[str], made: Callable[[re.Match[str]], str | None]) -> str:
+    """made: returns the replacement of a match; None leaves it unchanged."""
+    parts, at = [], 0
+    for found in pattern.finditer(text.translate(NARROW)):
+        new = made(found)
+        if new is not None:
+            parts += [text[at : found.start()], new]
+            at = found.end()
+    return "".join([*parts, text[at:]]) if at else text
+
 
 SSN_MASK, CHINESE_MASK, CARD_MASK, GRADE_MASK = "***-**-****", "*" * 18, "****-****-****-****", "GPA: [已脱敏]"
 _FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
@@ -54,7 +68,7 @@ def grades_masked(text: str) -> str:
 def _is_chinese(number: str) -> bool:
     try:
         return bool(ric.is_valid(number))
-    except KeyError:  # a town that python-stdnum knows, and a district of it that its table lacks
+    except KeyError:  # python-stdnum knows the town but not the district
         return True
 
 

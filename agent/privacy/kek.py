@@ -1,7 +1,7 @@
-"""The key-encryption key (KEK): what wraps every user's key, so that the key table alone opens nothing.
+"""The key-encryption key (KEK) wraps every user's key, so that the key table alone opens nothing.
 
 It is 32 random bytes, in TURNLOG_KEK as base64 or, for the embedded Postgres, in a file of the data folder. Its id is
-a fingerprint, so that a wrong one is noticed before anything is opened with it.
+a fingerprint, so that a wrong KEK is noticed before it is used.
 """
 
 import binascii
@@ -25,20 +25,20 @@ FILE = "kek"
 
 
 class InvalidKek(TurnlogError):
-    """A key-encryption key is no base64 of 32 bytes, or its file cannot be read or written."""
+    """A key-encryption key is not base64 of 32 bytes, or its file cannot be read or written."""
 
     code = "invalid-kek"
 
 
 class WrongKek(TurnlogError):
-    """Users' keys are wrapped by another key-encryption key than the given ones; nothing was read or written."""
+    """Users' keys are wrapped by a key-encryption key that was not given; nothing was read or written."""
 
     code = "wrong-kek"
 
 
 @dataclass(frozen=True, slots=True)
 class Kek:
-    """id: a fingerprint that gives nothing away. wrap and unwrap bind a key to its id, tenant and user."""
+    """id: a fingerprint that does not reveal the key. wrap and unwrap bind a key to its id, tenant and user."""
 
     id: str
     cipher: AESGCM
@@ -48,7 +48,7 @@ class Kek:
         return nonce + self.cipher.encrypt(nonce, key, _bound(key_id, tenant, user))
 
     def unwrap(self, wrapped: bytes, key_id: str, tenant: str, user: str) -> bytes:
-        """Raises KeyUnavailable for bytes that this one has not wrapped."""
+        """Raises KeyUnavailable for bytes that another KEK wrapped."""
         try:
             return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
         except (InvalidTag, ValueError):
@@ -60,7 +60,7 @@ class Kek:
 
 @dataclass(frozen=True, slots=True)
 class Keks:
-    """The one that wraps new keys, and those that still unwrap. source: where it came from, for people."""
+    """The KEK that wraps new keys and older ones that still unwrap. source: where it came from, for messages."""
 
     current: Kek
     older: tuple[Kek, ...]
@@ -72,7 +72,7 @@ class Keks:
 
 
 def keks_of(settings: Settings) -> Keks | None:
-    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's own; None where there is neither.
+    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither.
 
     Raises InvalidKek.
     """
@@ -105,7 +105,7 @@ def _kek(text: str, source: str) -> Kek:
 
 
 def _made(path: Path) -> str:
-    """The file's KEK, made once: whoever links it first has made it."""
+    """The KEK of the file, created once: the first process that links the file wins."""
     if not path.exists():
         with _file_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _made(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        if os.geteuid() == 0:  # what root leaves in a user's folder must not lock the user out of it
+        if os.geteuid() == 0:  # a file made by root in a user's folder must stay readable for the user
             owner = path.parent.stat()
             os.fchown(file, owner.st_uid, owner.st_gid)
         os.write(file, text.encode() + b"\n")
@@ -133,7 +133,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A power failure must not take the name of the file while Postgres keeps what the KEK in it has wrapped."""
+    """Syncs the folder: a power failure must not lose the file name while Postgres keeps keys that it wraps."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

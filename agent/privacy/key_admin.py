@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.privacy.kek import Keks, WrongKek
 from turnlog.agent.privacy.keys import CHANNEL
 from turnlog.events.errors import KeyUnavailable, NotFound
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.privacy")
 REWRAP_AT_ONCE, ROTATE_TRIES = 1_000, 20

@@ -8,16 +8,174 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
+import os
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.privacy.kek import Keks
-from turnlog.agent.privacy.key_table import KeysOfUser, KeyTable
 from turnlog.events.errors import DatabaseUnavailable, InvalidEvent, KeyUnavailable
 from turnlog.events.sealing import UserKey
-from turnlog.projectors.database import connect
+from turnlog.projectors.engine.database import connect, session_options
+
+CONNECT_S, ANSWER_MS = 2, 3_000
+# The server's own limit comes first; a server that hangs keeps none.
+HANGS_S = 4.0
+# After a failure nobody blocks for so long on a server that is away.
+AWAY_S = 1.0
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+
+Owner = tuple[str, str]  # (tenant, user)
+
+_KEYS = """
+SELECT key_id::text, tenant, user_id, wrapped, kek_id, retired_at IS NULL AND destroyed_at IS NULL FROM user_keys
+WHERE (tenant, user_id) IN (
+  SELECT * FROM unnest(%(tenants)s::text[], %(users)s::text[])
+  UNION SELECT tenant, user_id FROM user_keys WHERE key_id = ANY(%(ids)s))
+ORDER BY created_at"""
+_MAKE = """
+INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id)
+SELECT * FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bytea[], %s::text[])
+ON CONFLICT (tenant, user_id) WHERE retired_at IS NULL AND destroyed_at IS NULL DO NOTHING"""
+
+
+class KeyRow(NamedTuple):
+    """A row of user_keys. wrapped: None for a destroyed key."""
+
+    id: str
+    tenant: str
+    user: str
+    wrapped: bytes | None
+    kek_id: str
+    is_current: bool
+
+
+@dataclass(slots=True)
+class KeysOfUser:
+    """keys: id → key, None for a destroyed one. current: what seals now."""
+
+    current: UserKey | None = None
+    keys: dict[str, UserKey | None] = field(default_factory=dict)
+
+
+class KeyTable:
+    """All methods raise KeyUnavailable when Postgres does not answer, or a KEK that is needed is not given."""
+
+    def __init__(self, database_url: str, keks: Keks) -> None:
+        self._url, self._keks, self._kek_of = database_url, keks, keks.by_id
+        self._lock = threading.Lock()
+        self._conn: Connection | None = None
+        self._away_until = 0.0
+
+    def rows(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, list[KeyRow]]:
+        """All keys of these users, and of whoever owns one of these keys; each user's oldest first. One query."""
+        asked = {"tenants": [t for t, _ in owners], "users": [u for _, u in owners], "ids": list(key_ids)}
+        found: dict[Owner, list[KeyRow]] = {}
+        for values in self._asked(lambda conn: conn.execute(_KEYS, asked).fetchall(), f"the keys of {_named(owners)}"):
+            row = KeyRow(*values)
+            found.setdefault((row.tenant, row.user), []).append(row)
+        return found
+
+    def opened(self, rows: Iterable[KeyRow]) -> KeysOfUser:
+        """The keys of one user, ready for use."""
+        found = KeysOfUser()
+        for row in rows:
+            key = None if row.wrapped is None else self._unwrapped(row, row.wrapped)
+            found.keys[row.id] = key
+            found.current = key if row.is_current else found.current
+        return found
+
+    def make(self, owners: Collection[Owner]) -> None:
+        """First keys, except for a user who gets one from another process at the same time."""
+        made = [(str(uuid7()), tenant, user) for tenant, user in sorted(owners)]  # sorted: or two could deadlock
+        kek = self._keks.current
+        wrapped = [kek.wrap(AESGCM.generate_key(256), *one) for one in made]
+        columns = [*map(list, zip(*made, strict=True)), wrapped, [kek.id] * len(made)]
+        self._asked(lambda conn: conn.execute(_MAKE, columns), f"keys for {_named(owners)}")
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def _unwrapped(self, row: KeyRow, wrapped: bytes) -> UserKey:
+        kek = self._kek_of.get(row.kek_id)
+        if kek is None:
+            raise KeyUnavailable(
+                f"key {row.id} is wrapped by key-encryption key {row.kek_id}, which is not given; "
+                "set TURNLOG_KEK_OLD to it"
+            )
+        return UserKey(row.id, AESGCM(kek.unwrap(wrapped, row.id, row.tenant, row.user)))
+
+    def _asked(self, ask: Callable[[Connection], T], what: str) -> T:
+        """Asks Postgres, once more on a new connection when the old one turns out to be dead."""
+        with self._lock:
+            if time.monotonic() < self._away_until:
+                raise KeyUnavailable(f"cannot get {what}: Postgres does not answer; it is tried again soon")
+            try:
+                return self._ask_twice(ask)
+            except psycopg.Error as error:
+                self._disconnect()
+                self._away_until = time.monotonic() + AWAY_S
+                cause = " ".join(str(error).split())
+                raise KeyUnavailable(
+                    f"cannot get {what}: Postgres does not answer ({cause}). Nothing was stored; users seen before go "
+                    "on, others can when it is back. Check DATABASE_URL"
+                ) from error
+
+    def _ask_twice(self, ask: Callable[[Connection], T]) -> T:
+        if self._conn is not None:
+            try:
+                return _in_time(ask, self._conn)
+            except psycopg.Error:
+                self._disconnect()
+        self._conn = psycopg.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=CONNECT_S,
+            tcp_user_timeout=ANSWER_MS,
+            options=f"{session_options()} -c statement_timeout={ANSWER_MS}",
+        )
+        return _in_time(ask, self._conn)
+
+    def _disconnect(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(psycopg.Error):
+                conn.close()
+
+
+def _named(owners: Collection[Owner]) -> str:
+    """The users for an error message; a look-up by key ids alone names nobody."""
+    users = sorted(repr(user) for _, user in owners)
+    more = f" and {len(users) - 3:,} more" if len(users) > 3 else ""
+    return f"user {', '.join(users[:3])}{more}" if users else "a batch of events"
+
+
+def _in_time(ask: Callable[[Connection], T], conn: Connection) -> T:
+    """Asks, and hangs up on a server that does not answer at all: nobody else in this process goes on meanwhile."""
+    with socket.socket(fileno=os.dup(conn.fileno())) as line:
+        timer = threading.Timer(HANGS_S, _hang_up, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            return ask(conn)
+        finally:
+            timer.cancel()
+
+
+def _hang_up(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the answer came at the last moment
+        line.shutdown(socket.SHUT_RDWR)
+
 
 logger = logging.getLogger("turnlog.privacy")
 CHANNEL = "turnlog_keys"
@@ -38,7 +196,8 @@ class KeyStore:
     def __init__(self, database_url: str, keks: Keks) -> None:
         self._url, self.keks = database_url, keks
         self._table = KeyTable(database_url, keks)
-        self._held: dict[tuple[str, str], KeysOfUser] = {}
+        self._held: dict[Owner, KeysOfUser] = {}
+        self._held_ids: set[str] = set()
         self._forgotten = 0
         self._used = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -48,10 +207,7 @@ class KeyStore:
         held = self._held.get((tenant, user))
         if held is not None and held.current is not None:
             return held.current
-        found = self._looked_up(tenant, user)
-        if found.current is None:
-            self._table.make(tenant, user)
-            found = self._looked_up(tenant, user)  # ours, or another's who was first
+        found = self._made([(tenant, user)])[tenant, user]
         if found.current is None:
             raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
         return found.current
@@ -59,25 +215,42 @@ class KeyStore:
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
         """The key that sealed something; None when it was destroyed.
 
-        Raises InvalidEvent for another user's key or what is no id. A key that the table lacks is KeyUnavailable too:
-        the table is another's or an old copy, and comes back with a backup.
+        Raises InvalidEvent for another user's key and for an invalid id. A key that the table lacks is KeyUnavailable
+        too: the table belongs to another database or is an old copy, and comes back with a backup.
         """
         held = self._held.get((tenant, user))
         if held is not None and key_id in held.keys:
             return held.keys[key_id]
-        wanted = _key_id(key_id)
-        found = self._looked_up(tenant, user, wanted)
-        if str(wanted) not in found.keys:
+        wanted = str(_key_id(key_id))
+        found = self._fetched([(tenant, user)], [UUID(wanted)])
+        mine = found.pop((tenant, user), KeysOfUser())
+        if any(wanted in others.keys for others in found.values()):
+            raise InvalidEvent(f"key {wanted} is not one of user {user!r} in tenant {tenant!r}")
+        if wanted not in mine.keys:
             raise KeyUnavailable(
                 f"key {key_id} of user {user!r} is not in the table user_keys. It belongs to another database, or this "
                 "one was restored from an older copy: restore user_keys from the newest backup (docs/privacy.md)"
             )
-        return found.keys[str(wanted)]
+        return mine.keys[wanted]
+
+    def prefetch(self, key_ids: Iterable[str]) -> None:
+        """Holds the keys that `find` is about to be asked for, with one query; never raises."""
+        wanted = {key_id for key_id in key_ids if key_id not in self._held_ids}
+        if wanted:
+            with contextlib.suppress(KeyUnavailable):  # `find` says for which event
+                self._fetched([], [UUID(key_id) for key_id in wanted])
+
+    def prefetch_current(self, owners: Iterable[Owner]) -> None:
+        """Holds the keys that `current` is about to be asked for, with one query for all; never raises."""
+        missing = {owner for owner in owners if (held := self._held.get(owner)) is None or held.current is None}
+        if missing:
+            with contextlib.suppress(KeyUnavailable):  # `current` says whose
+                self._made(missing)
 
     def forget(self, tenant: str, user: str) -> None:
         """The user's keys are looked up again before they are used again."""
         self._forgotten += 1
-        self._held.pop((tenant, user), None)
+        self._drop((tenant, user))
 
     def close(self) -> None:
         self._table.close()
@@ -112,16 +285,37 @@ class KeyStore:
         except (ValueError, TypeError):
             logger.warning("a notice on channel %s is none of turnlog's and is passed over", CHANNEL)
 
-    def _looked_up(self, tenant: str, user: str, key_id: UUID | None = None) -> KeysOfUser:
+    def _made(self, owners: Collection[Owner]) -> dict[Owner, KeysOfUser]:
+        """The users' keys from the table, after those who have none have got one."""
+        found = self._fetched(owners)
+        without = [owner for owner in owners if owner not in found or found[owner].current is None]
+        if without:
+            self._table.make(without)
+            found |= self._fetched(without)
+        return found
+
+    def _fetched(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, KeysOfUser]:
         """From the table; held from now on, unless something was forgotten while it was asked."""
         before = self._forgotten
-        found = self._table.keys_of(tenant, user, key_id)
-        if found.keys and before == self._forgotten:
-            while len(self._held) >= HELD_USERS:
-                self._held.pop(next(iter(self._held)))
-            self._held[tenant, user] = found
+        rows = self._table.rows(owners, key_ids)
+        found = {owner: self._table.opened(mine) for owner, mine in rows.items()}
+        if found and before == self._forgotten:
+            for owner, keys in found.items():
+                self._hold(owner, keys)
             self._loop.call_soon_threadsafe(self._used.set)
         return found
+
+    def _hold(self, owner: Owner, keys: KeysOfUser) -> None:
+        self._drop(owner)
+        while len(self._held) >= HELD_USERS:
+            self._drop(next(iter(self._held)))
+        self._held[owner] = keys
+        self._held_ids.update(keys.keys)
+
+    def _drop(self, owner: Owner) -> None:
+        dropped = self._held.pop(owner, None)
+        if dropped is not None:
+            self._held_ids.difference_update(dropped.keys)
 
 
 def _key_id(text: str) -> UUID:

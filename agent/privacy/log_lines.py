@@ -4,13 +4,10 @@ import logging
 
 
 class SanitisedLines(logging.Filter):
-    """For a handler: what it writes is sanitised, tracebacks too."""
+    """A filter for logging handlers that sanitises messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        from turnlog.agent.privacy.sanitise import (  # slow to load, and most commands log nothing
-            SanitiseLevel,
-            sanitise,
-        )
+        from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise
 
         record.msg, record.args = sanitise(record.getMessage(), SanitiseLevel.LIGHT), None
         if record.exc_info and not record.exc_text:
@@ -21,7 +18,7 @@ class SanitisedLines(logging.Filter):
 
 
 def sanitise_log_lines() -> None:
-    """Every handler of the process's root logger, once each."""
+    """Adds the filter to every handler of the root logger, once each."""
     for handler in logging.getLogger().handlers:
         if not any(isinstance(one, SanitisedLines) for one in handler.filters):
             handler.addFilter(SanitisedLines())

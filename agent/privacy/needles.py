@@ -1,16 +1,23 @@
-"""Looks for a person's strings in bytes, in every form that a store may write them in (M9). Pure.
+"""Searches bytes for a person's strings, in every form in which a store may write them (M9). Pure.
 
-The forms: as it is, escaped as JSON once and twice, and base64 at each of its three alignments. Case does not count.
-Bytes are looked through 8 at a time by a hash, so that thousands of forms cost no more than one.
+The forms: plain, escaped as JSON once and twice, and base64 at each of its three alignments, ignoring case.
+A rolling hash of 8 bytes is compared, so that thousands of forms cost no more than one.
 """
 
 import json
+import re
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from turnlog.events.contracts import CheckpointSaved, Event, EventData, Memory, StoreItemPut
+from turnlog.events.sealing import fields_of
+from turnlog.projectors.models.chunks.chunking import index_texts
 
 KEY_BYTES = 8
 BITS = 20
@@ -19,7 +26,7 @@ _FACTORS = np.array([0x9E3779B1, 0x85EBCA77], dtype=np.uint32)
 
 
 class Needles:
-    """strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones cannot be told from chance and are left out."""
+    """strings: of at least KEY_BYTES bytes of UTF-8 each; shorter ones would match by chance and are left out."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = tuple(dict.fromkeys(one for one in strings if len(one.encode()) >= KEY_BYTES))
@@ -27,7 +34,7 @@ class Needles:
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
             for form in forms(text):
-                at = (len(form) - KEY_BYTES) // 2  # the middle: beginnings are alike more often
+                at = (len(form) - KEY_BYTES) // 2  # of the middle: beginnings are alike more often
                 self._by_key[form[at : at + KEY_BYTES]].append((form, at, number))
                 self.longest = max(self.longest, len(form))
         self._table = np.zeros(1 << BITS, dtype=np.bool_)
@@ -35,7 +42,7 @@ class Needles:
             self._table[_hashes(np.frombuffer(key, dtype=np.uint8))] = True
 
     def within(self, data: bytes) -> dict[int, int]:
-        """Number of a string → how often any form of it occurs."""
+        """String's index → how often any form of it occurs."""
         found: defaultdict[int, int] = defaultdict(int)
         if len(data) < KEY_BYTES or not self.strings:
             return {}
@@ -48,7 +55,7 @@ class Needles:
 
 
 class Searched:
-    """What a stream of bytes holds; a string that two parts divide is found too. found: as Needles.within."""
+    """Searches a stream of bytes; a string across two parts is found too. found: as Needles.within."""
 
     def __init__(self, needles: Needles) -> None:
         self._needles, self._rest = needles, b""
@@ -63,7 +70,7 @@ class Searched:
             self.flush()
 
     def flush(self) -> None:
-        """Looks through what waits. The end is looked through again with what follows it, and counted once."""
+        """Searches the buffer. Its end is searched again with the next part and counted once."""
         data = self._rest + b"".join(self._waiting)
         self._count(data, 1)
         self._count(self._rest, -1)
@@ -94,12 +101,12 @@ def forms(text: str) -> Iterator[bytes]:
 
 
 def fitting(strings: Iterable[str]) -> list[str]:
-    """Those that are long enough to be looked for."""
+    """The strings that are long enough to search for."""
     return [one for one in strings if len(one.encode(errors="replace")) >= KEY_BYTES]
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
-    """The characters that do not depend on what stands before and behind."""
+    """The characters that do not depend on the neighbouring bytes."""
     for before in range(3):
         coded = b64encode(b"\0" * before + data)
         first = (before * 8 + 5) // 6
@@ -115,3 +122,71 @@ def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     mixed = words[:-4] * _FACTORS[0] ^ words[4:] * _FACTORS[1]
     found: NDArray[np.uint32] = (mixed ^ mixed >> np.uint32(15)) * _FACTORS[0] >> np.uint32(32 - BITS)
     return found
+
+
+MOST_CANDIDATES = 20_000
+MOST_CHARS = 60
+# Whitespace and JSON's own characters are written differently from store to store.
+_PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
+_SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
+_IDENTIFIERS = re.compile(
+    r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{3,64}|\+?[0-9][0-9 -]{6,18}[0-9Xx]|[A-Z]{2}[A-Z0-9]{6,20}"
+)
+_ID_OF_OURS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an event's id, which is stored in clear
+_DATE = re.compile(r"(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9]")
+
+
+def words_of(data: EventData) -> Iterator[str]:
+    """Search candidates from an event's personal fields: identifiers and parts of sentences."""
+    said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
+    if isinstance(data, CheckpointSaved):  # the rest has version numbers, which look like identifiers
+        said["checkpoint"] = data.checkpoint.get("channel_values")
+    for name, value in said.items():
+        if name not in data.UNSEARCHED:
+            for text in _strings(value):
+                yield from candidates(text)
+
+
+def text_hashes(event: Event) -> Iterator[bytes]:
+    """SHA-256 of every text of the event that gets a vector, as in the embedding cache.
+
+    The rows may be gone already: of an archived conversation, or of a forgotten memory.
+    """
+    data = event.data
+    yield from (sha256(text.encode()).digest() for text in index_texts(event))
+    if isinstance(memory := getattr(data, "memory", None), Memory):
+        yield sha256(memory.content.encode()).digest()
+    if isinstance(data, StoreItemPut):
+        yield from (bytes.fromhex(found) for found in data.vectors.values())
+
+
+def candidates(text: str) -> Iterator[str]:
+    """Single words count only if they are numbers or codes: any other may occur in unrelated metadata."""
+    yield from (one for found in _IDENTIFIERS.finditer(text) if not _DATE.match(one := found[0].strip()))
+    for part in _PARTS.findall(text):
+        for sentence in _SENTENCES.split(part):
+            one = sentence.strip()[:MOST_CHARS].strip()
+            if len(one.encode(errors="replace")) >= KEY_BYTES and (" " in one or not one.isascii()):
+                yield one
+
+
+def chosen(found: Iterable[str], most: int) -> list[str]:
+    """At most `most` strings: identifiers first, then spread over all that was said, longer ones first."""
+    known = list(dict.fromkeys(found))
+    identifiers = [one for one in known if _IDENTIFIERS.fullmatch(one)]
+    said = sorted((one for one in known if not _IDENTIFIERS.fullmatch(one)), key=lambda one: -min(len(one), 24))
+    room = max(0, most - len(identifiers))
+    spread = said if len(said) <= room else [said[at * len(said) // room] for at in range(room)]
+    return [*identifiers[:most], *spread]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    match value:
+        case str() if not _ID_OF_OURS.fullmatch(value):
+            yield value
+        case dict():
+            for item in value.values():
+                yield from _strings(item)
+        case list() | tuple():
+            for item in value:
+                yield from _strings(item)

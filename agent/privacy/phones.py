@@ -1,7 +1,7 @@
-"""Phone numbers in a text (M8): Chinese mobile numbers by their own shape, the others by phonenumbers. Pure.
+"""Phone numbers in a text (M8): Chinese mobile numbers by their own format, the others by phonenumbers. Pure.
 
-A bare run of digits that no country code or grouping marks as a phone number is one only after a word that says so:
-order numbers and timestamps look the same.
+Digits without a country code or grouping count as a phone number only after a word such as "phone": order numbers
+and timestamps look the same.
 """
 
 import re
@@ -9,7 +9,7 @@ import re
 import phonenumbers
 from phonenumbers import Leniency, PhoneNumberMatch, PhoneNumberMatcher
 
-from turnlog.agent.privacy.narrow import replaced
+from turnlog.agent.privacy.identifiers import replaced
 
 _MOBILE = re.compile(r"(?<![0-9A-Za-z*.])(?<![0-9]-)(1[3-9][0-9])([ -]?)[0-9]{4}([ -]?)([0-9]{4})(?![0-9*])(?!-[0-9])")
 _CODED_MOBILE = re.compile(r"(?<![0-9A-Za-z*.])(\+?86[ -]?)(1[3-9][0-9])[ -]?[0-9]{4}[ -]?([0-9]{4})(?![0-9*])")
@@ -54,7 +54,7 @@ def _is_one(text: str, found: PhoneNumberMatch) -> bool:
 
 
 def _is_grouped(found: PhoneNumberMatch) -> bool:
-    """Whether it is written with its area code apart, as numbers of its country are."""
+    """Whether the area code is separated, as is usual in the number's country."""
     written = [part for part in re.split(r"[^0-9]+", found.raw_string) if part]
     national = phonenumbers.format_number(found.number, phonenumbers.PhoneNumberFormat.NATIONAL)
     usual = [part for part in re.split(r"[^0-9]+", national) if part]
@@ -62,6 +62,6 @@ def _is_grouped(found: PhoneNumberMatch) -> bool:
 
 
 def _mask(found: PhoneNumberMatch) -> str:
-    """The country code where it was written, and the last two digits."""
+    """Keeps a written country code and the last two digits."""
     code = f"+{found.number.country_code}" if found.raw_string.lstrip().startswith(("+", "＋")) else ""
     return f"{code}{MARKS}{found.raw_string[-2:]}"

@@ -1,4 +1,4 @@
-"""What an erasure did and found, as the event that proves it, and as words for a person (M9, E 13.4)."""
+"""What an erasure did and found: as the event that proves it and as text for people (M9, E 13.4)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,8 +6,7 @@ from hashlib import sha256
 
 from turnlog.agent.privacy.scanning import Scan
 from turnlog.agent.privacy.traces import Person
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import UserErased
+from turnlog.events.contracts import Event, UserErased
 from turnlog.events.subjects import ERASURES
 
 SOURCE = "turnlog/erase"
@@ -15,7 +14,7 @@ SOURCE = "turnlog/erase"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """seq: of the event. hits: where the scan found something → how often; empty when all is gone."""
+    """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left."""
 
     thread: str
     seq: int
@@ -25,7 +24,7 @@ class Receipt:
 
 
 def receipt_thread(person: Person) -> str:
-    """Whoever knows the user id finds it; it does not give the id away."""
+    """The thread of a user's receipts: derived from the user id by a hash that does not reveal it."""
     return ERASURES + sha256(f"{person.tenant}\0{person.user}".encode()).hexdigest()[:32]
 
 

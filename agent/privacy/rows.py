@@ -1,6 +1,6 @@
-"""What Postgres has of a person beside the read models: caches, dead letters; and whose threads it knows (M9).
+"""What Postgres stores about a person outside the read models: caches, dead letters; and their known threads (M9).
 
-Read models are emptied by their projectors alone. These tables are no read models: they are emptied here.
+Only projectors remove rows of read models. These tables are not read models, so they are cleared here.
 """
 
 import json
@@ -12,14 +12,14 @@ from psycopg import sql
 
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.subjects import thread_token
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
 
 _MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id = %(user)s))"
 
 _NO_ITEM_OF_OTHERS = """NOT EXISTS (SELECT FROM store_vectors o WHERE o.model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
-# Vectors of texts that nobody else has: a rebuild of the others' rows still finds theirs.
+# Vectors of texts that no other person has, so that a rebuild of other rows still finds its vectors.
 _VECTORS = f"""
 WITH mine AS (
   SELECT t.index_text AS text FROM memory_vectors t WHERE {_MINE}
@@ -30,7 +30,7 @@ only_mine AS (
     UNION SELECT t.content FROM memories t JOIN mine ON mine.text = t.content WHERE NOT coalesce({_MINE}, false)))
 DELETE FROM embedding_cache c USING only_mine o WHERE c.text_hash = sha256(convert_to(o.text, 'UTF8'))
 AND {_NO_ITEM_OF_OTHERS}"""
-# Of texts whose rows went before: with their conversation into the archive, by a deletion, by a memory's forgetting.
+# Vectors of texts whose rows are gone already: archived, deleted, or of a forgotten memory.
 _HASHED = f"""
 DELETE FROM embedding_cache c WHERE c.text_hash = ANY(%(hashes)s::bytea[])
 AND c.text_hash NOT IN (
@@ -58,7 +58,7 @@ WHERE schemaname = current_schema() AND tablename = %(table)s"""
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """How many rows went, or lost their words."""
+    """How many rows were removed or emptied."""
 
     vectors: int
     answers: int
@@ -66,7 +66,7 @@ class Cleared:
 
 
 async def known_threads(conn: Connection, person: Person) -> set[str]:
-    """Threads that the read models have for the person, store namespaces included."""
+    """Threads of the person in the read models, store namespaces included."""
     found: set[str] = set()
     for table in _tables():
         for column in (name for name in ("user_id",) if name in table.columns):
@@ -80,7 +80,7 @@ async def known_threads(conn: Connection, person: Person) -> set[str]:
 
 
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
-    """Table → rows in the person's threads, or with their id."""
+    """Table → number of rows in the person's threads or with their id."""
     counts: dict[str, int] = {}
     for table in _tables():
         of_user = " OR t.user_id = %(user)s" if "user_id" in table.columns else ""
@@ -96,8 +96,8 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
 
 
 async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
-    """Table → a hash of each row of the person's in threads shared with others. Such rows stay, without their words:
-    one with the same hash before and after an erasing had none."""
+    """Table → hashes of the person's rows in shared threads. Such rows stay without their words: a row with the same
+    hash before and after an erasure had none."""
     found: dict[str, list[str]] = {}
     for table in (table for table in _tables() if "user_id" in table.columns):
         rows = await conn.execute(
@@ -112,7 +112,7 @@ async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) 
 async def clear_caches(
     conn: Connection, person: Person, own: Sequence[str], shared: Sequence[str], hashes: Sequence[bytes] = ()
 ) -> Cleared:
-    """While the rows are there, for they say which vectors are the person's. hashes: SHA-256 of texts of theirs."""
+    """Clears the caches while the rows still say which vectors are the person's. hashes: SHA-256 of their texts."""
     every = [*own, *shared]
     given = {
         "tenant": person.tenant,
@@ -137,7 +137,7 @@ async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
-    """(projection, thread) of threads that a projection stopped at."""
+    """(projection, thread) of the person's parked threads."""
     tokens = {thread_token(thread): thread for thread in threads}
     rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens)})
     return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]
@@ -149,17 +149,16 @@ async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
 
 
 async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
-    """Frees dead rows, and takes new statistics: they hold values of columns, and an empty table would keep the old.
+    """Frees dead rows and renews the statistics, which hold column values and would otherwise stay for an empty table.
 
-    is_full: writes the table anew.
+    is_full: VACUUM FULL.
     """
     await conn.execute(_FORGET_STATISTICS, {"table": table})
     await conn.execute(f"VACUUM ({'FULL, ' if is_full else ''}ANALYZE) {table}".encode())
 
 
 async def vacuum_statistics(conn: Connection) -> None:
-    """Writes the table of statistics anew: what was freed in it were values of columns. Left alone, with a warning of
-    Postgres's, where the role may not."""
+    """Rewrites pg_statistic, whose freed rows held column values. Without the right to do so Postgres only warns."""
     await conn.execute("VACUUM FULL pg_statistic")
 
 
@@ -171,10 +170,10 @@ def _tables() -> list[sa.Table]:
     return [table for projection in PROJECTIONS for table in projection.tables if "thread_id" in table.columns]
 
 
-# Tables with words that people said or wrote themselves: what stands there of others is not only the person's.
+# Tables with people's own words: a string in another person's rows is not the erased person's alone.
 SAID_TABLES = ("messages", "memories", "store_items", "entities")
-# And those with what applications and models wrote about threads: "New conversation" is nobody's own. Of threads shared
-# with others they hold the person's words too.
+# Tables with text that applications and models wrote about threads, such as "New conversation". For shared threads
+# they hold the person's words too.
 TOLD_TABLES = (
     *("thread_activity", "conversation_summaries", "memory_topics", "memory_conflicts", "sessions"),
     *("session_checkpoints", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists"),
@@ -182,9 +181,9 @@ TOLD_TABLES = (
 
 
 def others_query(table: str, person: Person, threads: Sequence[str], shared: Mapping[str, int]) -> sql.Composed:
-    """All rows of a table that are not the person's, as COPY.
+    """A COPY query of all rows of a table that are not the person's.
 
-    threads: those whose rows count as the person's; shared: thread → the sequence from which on they do.
+    threads: all of their rows count as the person's; shared: thread → sequence from which rows count.
     """
     columns = next(one.columns for one in _tables() if one.name == table)
     of_user = sql.SQL(" OR t.user_id = {}").format(person.user) if "user_id" in columns else sql.SQL("")
@@ -210,7 +209,7 @@ async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
-    """Table → rows that are there although their thread was erased after them."""
+    """Table → rows that still exist although their thread was erased after them."""
     found: dict[str, int] = {}
     for table in (table for table in _tables() if "seq" in table.columns):
         rows = await conn.execute(

@@ -1,8 +1,7 @@
-"""What is sensitive in a text, made unreadable, by level (M8, E 8.9). Pure.
+"""Masks what is sensitive in a text, by level (M8, E 8.9). Pure.
 
-LIGHT is for our own logs: secrets, identity numbers and cards. MODERATE is for exports: mail addresses and phone
-numbers too. FULL is for the public: grades too. The same text always gives the same, and what was sanitised once
-stays as it is.
+LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses and phone
+numbers too. FULL, for publication: grades too. The result is deterministic, and sanitising it again changes nothing.
 """
 
 import re
@@ -22,7 +21,7 @@ _SECRET_NAMES = re.compile(
 
 
 class SanitiseLevel(IntEnum):
-    """How much is made unreadable; each level does what those before it do."""
+    """How much is masked; each level includes the ones before it."""
 
     LIGHT = 1
     MODERATE = 2
@@ -30,8 +29,8 @@ class SanitiseLevel(IntEnum):
 
 
 def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> str:
-    """The text with everything masked that its level names. regions: of phone numbers without a country code."""
-    for _ in range(_AGAIN):  # a mask can make a boundary at which something else is found
+    """The text, masked according to the level. regions: of phone numbers without a country code."""
+    for _ in range(_AGAIN):  # a mask can create a word boundary at which another pattern matches
         found = _once(text, level, regions)
         if found == text:
             break
@@ -40,7 +39,7 @@ def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) 
 
 
 def sanitise_json(value: Any, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> Any:
-    """Every string within a JSON value; what stands under the name of a secret is masked whole. Names stay."""
+    """Sanitises every string in a JSON value; values under a key such as `password` are masked whole. Keys stay."""
     return _walk(value, lambda text: sanitise(text, level, regions))
 
 

@@ -1,12 +1,12 @@
 """The scan after an erasure: every table, the stream, the buckets, archives and log files, for a person's strings (M9).
 
-Tables are read by COPY in its binary form, in which every type stands as it was written; so one search does for all of
-them. It costs the reading of the database once, and no more with more strings.
+Tables are read by binary COPY, in which every type has the bytes that were written, so that one search fits all. The
+database is read once, however many strings there are.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
 from turnlog.agent.privacy.needles import Needles, Searched
+from turnlog.agent.progress import OnProgress
 from turnlog.events.log import Log
 from turnlog.events.subjects import SESSION_BUCKET, STORED_PREFIX
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
 
 READ_BYTES = 1024 * 1024
-OnProgress = Callable[[float, float | None], None]
 _TABLES = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
@@ -32,7 +32,7 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT 
 
 @dataclass(slots=True)
 class Scan:
-    """places: what was searched → how many of it. hits: where → occurrences there; only places that have some."""
+    """places: kind → how many were searched. hits: place → occurrences, without the places that have none."""
 
     places: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Scan:
 
 
 async def scan_tables(conn: Connection, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
-    """Every column of every table, and what the planner's statistics keep of them."""
+    """Scans every column of every table, and the planner's statistics."""
     tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
     for at, (schema, name) in enumerate(tables):
         query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
@@ -68,7 +68,7 @@ async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles
 
 
 async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
-    """Every message that the stream gives out."""
+    """Scans every message of the stream."""
     searched, head = Searched(needles), await log.head()
     async for stored in log.read([f"{STORED_PREFIX}.>"], 1, head):
         searched.add(stored.body + b"\0")
@@ -79,14 +79,14 @@ async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnPro
 
 
 async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
-    """The copies of sessions."""
+    """Scans the copies of sessions."""
     searched = Searched(needles)
     try:
         bucket = await log.nc.jetstream().key_value(SESSION_BUCKET)
         for key in await bucket.keys():
-            with contextlib.suppress(KeyNotFoundError):  # it went meanwhile; the others are looked at all the same
+            with contextlib.suppress(KeyNotFoundError):  # the key was removed meanwhile
                 searched.add(((await bucket.get(key)).value or b"") + b"\0")
-    except (NotFoundError, NoKeysError):  # there is none, or it has no keys
+    except (NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
         pass
     except NatsError:
         scan.places["buckets that cannot be read"] = 1
@@ -96,7 +96,7 @@ async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
 
 
 def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
-    """paths: (kind, file). A file that went meanwhile, or that we may not read, is said to be one of those."""
+    """paths: (kind, file). A file that was removed meanwhile, or is not readable, is reported as such."""
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:
@@ -114,8 +114,8 @@ def files_below(folder: Path, suffix: str = "") -> Iterator[Path]:
 
 
 def _in_parquet(path: Path) -> Iterator[bytes]:
-    """Its texts and bytes; on disk they are compressed."""
-    from pyarrow import ArrowInvalid  # slow to load, and seldom needed
+    """The texts and bytes of a Parquet file, which are compressed on disk."""
+    from pyarrow import ArrowInvalid  # slow to load and rarely needed
     from pyarrow.parquet import ParquetFile
 
     try:

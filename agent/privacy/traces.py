@@ -1,29 +1,39 @@
-"""Where a person's events stand in the log: in threads of their own, and in threads shared with others (M9).
+"""Where a person's events are in the log: in threads of their own, and in threads shared with others (M9).
 
-The log says whose a turn is (`user`), so it is read once from beginning to end: read models do not know threads that
-were deleted, and may be behind.
+The log says whose turn it is (`user`), so it is read once from beginning to end: read models lack deleted threads and
+may be behind.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.events.codec import parsed
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
-from turnlog.events.subjects import memory_thread, parse_stored, tenant_filter, thread_filter, type_filter
+from turnlog.events.subjects import (
+    check_id,
+    check_tenant,
+    memory_thread,
+    parse_stored,
+    tenant_filter,
+    thread_filter,
+    type_filter,
+)
+from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.projection import store_thread
 
 FILTERS_AT_ONCE = 100
-OnProgress = Callable[[float, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A user of a tenant. threads: others that are theirs whatever `user` their events have, such as those of
-    LangGraph's store; one that ends in '.' stands for all that begin so."""
+    """A user of a tenant. threads: further threads of the person, whatever `user` their events have, such as those of
+    LangGraph's store; one that ends in '.' is a prefix."""
 
     tenant: str
     user: str
@@ -35,9 +45,21 @@ class Person:
         )
 
 
+def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
+    """namespaces: of LangGraph's store, labels joined by dots, beside the one of the user's memories.
+
+    Raises InvalidToken.
+    """
+    check_tenant(tenant)
+    check_id("user", user)
+    spaces = [memories_of(user), *(tuple(one.split(".")) for one in namespaces)]
+    threads = [thread for space in spaces for thread in (store_thread(space), store_thread(space) + ".")]
+    return Person(tenant, user, tuple(threads))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One event: where it stands and what its envelope says; envelope None where it is none."""
+    """One event: its place in the log and its envelope; None if the message is not an envelope."""
 
     stored: Stored
     type: str
@@ -54,8 +76,8 @@ class Place:
 
 @dataclass(slots=True)
 class Traces:
-    """own: threads in which nobody else says anything. shared: thread → the first sequence that is the person's,
-    or that was made of it; 0 for a fork of theirs."""
+    """own: threads without another speaker. shared: thread → the first sequence of the person's turns or of what was
+    derived from them; 0 for a fork of one of their threads."""
 
     own: set[str] = field(default_factory=set)
     shared: dict[str, int] = field(default_factory=dict)
@@ -66,9 +88,9 @@ class Traces:
 
 
 async def traces(
-    log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = lambda done, total: None, after: int = 0
+    log: Log, person: Person, more: Iterable[str], on_progress: OnProgress = no_progress, after: int = 0
 ) -> Traces:
-    """more: threads that are known already. after: a sequence up to which no others are sought.
+    """more: threads that are known already. after: only events after this sequence are read for others.
 
     Raises GapInLog, LogUnavailable.
     """
@@ -93,7 +115,7 @@ async def traces(
 
 
 async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
-    """Every event of the threads after a sequence, in the order of the log for each part of them."""
+    """Every event of the threads after a sequence, in log order within each group of threads."""
     head = await log.head()
     for at in range(0, len(threads), FILTERS_AT_ONCE):
         filters = [thread_filter(tenant, thread) for thread in threads[at : at + FILTERS_AT_ONCE]]
@@ -109,11 +131,8 @@ def place_of(stored: Stored) -> Place:
     return Place(stored, parse_stored(stored.subject).type, envelope)
 
 
-async def named_threads(
-    log: Log, person: Person, on_progress: OnProgress = lambda done, total: None, after: int = 0
-) -> set[str]:
-    """Threads of which an event after a sequence names the person, or that are theirs by name. Most bodies are not
-    even parsed."""
+async def named_threads(log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0) -> set[str]:
+    """Threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not parsed."""
     found: set[str] = set()
     head, marks = await log.head(), _marks(person)
     async for stored in log.read([tenant_filter(person.tenant)], after + 1, head):
@@ -129,7 +148,8 @@ async def named_threads(
 
 
 async def _add_forks(log: Log, person: Person, found: Traces) -> None:
-    """A fork of one of these threads by somebody else begins with its turns, and has what was derived from them."""
+    """Adds forks of these threads by other people: they begin with the person's turns and what was derived from
+    them."""
     forks = [place_of(stored) async for stored in log.read([type_filter("thread_forked")], 1, await log.head())]
     while True:
         before = len(found.shared)

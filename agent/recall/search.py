@@ -1,4 +1,7 @@
-"""Recall over the database: scope → chunks → ranked turns. Small scopes are kept whole while they do not change."""
+"""Recall over the database: scope → chunks → ranked turns.
+
+A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
+"""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.recall.large import Sampled, likely_part, sampled
+from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
 from turnlog.agent.recall.ranking import Query, Scored, rank
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
-from turnlog.events.remembered import holds_words
-from turnlog.projectors.chunk_candidates import Key, found_at
-from turnlog.projectors.chunk_lookup import (
+from turnlog.events.word_caches import holds_words
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.candidates import Key, found_at
+from turnlog.projectors.models.chunks.lookup import (
     WHOLE_SCOPE_UP_TO,
     Columns,
     Found,
@@ -27,10 +31,9 @@ from turnlog.projectors.chunk_lookup import (
     whole_scope,
     with_parents,
 )
-from turnlog.projectors.writer import Connection
 
 CACHED_SCOPES = 16
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 class QueryEmbedder(Protocol):
@@ -42,7 +45,7 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A turn that recall found. parts: what its score is the sum of; chunk_id: the chunk it stands in."""
+    """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found."""
 
     thread: str
     seq: int
@@ -71,7 +74,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """firsts: sequences of the first turns that say the chunks. columns: of a whole scope; keys: of a large one."""
+    """firsts: sequence of the first turn of each chunk. columns: of a small scope. keys: of a large one."""
 
     index: ScopeIndex
     firsts: NDArray[np.int64]
@@ -80,12 +83,12 @@ class _Loaded:
 
 
 class Recall:
-    """Finds turns. embedder None, or failing: keyword search (A 6); `degraded` then says why."""
+    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason."""
 
     def __init__(self, embedder: QueryEmbedder | None) -> None:
         self._embedder = embedder
         self._whole: OrderedDict[Scope, tuple[Stamp, _Loaded]] = OrderedDict()
-        self._samples: OrderedDict[Scope, Sampled] = OrderedDict()
+        self._samples: OrderedDict[Scope, ScopeSample] = OrderedDict()
         self.degraded: str | None = None
         holds_words(self)
 
@@ -96,9 +99,9 @@ class Recall:
     async def search(
         self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None, when: str = ""
     ) -> list[Recalled]:
-        """The k most relevant turns, best first. before_seq: later turns are left out, as still in the window.
+        """The k most relevant turns, best first. before_seq: turns from it on are excluded, as still in the window.
 
-        when: the days that the query means, as when.py says them; they are sought as words, and no part of its vector.
+        when: the dates that the query names, as `date_words` returns them: searched as words, not part of the vector.
         """
         scope = await with_parents(conn, scope)
         state = await self._state(conn, scope)
@@ -118,17 +121,18 @@ class Recall:
     def _model(self) -> str | None:
         return self._embedder.model if self._embedder else None
 
-    async def _state(self, conn: Connection, scope: Scope) -> Sampled | Stamp:
-        """What a large scope is like, or the stamp of a small one. One that was large is not counted again."""
+    async def _state(self, conn: Connection, scope: Scope) -> ScopeSample | Stamp:
+        """The sample of a large scope, or the stamp of a small one. A scope with a cached sample is not counted
+        again."""
         if scope not in self._samples:
             stamp = await scope_stamp(conn, scope, self._model)
             if not stamp.large:
                 return stamp
-        about = await sampled(conn, scope, self._model, self._samples.get(scope))
+        about = await sample_scope(conn, scope, self._model, self._samples.get(scope))
         if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
             _remember(self._samples, scope, about)
             return about
-        self._samples.pop(scope, None)  # somebody else may have done so meanwhile
+        self._samples.pop(scope, None)  # a concurrent search may have removed it
         return await scope_stamp(conn, scope, self._model)
 
     async def _load(
@@ -137,18 +141,18 @@ class Recall:
         scope: Scope,
         query: str,
         vector: NDArray[np.float32] | None,
-        state: Sampled | Stamp,
+        state: ScopeSample | Stamp,
         k: int,
     ) -> _Loaded:
-        if isinstance(state, Sampled):
-            keys, index = await likely_part(conn, scope, query, vector, self._model, state, k)
+        if isinstance(state, ScopeSample):
+            keys, index = await candidate_chunks(conn, scope, query, vector, self._model, state, k)
             return _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
         kept = self._whole.get(scope)
         loaded = kept[1] if kept and kept[0] == state else _indexed(await whole_scope(conn, scope, self._model))
         _remember(self._whole, scope, (state, loaded))
         return loaded
 
-    async def _vector(self, query: str, state: Sampled | Stamp) -> NDArray[np.float32] | None:
+    async def _vector(self, query: str, state: ScopeSample | Stamp) -> NDArray[np.float32] | None:
         self.degraded = None
         if self._embedder is None or not state.chunks:
             return None
@@ -162,8 +166,8 @@ class Recall:
             return None
 
 
-def _remember(cache: "OrderedDict[Scope, Kept]", scope: Scope, what: Kept) -> None:
-    cache[scope] = what
+def _remember(cache: "OrderedDict[Scope, Cached]", scope: Scope, value: Cached) -> None:
+    cache[scope] = value
     cache.move_to_end(scope)
     if len(cache) > CACHED_SCOPES:
         cache.popitem(last=False)
@@ -185,7 +189,7 @@ def _indexed(columns: Columns) -> _Loaded:
 async def _best(
     conn: Connection, scope: Scope, query: Query, loaded: _Loaded, k: int, before_seq: int | None
 ) -> list[Recalled]:
-    """The k best turns. A turn's pieces count once, so it may take more chunks, at last all of them."""
+    """The k best turns. The pieces of a turn count once, so more chunks may be needed, at last all of them."""
     allowed = None if before_seq is None else loaded.firsts < before_seq
     wanted = 2 * k
     while True:
@@ -197,14 +201,14 @@ async def _best(
 
 
 async def _chunks(conn: Connection, scope: Scope, loaded: _Loaded, ranked: Sequence[Scored]) -> list[Found]:
-    """Of a large scope only what was found is read whole."""
+    """The ranked chunks; of a large scope they are read only now."""
     if loaded.columns is not None:
         return [loaded.columns.chunks[scored.chunk] for scored in ranked]
     return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
 
 
 def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int) -> list[Recalled]:
-    """One entry a turn: pieces of one turn count once, and a chunk said in several turns names each."""
+    """One entry per turn: pieces of one turn count once, and a chunk of several turns gives an entry for each."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):

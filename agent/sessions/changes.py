@@ -6,13 +6,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from turnlog.agent.sessions.value import MemoryWriteRequest, SessionValue
-from turnlog.events.contracts import EventData, TurnRecorded
+from turnlog.events.contracts import EventData, SessionUpdated, TurnRecorded
 from turnlog.events.errors import TurnlogError
-from turnlog.events.session_contracts import SessionUpdated
 
 
 class InvalidMemoryRequest(TurnlogError):
-    """A request of short-term memory asks for what cannot be done; the message says what to change."""
+    """A request of short-term memory cannot be carried out; the message says what to change."""
 
     code = "invalid-memory-request"
 
@@ -30,9 +29,9 @@ def turns_written(request: MemoryWriteRequest) -> list[TurnRecorded]:
 
 
 def parts_changed(before: SessionValue, changed: SessionValue) -> list[EventData]:
-    """The parts that differ, whole; [] when none does.
+    """The parts that differ, each as a whole; [] if none differs.
 
-    Raises InvalidMemoryRequest when a part is no JSON, or one differs that follows from the conversation.
+    Raises InvalidMemoryRequest when a part is not JSON, or when a part that is derived from the conversation differs.
     """
     after = _checked(changed)
     agent, agent_before = after.flow_context.current_agent_key, before.flow_context.current_agent_key
@@ -50,7 +49,7 @@ def parts_changed(before: SessionValue, changed: SessionValue) -> list[EventData
 
 
 def _checked(value: SessionValue) -> SessionValue:
-    """model_copy() checks nothing; what goes on the log is checked here."""
+    """Validates the copy before it is published: model_copy() does not validate."""
     try:
         return SessionValue.model_validate(value.model_dump(mode="json", warnings=False))
     except (ValidationError, PydanticSerializationError) as error:

@@ -1,4 +1,4 @@
-"""Where a segment ends: which turns the summary stands for, and which stay in full (C7, B). Pure."""
+"""Where a segment ends: which turns the summary covers, and which stay in full (C7, B). Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.wire import calls
 from turnlog.agent.sessions.history import retained
-from turnlog.events.session_contracts import SegmentCheckpointed, SegmentRules
-from turnlog.projectors.message import Message
-from turnlog.projectors.session_state import SessionState, turns_of
+from turnlog.events.contracts import SegmentCheckpointed, SegmentRules
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.sessions.state import SessionState, turns_of
 
 SUMMARY_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """covered: messages that join the summary, oldest first. kept: how many turns stay in full beside it."""
+    """covered: messages that join the summary, oldest first. kept: how many turns stay in full after it."""
 
     covered: Sequence[Message]
     kept: int
@@ -24,8 +24,8 @@ class Cut:
 
 
 def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, counter: TokenCounter) -> Cut | None:
-    """What a requested checkpoint covers; None when there is nothing. Turns after through_seq stay out of it, so
-    that the same request always gives the same summary."""
+    """What a requested checkpoint covers, or None. Turns after through_seq are left out, so that the same request
+    always gives the same summary."""
     turns = turns_of(message for message in _uncovered(state) if message.seq <= through_seq)
     kept = retained(turns, rules.recent_turns, rules, counter)
     cut = _cut(state, turns[: len(turns) - kept], kept)
@@ -33,7 +33,7 @@ def automatic_cut(state: SessionState, through_seq: int, rules: SegmentRules, co
 
 
 def manual_checkpoint(state: SessionState, summary: str, recent_turns: int) -> SegmentCheckpointed:
-    """A caller's own summary; with no more turns than recent_turns it stands beside all of them."""
+    """A summary by the caller. If there are no more turns than recent_turns, all of them stay in full."""
     turns = turns_of(state.segment)
     kept = min(len(turns), recent_turns)
     cut = _cut(state, turns[: len(turns) - kept], kept)
@@ -52,7 +52,7 @@ def summary_limit(rules: SegmentRules, most: int) -> int:
 
 
 def _uncovered(state: SessionState) -> list[Message]:
-    """After a failed checkpoint the segment is everything, but the summary before it still stands for its part."""
+    """After a failed checkpoint the segment is the whole session, but the previous summary still covers its part."""
     return [message for message in state.segment if message.seq > state.covered_seq]
 
 

@@ -10,8 +10,8 @@ from itertools import accumulate
 from turnlog.agent.context import TokenCounter
 from turnlog.agent.context.condense import MARK, TOOL_MAX, result_text
 from turnlog.agent.context.wire import Call, calls, results
-from turnlog.events.session_contracts import SegmentRules
-from turnlog.projectors.message import Message
+from turnlog.events.contracts import SegmentRules
+from turnlog.projectors.models.message import Message
 
 SUMMARY_HEAD = "[Conversation Summary]"
 LEFT_OUT = "[{count} earlier turns are left out here: the history is longer than the window of {window:,} tokens]"
@@ -37,9 +37,9 @@ class History:
 def build_history(
     summary: str, turns: Sequence[Turn], query: str, rules: SegmentRules, counter: TokenCounter
 ) -> History:
-    """summary: "" when none stands before the turns. In any mode the ratio decides (B, v2.0).
+    """summary: "" if the turns have none before them. The ratio decides in every mode (B, v2.0).
 
-    Over the window the oldest turns leave the history behind a line that says how many; the newest one stays.
+    Over the window the oldest turns are replaced by a line that says how many; the newest turn always stays.
     """
     head = summary_text(summary)
     head_tokens, query_tokens = counter.cached_text(head), counter.cached_text(query)
@@ -77,7 +77,7 @@ def retained(turns: Sequence[Turn], recent_turns: int, rules: SegmentRules, coun
 
 
 def lines_of(turn: Turn) -> Iterator[Line]:
-    """Results of tools stand in the line of the message that called them."""
+    """Results of tools are part of the line of the message that called them."""
     line: list[Message] = []
     for message in turn:
         if line and calls(line[0]) and results(message) and not words(message):
@@ -100,7 +100,7 @@ def line_text(line: Line) -> str:
 
 
 def words(message: Message) -> str:
-    """What a message says itself: text, and images by name."""
+    """The message's own content: text, and images by name."""
     if message.role == "tool":
         return ""
     content = message.content
@@ -127,7 +127,7 @@ def _line_tokens(line: Line, counter: TokenCounter) -> int:
 
 
 def _newest(sizes: Sequence[int], room: int) -> int:
-    """How many of the last sizes fit into the room; at least one, where there is one."""
+    """How many of the last sizes fit into the room; at least one if there is any."""
     return min(len(sizes), max(1, sum(total <= room for total in accumulate(reversed(sizes)))))
 
 

@@ -1,7 +1,7 @@
-"""A session from the nearest level that has it: memory, bucket, Postgres, and below all of them the log (M10).
+"""A session from the nearest level that has it: memory, bucket, Postgres, and last the log (M10).
 
-Every level's copy is compared with the log's end and completed from there. Only while the log is away a copy is
-given as it is.
+Each copy is compared with the end of the log and completed from it. Only while the log is unavailable a copy is
+returned as it is.
 """
 
 import asyncio
@@ -14,17 +14,16 @@ from typing import Generic, Literal, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool
 
+from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions.bucket import Bucket
-from turnlog.agent.sessions.held import Hold
+from turnlog.agent.sessions.hot_copies import HotCopies
 from turnlog.agent.sessions.tail import Copy, follow, from_log
 from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
-from turnlog.projectors.session_lookup import SegmentCheckpoint, segment_checkpoints, session_state
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint, segment_checkpoints, session_state
 
 Level = Literal["ram", "kv", "postgres", "log"]
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 POSTGRES_PATIENCE_S, POSTGRES_AWAY_S = 2.0, 2.0
 T = TypeVar("T")
 Question = Callable[[AsyncConnection[TupleRow], str, str], Awaitable[T]]
@@ -33,7 +32,7 @@ logger = logging.getLogger("turnlog.sessions")
 
 @dataclass(frozen=True, slots=True)
 class _Answer(Generic[T]):
-    """What Postgres said; answered: whether it did."""
+    """What Postgres returned; answered: False if it did not answer."""
 
     answer: T | None
     answered: bool
@@ -41,9 +40,9 @@ class _Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a level has. copy: None where there is no session; compared: with the log, which was there.
+    """What a level has. copy: None if there is no session; compared: it was compared with the log.
 
-    changed: it is not what the bucket holds.
+    changed: it differs from the copy in the bucket.
     """
 
     copy: Copy | None
@@ -58,69 +57,70 @@ class Levels:
     def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
         self._log, self._pool, self._tenant = log, pool, tenant
         self._postgres_away_until = 0.0
-        self.hold = Hold(log.nc, tenant)
+        self.hot = HotCopies(log.nc, tenant)
         self.bucket = Bucket(log, tenant)
 
     async def current(self, thread: str) -> tuple[Copy, Level]:
-        """The session now; its state is one. Raises NotFound, LogUnavailable when no level can answer, and
-        FutureEventVersion when only a newer turnlog can tell."""
-        held = self.hold.find(thread)
+        """The session now. Raises NotFound, LogUnavailable when no level can answer, and FutureEventVersion when the
+        log holds an event of a newer turnlog.
+        """
+        held = self.hot.find(thread)
         if held is not None and held.copy is not None:
-            if self.hold.is_current(held):
+            if self.hot.is_current(held):
                 return held.copy, "ram"
             if (found := await self._from_memory(thread, held.copy)) is not None:
                 return found, "ram"
         return await self._load(thread)
 
     async def keep(self, thread: str, copy: Copy, checked: tuple[float, int]) -> None:
-        """Takes a copy into memory and the bucket. checked: Hold.now() when its comparison with the log began."""
+        """Stores a copy in memory and in the bucket. checked: HotCopies.now() when its check began."""
         if copy.borrows:
             return
-        held = await self.hold.join(thread)
-        self.hold.put(thread, copy, *checked)
+        held = await self.hot.join(thread)
+        self.hot.put(thread, copy, *checked)
         held.revision = await self.bucket.write(copy, held.revision)
 
     async def drop(self, thread: str) -> None:
-        """No copy of the session stays outside of Postgres."""
-        await self.hold.leave(thread)
+        """Drops the copies of the session in memory and in the bucket."""
+        await self.hot.leave(thread)
         await self.bucket.purge(thread)
 
     async def checkpoints(self, thread: str) -> list[SegmentCheckpoint] | None:
-        """As Postgres has them; None when it is away."""
+        """The checkpoints in Postgres; None while it is unavailable."""
         return (await self._ask_postgres(segment_checkpoints, thread)).answer
 
     async def _from_memory(self, thread: str, copy: Copy) -> Copy | None:
-        """The copy in memory, completed; None when it is of no use any more."""
-        checked = self.hold.now()
+        """The copy in memory, completed from the log; None if it can no longer be used."""
+        checked = self.hot.now()
         try:
             found = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
             return copy
         if found is None:
-            self.hold.forget(thread)
+            self.hot.forget(thread)
             return None
         if found.state is None:
             await self.drop(thread)
             raise no_session(thread)
-        self.hold.put(thread, found, *checked)
+        self.hot.put(thread, found, *checked)
         return found
 
     async def _load(self, thread: str) -> tuple[Copy, Level]:
-        await self.hold.join(thread)
-        checked = self.hold.now()
+        await self.hot.join(thread)
+        checked = self.hot.now()
         try:
             found = await self._nearest(thread)
             if found.copy is None or found.copy.state is None:
                 raise no_session(thread)
         except TurnlogError:
-            await self.hold.leave(thread)
+            await self.hot.leave(thread)
             raise
         if not found.compared:
-            self.hold.put(thread, found.copy, None, 0)
+            self.hot.put(thread, found.copy, None, 0)
         elif found.changed:
             await self.keep(thread, found.copy, checked)
         else:
-            self.hold.put(thread, found.copy, *checked)
+            self.hot.put(thread, found.copy, *checked)
         return found.copy, found.level
 
     async def _nearest(self, thread: str) -> Found:
@@ -142,7 +142,7 @@ class Levels:
         entry = await self.bucket.read(thread)
         if entry is None:
             return None
-        self.hold.note_revision(thread, entry.revision)
+        self.hot.note_revision(thread, entry.revision)
         if entry.copy is None:
             return None
         found = await self._completed(thread, entry.copy, "kv")
@@ -153,7 +153,7 @@ class Levels:
         return replace(found, changed=found.copy.state is not entry.copy.state)
 
     async def _completed(self, thread: str, copy: Copy, level: Level) -> Found | None:
-        """The copy with what came since; None when it is of no use."""
+        """The copy with later events applied; None if it cannot be used."""
         try:
             found = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
@@ -161,7 +161,7 @@ class Levels:
         return Found(found, level) if found is not None else None
 
     async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
-        """What Postgres says. After a failure it is left alone for POSTGRES_AWAY_S."""
+        """Asks Postgres. After a failure it is not asked for POSTGRES_AWAY_S."""
         if time.monotonic() < self._postgres_away_until:
             return _Answer(None, False)
         try:
@@ -174,7 +174,7 @@ class Levels:
 
 
 def no_session(thread: str) -> NotFound:
-    """The same whether there is none or it is another's: who asks learns nothing of others."""
+    """The same error for a missing session and one of another user, so that it reveals nothing about other users."""
     return NotFound(
         f"conversation {thread!r} has no session of yours; `turnlog session create` or ShortTermMemory.create() begins "
         "one, where the conversation is nobody else's"

@@ -1,21 +1,22 @@
-"""A thread with the shared past that it has as a fork, as the log has them (C10): without the read models."""
+"""A thread with the turns it shares with its parents if it is a fork, read from the log alone (C10)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from turnlog.events.contracts import Recorded, ThreadForked, TurnRecorded
+from turnlog.events.contracts import REMOVALS, Recorded, ThreadForked, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.projectors.incoming import incoming
-from turnlog.projectors.projection import REMOVALS
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.models.sessions.state import is_answer
+from turnlog.projectors.models.speech import spoken_text
 
 TYPES = ("turn_recorded", "thread_forked", "session_created", *sorted(REMOVALS))
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """turns: of the thread and of those it is a fork of, oldest first. user: whose conversation it is, as far as the
-    log tells. shared_seq: its turns up to here are its parents'; 0: it is no fork."""
+    """turns: of the thread and of its parents, oldest first. user: whose conversation it is, if the log says so.
+    shared_seq: turns up to here are the parents'; 0: the thread is not a fork."""
 
     turns: tuple[Recorded, ...] = ()
     user: str | None = None
@@ -23,14 +24,14 @@ class Lineage:
 
 
 async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Lineage:
-    """The thread up to a sequence. A removed parent has taken its turns along, and its own past.
+    """The thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
 
     Raises LogUnavailable, GapInLog.
     """
     known: dict[str, int] = {}
     events: list[Recorded] = []
     place, through = thread, through_seq
-    while place not in known:  # a circle is only a foreign producer's
+    while place not in known:  # forks in a circle: only a foreign producer can have written them
         known[place] = through
         own = await _since_removal(log, tenant, place, through_seq if place == thread else None)
         events += [one for one in own if one.seq <= through or one.event.type == "session_created"]
@@ -46,12 +47,12 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
 
 
 def _fork(events: Iterable[Recorded]) -> ThreadForked | None:
-    """The first one counts, as for the read models."""
+    """The first fork event, as in the read models."""
     return next((one.event.data for one in events if isinstance(one.event.data, ThreadForked)), None)
 
 
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
-    """Each event once, as the projectors take them: one that cannot be read is parked, and in no read model either."""
+    """Each event once, as the projectors apply them: one that cannot be decoded is parked and in no read model."""
     found: dict[UUID, Recorded] = {}
     async for stored in log.read_stored(tenant, thread, through_seq=through_seq, types=TYPES):
         recorded = incoming(stored).recorded
@@ -60,3 +61,26 @@ async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | 
         elif recorded is not None:
             found.setdefault(recorded.event.id, recorded)
     return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class OlderConversation:
+    """after_seq: its turns come after this sequence, None: there are none. user: the owner, None if there is none
+    yet."""
+
+    user: str | None = None
+    after_seq: int | None = None
+    turn_count: int = 0
+    last_bot_message: str = ""
+
+
+async def older_conversation(log: Log, tenant: str, thread: str, through_seq: int) -> OlderConversation:
+    """The thread up to a sequence, 0 when it has none, with a fork's shared past. Raises LogUnavailable, GapInLog."""
+    return _older(await lineage(log, tenant, thread, through_seq)) if through_seq else OlderConversation()
+
+
+def _older(found: Lineage) -> OlderConversation:
+    data = [turn.event.data for turn in found.turns]
+    answers = [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
+    after = found.turns[0].seq - 1 if found.turns else None
+    return OlderConversation(found.user, after, len(answers), answers[-1] if answers else "")

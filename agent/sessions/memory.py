@@ -14,17 +14,14 @@ from types import TracebackType
 from typing import Self
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool
-
-from turnlog.agent import metrics
 from turnlog.agent.context import counter_for
+from turnlog.agent.runtime import Pool
+from turnlog.agent.sessions import metrics
 from turnlog.agent.sessions.changes import InvalidMemoryRequest, parts_changed, turns_written
 from turnlog.agent.sessions.checkpoint import manual_checkpoint
 from turnlog.agent.sessions.history import History, build_history
 from turnlog.agent.sessions.levels import no_session
-from turnlog.agent.sessions.older import OlderConversation, older_conversation
+from turnlog.agent.sessions.lineage import OlderConversation, older_conversation
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import (
     MemoryContext,
@@ -38,16 +35,14 @@ from turnlog.agent.sessions.value import (
     summary_of,
 )
 from turnlog.agent.settings import Settings
-from turnlog.events.contracts import Event, EventData
+from turnlog.events.contracts import Event, EventData, SegmentCheckpointRequested, SegmentRules, SessionCreated
 from turnlog.events.errors import NotFound, TurnlogError, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.session_contracts import SegmentCheckpointRequested, SegmentRules, SessionCreated
 from turnlog.events.subjects import check_conversation
-from turnlog.projectors.session_lookup import SegmentCheckpoint
-from turnlog.projectors.session_state import SessionState, turns_of
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+from turnlog.projectors.models.sessions.state import SessionState, turns_of
 
 logger = logging.getLogger("turnlog.sessions")
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 SOURCE = "turnlog/sessions"
 CLOSING_S = 2.0
 
@@ -77,7 +72,7 @@ class ShortTermMemory:
         await self.close()
 
     async def close(self) -> None:
-        """Requests for checkpoints that are under way get a moment; a lost one is made again by the next query."""
+        """Waits a moment for pending checkpoint requests; the next query repeats a lost one."""
         if self._asking:
             await asyncio.wait(self._asking.values(), timeout=CLOSING_S)
         for task in list(self._asking.values()):
@@ -85,7 +80,7 @@ class ShortTermMemory:
         await self._sessions.close()
 
     async def create(self, request: MemoryCreateRequest) -> SessionValue:
-        """Begins a session. On one that is there it begins anew: earlier turns are no part of it (B, Q7).
+        """Begins a session, or restarts an existing one: earlier turns are not part of it (B, Q7).
 
         A conversation with turns but no session, such as an imported one, begins with its whole history, in
         FULL_HISTORY; a fork's is that of its shared past. Raises NotFound when the conversation is another user's,
@@ -98,13 +93,17 @@ class ShortTermMemory:
             return [self._created(request, OlderConversation())]
 
         while True:
-            head = await self._log.thread_head(self.tenant, place)  # first: what comes later must not pass unseen
+            head = await self._log.thread_head(
+                self.tenant, place
+            )  # read before the session, so that a later event is noticed
             if await self._found(place) is not None:
                 return session_value(await self._sessions.change(place, anew, user=user))
             older = await older_conversation(self._log, self.tenant, place, head)
             _check_user(place, older.user, user)
             created = self._created(request, older)
-            with contextlib.suppress(WrongExpectedVersion):  # a turn came just now, or somebody else's session
+            with contextlib.suppress(
+                WrongExpectedVersion
+            ):  # another writer added a turn or created the session in between
                 owner = user or older.user
                 return session_value(await self._sessions.create(place, created, user=owner, expected=head))
 
@@ -115,8 +114,8 @@ class ShortTermMemory:
     async def query_memory_context(self, request: MemoryQueryRequest) -> MemoryContext:
         """The history for a prompt, and whether it is time for a summary (B: QueryMemoryContext).
 
-        Crossing the threshold asks for a checkpoint, once for a state of the conversation, in the background: when
-        that fails the query succeeds all the same, and the next one asks again.
+        Crossing the threshold requests a checkpoint in the background, once per state of the conversation. A failed
+        request does not fail the query; the next query repeats it.
         """
         started = time.perf_counter()
         state = await self._session(request.conversation_id, request.patient_id, request.enterprise_id)
@@ -139,9 +138,9 @@ class ShortTermMemory:
         return context
 
     async def write_turn(self, request: MemoryWriteRequest) -> MemoryWriteResult:
-        """Puts what was asked and answered on the log, both or neither (B: WriteTurn).
+        """Appends the question and the answer atomically (B: WriteTurn).
 
-        A call that is repeated with its turn_id changes nothing more. Raises InvalidMemoryRequest when both are empty.
+        Repeating a call with the same turn_id changes nothing. Raises InvalidMemoryRequest when both are empty.
         """
         turns = turns_written(request)
         ids = [uuid5(request.turn_id, turn.role) for turn in turns] if request.turn_id else None
@@ -155,8 +154,8 @@ class ShortTermMemory:
     async def checkpoint(self, conversation_id: str, summary: str, recent_turns: int | None = None) -> SessionValue:
         """Ends the segment with a summary of the caller's own (B: CheckpointShortMemory, Q6).
 
-        The last recent_turns turns stay in full, None: the session's rule. The summary has to stand for every turn
-        before them; 0: for all. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,
+        The last recent_turns turns stay in full (None: the session's rule). The summary must cover every turn before
+        them; with 0, all turns. Raises InvalidMemoryRequest for an empty summary, one over the session's threshold,
         or a negative recent_turns.
         """
         if recent_turns is not None and recent_turns < 0:
@@ -176,7 +175,8 @@ class ShortTermMemory:
         return session_value(state)
 
     async def reset(self, conversation_id: str) -> SessionValue:
-        """Begins anew with the same user, rules and user snapshot (B, Q7). The log and the transcript keep all."""
+        """Restarts the session with the same user, rules and user snapshot (B, Q7). Log and transcript are
+        unchanged."""
 
         def decide(state: SessionState) -> list[EventData]:
             return [SessionCreated(rules=state.rules, user_snapshot=state.user_snapshot)]
@@ -190,8 +190,8 @@ class ShortTermMemory:
     async def update(self, conversation_id: str, change: Callable[[SessionValue], SessionValue]) -> SessionValue:
         """Changes the current agent, the global state or the user snapshot; no concurrent change is lost.
 
-        change gets the value as it is now and returns the new one; it may be called again when somebody else was
-        first. Raises InvalidMemoryRequest when it changes what follows from the conversation.
+        change gets the current value and returns the new one; it is called again after a concurrent change.
+        Raises InvalidMemoryRequest when it changes a part that is derived from the conversation.
         """
 
         def decide(state: SessionState) -> list[EventData]:
@@ -212,7 +212,7 @@ class ShortTermMemory:
         )
 
     def _rules(self, request: MemoryCreateRequest | MemoryQueryRequest, own: SegmentRules | None) -> SegmentRules:
-        """What the request says, else the session's own rules, else the settings'."""
+        """The request's rules, else the session's, else the settings'."""
         settings = self._settings
         default = own or SegmentRules(
             token_threshold_ratio=settings.token_threshold_ratio,
@@ -237,7 +237,7 @@ class ShortTermMemory:
             return None
 
     def _ask(self, state: SessionState, rules: SegmentRules, made: History) -> None:
-        """A segment of one turn has nothing that a summary could stand for."""
+        """A segment of one turn has nothing to summarise."""
         if len(turns_of(state.segment)) < 2:
             return
         last = state.segment[-1].seq

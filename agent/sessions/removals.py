@@ -1,4 +1,4 @@
-"""A removed thread leaves nothing in the bucket, also when nobody reads its session again (M9)."""
+"""Purges the bucket's copies of removed threads, even if their sessions are never read again (M9)."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,15 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from turnlog.agent.sessions.bucket import Bucket
-from turnlog.agent.sessions.held import SUSPECT_S
+from turnlog.agent.sessions.hot_copies import SUSPECT_S
+from turnlog.events.contracts import REMOVALS
 from turnlog.events.subjects import watch_type
-from turnlog.projectors.projection import REMOVALS
 
 
 class Removals:
-    """Listens to the removals of a tenant's threads and purges their copies.
+    """Subscribes to the removals of a tenant's threads and purges their copies.
 
-    Twice: who had read the session just before the removal was stored may put a copy after the first time.
+    It purges twice: a process that read the session just before the removal may store a copy after the first time.
     """
 
     def __init__(self, nc: Client, tenant: str, bucket: Bucket) -> None:
@@ -31,7 +31,7 @@ class Removals:
 
     async def close(self) -> None:
         for sub in self._subs:
-            with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
                 await sub.unsubscribe()
         for task in self._purging:
             task.cancel()

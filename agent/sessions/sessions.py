@@ -1,7 +1,7 @@
 """Sessions of one tenant: read from the nearest copy, changed through the log (P9, M10).
 
-A change is decided on the newest state and appended with the thread's head as expectation: when somebody was first,
-what came is folded and it is decided anew. Nothing is locked, and nothing is lost.
+A change is decided on the newest state and appended with the thread's last sequence as expectation. After a concurrent
+append the new events are applied and the change is decided again. Nothing is locked, and no change is lost.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from weakref import WeakValueDictionary
 
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.sessions.levels import Level, Levels, Pool, no_session
+from turnlog.agent.runtime import Pool
+from turnlog.agent.sessions.levels import Level, Levels, no_session
 from turnlog.agent.sessions.removals import Removals
 from turnlog.agent.sessions.tail import Copy
 from turnlog.events.codec import decode, encode
-from turnlog.events.contracts import Event, EventData, Recorded
+from turnlog.events.contracts import Event, EventData, Recorded, SegmentCheckpointed, SessionCreated
 from turnlog.events.errors import GapInLog, LogUnavailable, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.publish import Appended
-from turnlog.events.session_contracts import SegmentCheckpointed, SessionCreated
-from turnlog.projectors.session_lookup import SegmentCheckpoint
-from turnlog.projectors.session_state import SessionState, covered_by, evolve
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+from turnlog.projectors.models.sessions.state import SessionState, covered_by, evolve
 
 OnRead = Callable[[Level, float], None]
 Decide = Callable[[SessionState], Sequence[EventData]]
@@ -43,12 +43,13 @@ def _ignore(level: Level, seconds: float) -> None:
 class Sessions:
     """`async with Sessions(log, pool, tenant) as sessions`. One for a process: its copies are in memory.
 
-    Reads work while one of log and Postgres is away; writes raise LogUnavailable without the log. A read sees all that
-    this process wrote, and what others wrote as soon as it was heard of; change() decides on nothing but the newest.
+    Reads work while either the log or Postgres is unavailable; writes raise LogUnavailable without the log. A read
+    sees everything that this process wrote, and other writers' changes once their message arrived; change() always
+    decides on the newest state.
     """
 
     def __init__(self, log: Log, pool: Pool, tenant: str, on_read: OnRead = _ignore) -> None:
-        """on_read: gets the level that answered and the seconds it took, of every read."""
+        """on_read: called after every read with the level that answered and the seconds it took."""
         self._log, self._tenant, self._on_read = log, tenant, on_read
         self._levels = Levels(log, pool, tenant)
         self._removals = Removals(log.nc, tenant, self._levels.bucket)
@@ -60,7 +61,7 @@ class Sessions:
 
     async def close(self) -> None:
         await self._removals.close()
-        await self._levels.hold.close()
+        await self._levels.hot.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -90,33 +91,33 @@ class Sessions:
         user: str | None = None,
         expected: int | None = None,
     ) -> SessionState:
-        """Begins a session; on one that is there it begins anew. created: None is the usual rules.
+        """Begins a session or restarts an existing one. created: None uses the default rules.
 
-        expected: the thread's last sequence, None: whatever it is. Raises WrongExpectedVersion, LogUnavailable,
+        expected: the thread's last sequence, None: any. Raises WrongExpectedVersion, LogUnavailable,
         InvalidEvent.
         """
         events = self._events(thread, [created or SessionCreated()], user, None)
-        checked = self._levels.hold.now()
+        checked = self._levels.hot.now()
         places = await self._append(thread, events, expected)
         return await self._written(Copy(None, 0), events, places, checked)
 
     async def change(
         self, thread: str, decide: Decide, *, user: str | None = None, ids: Sequence[UUID] | None = None
     ) -> SessionState:
-        """Appends what is decided on the newest state, which may be called again when somebody else was first.
+        """Appends what decide() returns for the newest state; decide() is called again after a concurrent append.
 
-        user: None is the session's. ids: of the events, so that a repeated call changes nothing when the log has one
-        of them. An empty decision appends nothing. Raises NotFound, LogUnavailable, WrongExpectedVersion after
-        PATIENCE_S, and what decide raises.
+        user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
+        that a call can be repeated. An empty decision appends nothing. Raises NotFound, LogUnavailable,
+        WrongExpectedVersion after PATIENCE_S, and what decide raises.
         """
         deadline = time.monotonic() + PATIENCE_S
-        async with self._turn(thread):  # writers of one process would only be in each other's way
+        async with self._turn(thread):  # one writer of this process at a time: others would only cause retries
             return await self._change(thread, decide, user, ids, deadline)
 
     async def record(
         self, thread: str, data: Sequence[EventData], *, user: str | None = None, ids: Sequence[UUID] | None = None
     ) -> SessionState:
-        """Appends turns, or what else needs no decision, as one atomic batch (of up to 1,000 events).
+        """Appends turns or other events that need no decision as one atomic batch (up to 1,000 events).
 
         user, ids: as in change. Raises NotFound, LogUnavailable, InvalidEvent.
         """
@@ -124,11 +125,11 @@ class Sessions:
         if not data or (ids is not None and await self._is_stored(thread, ids)):
             return _state(copy)
         events = self._events(thread, data, user or _state(copy).user, ids)
-        checked = self._levels.hold.now()
+        checked = self._levels.hot.now()
         try:
             places = await self._append(thread, events, copy.through)
         except WrongExpectedVersion:
-            await self._levels.current(thread)  # a session that was removed just now gets no turn
+            await self._levels.current(thread)  # the session was removed just now
             await self._append(thread, events, None)
             return await self._caught_up(thread)
         return await self._written(copy, events, places, checked)
@@ -152,7 +153,7 @@ class Sessions:
     ) -> SessionState:
         backoff = FIRST_BACKOFF_S
         while True:
-            checked = self._levels.hold.now()
+            checked = self._levels.hot.now()
             copy, _ = await self._levels.current(thread)
             repeated = ids is not None and await self._is_stored(thread, ids)
             decided = [] if repeated else decide(_state(copy))
@@ -173,26 +174,26 @@ class Sessions:
                 return await self._written(copy, events, places, checked)
 
     async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
-        """Raises what the log raises; the copy in memory is then compared with the log before it is used again."""
-        hold = self._levels.hold
-        hold.expect(event.id for event in events)
+        """Raises the log's errors; after one the copy in memory is compared with the log before its next use."""
+        hot = self._levels.hot
+        hot.expect(event.id for event in events)
         try:
             return await self._log.append_many(events, expected, fresh=True)
         except BaseException:
-            hold.doubt(thread)
+            hot.doubt(thread)
             raise
 
     async def _written(
         self, copy: Copy, events: Sequence[Event], places: Sequence[Appended], checked: tuple[float, int]
     ) -> SessionState:
-        """The state with our events, which directly follow the copy's, and its copies."""
+        """The state with this process's events, which directly follow the copy's, stored as the new copy."""
         thread = events[0].thread
         bodies = [encode(event) for event in events]
         if any(place.duplicate for place in places) or any(_NUL in body for body in bodies):
             return await self._caught_up(thread)
         state = copy.state
         for body, place in zip(bodies, places, strict=True):
-            event = decode(body)  # as the log gives it to everybody else
+            event = decode(body)  # as every other reader of the log gets it
             state = evolve(state, Recorded(event, place.seq, 0, event.time))
         if state is None:
             await self._levels.drop(thread)
@@ -203,9 +204,9 @@ class Sessions:
         return state
 
     async def _caught_up(self, thread: str) -> SessionState:
-        """The state with all that is on the log, also what we did not see coming."""
-        self._levels.hold.doubt(thread)
-        checked = self._levels.hold.now()
+        """The state with all events on the log, unexpected ones included."""
+        self._levels.hot.doubt(thread)
+        checked = self._levels.hot.now()
         copy, _ = await self._levels.current(thread)
         await self._levels.keep(thread, copy, checked)
         return _state(copy)

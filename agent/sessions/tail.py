@@ -1,6 +1,6 @@
-"""What a thread got since a copy of its session was made, and the copy with it.
+"""The events that a thread got after a copy of its session was made, and the copy with them applied.
 
-A tail is mostly short or empty: JetStream's batched direct get answers in one question where a consumer takes four.
+The tail is usually short or empty: JetStream's batched direct get needs one request where a consumer needs four.
 Source: https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md
 """
 
@@ -18,34 +18,34 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.sessions.lineage import lineage
-from turnlog.events.contracts import Recorded, TurnRecorded
+from turnlog.events.contracts import REMOVALS, Recorded, TurnRecorded
 from turnlog.events.errors import FutureEventVersion, GapInLog, LogUnavailable, cause
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import STREAM, parse_stored, thread_filter
-from turnlog.projectors.incoming import incoming
-from turnlog.projectors.message import Message
-from turnlog.projectors.projection import REMOVALS
-from turnlog.projectors.session_state import HANDLES, SessionState, evolve, message_of
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.sessions.state import HANDLES, SessionState, evolve, message_of
 
 ASKED, ASKED_BYTES = 1_000, 32 * 1024 * 1024
-# For one question; for all events of a thread.
+# For one request; for all events of a thread.
 PATIENCE_S, LONG_PATIENCE_S = 1.0, 30.0
-# Within the stream's window the server refuses a repeated event; the margin is for clocks that differ.
+# The server refuses a repeated event within its deduplication window; the margin allows for clock differences.
 SURELY_NEW = timedelta(seconds=DUPLICATE_WINDOW_S - 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A session as of the thread's sequence `through`. state: None when there was a session and it was removed."""
+    """A session as of the thread's sequence `through`. state: None if the session was removed."""
 
     state: SessionState | None
     through: int
 
     @property
     def borrows(self) -> bool:
-        """Whether it holds turns of other threads: their removal is not heard here, so it is not kept (C10, M9)."""
+        """Whether it holds turns of other threads. Their removal does not reach this copy, so it is not kept (C10,
+        M9)."""
         return self.state is not None and self.state.shared_seq > 0
 
     @property
@@ -54,10 +54,10 @@ class Copy:
 
 
 async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
-    """The copy with all that the log has of its thread; None when the copy is of no use: it is of another log, or
-    its segment must be read anew.
+    """The copy with all events of its thread applied; None if the copy cannot be used: it is of another log, or its
+    segment must be read again.
 
-    Raises LogUnavailable, soon, and FutureEventVersion at an event that only a newer turnlog reads.
+    Raises LogUnavailable after a short wait, and FutureEventVersion at an event of a newer turnlog.
     """
     head = await thread_head(log, tenant, thread)
     if head == copy.through:
@@ -71,7 +71,7 @@ async def follow(log: Log, tenant: str, thread: str, copy: Copy) -> Copy | None:
 
 
 async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
-    """The session as the log alone tells it, from where it began; None when there is none.
+    """The session from the log alone, from where it began; None if there is none.
 
     Raises as follow.
     """
@@ -81,7 +81,7 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
     head = await thread_head(log, tenant, thread)
     tail = await _tail(log, tenant, thread, began - 1, head)
     events = await _first_ones(log, tenant, thread, tail, set())
-    if not events or events[0].seq != began:  # a repeat of a beginning is none
+    if not events or events[0].seq != began:  # a repeated session_created does not begin the session again
         events = _each_once(await _tail(log, tenant, thread, 0, head))
     state = _fold(None, events)
     if state and not state.segment_complete and state.segment_after < began:  # a conversation older than its session
@@ -91,7 +91,7 @@ async def from_log(log: Log, tenant: str, thread: str) -> Copy | None:
 
 
 async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
-    """A fork's segment begins with turns of its parents, unless a summary stands for all of them."""
+    """A fork's segment begins with turns of its parents, unless a summary covers all of them."""
     forked = await _last(log, thread_filter(state.tenant, state.thread, "thread_forked"))
     if forked <= state.segment_after:
         return state
@@ -104,7 +104,7 @@ async def _with_shared_past(log: Log, state: SessionState) -> SessionState:
 
 
 async def thread_head(log: Log, tenant: str, thread: str) -> int:
-    """As Log.thread_head, but soon. Raises LogUnavailable."""
+    """As Log.thread_head, with a short time limit. Raises LogUnavailable."""
     return await _last(log, thread_filter(tenant, thread))
 
 
@@ -135,7 +135,7 @@ def _fold(state: SessionState | None, events: Sequence[Recorded]) -> SessionStat
 
 
 def _refilled(state: SessionState, events: Sequence[Recorded]) -> SessionState:
-    """The session with its whole segment, also when it went back to turns that had left it."""
+    """The session with its whole segment, also after it returned to turns that had left it."""
     if state.segment_complete:
         return state
     removed = max((one.seq for one in events if one.event.type in REMOVALS), default=0)
@@ -150,10 +150,9 @@ def _messages(events: Iterable[Recorded]) -> tuple[Message, ...]:
 
 
 async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorded], known: set[UUID]) -> list[Recorded]:
-    """The tail less what repeats an earlier event, as the read models leave it out (L4).
+    """The tail without repeated events, which the read models leave out too (L4).
 
-    Only an event that is older than the server's memory of ids can be a repeat: for such a one the thread's ids are
-    looked up.
+    Only an event from after the server's deduplication window can be a repeat; then the thread's ids are looked up.
     """
     events = _each_once([recorded for recorded in tail if recorded.event.id not in known])
     if all(recorded.stored_at - recorded.event.time < SURELY_NEW for recorded in events):
@@ -182,9 +181,9 @@ async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) ->
 
 
 def _decoded(stored: Stored, thread: str) -> Recorded | None:
-    """None for what nobody will ever be able to read: the projection parks it until it is dropped.
+    """None for an event that cannot be decoded: the projection parks it until it is dropped.
 
-    Raises FutureEventVersion: what a newer turnlog wrote must not be passed over, or a change would undo it.
+    Raises FutureEventVersion: an event of a newer turnlog must not be skipped, or a change would undo it.
     """
     one = incoming(stored)
     if one.error.startswith(FutureEventVersion.code):

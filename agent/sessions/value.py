@@ -8,14 +8,14 @@ from uuid import UUID
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
-from turnlog.agent.plain import content_text
+from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.sessions.history import summary_text
-from turnlog.projectors.message import Message
-from turnlog.projectors.session_state import Mode, SessionState, turns_of
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.sessions.state import Mode, SessionState, turns_of
 
 
 class _Part(BaseModel):
-    """Keys that it does not know are kept, so that other domains store their own beside B's."""
+    """Unknown keys are kept, so that other domains can store their own fields."""
 
     model_config = ConfigDict(frozen=True, extra="allow", populate_by_name=True)
 
@@ -82,7 +82,7 @@ def _none_for_empty(given: Any) -> Any:
     return None if given == "" else given
 
 
-# A client in Go, as B has it, sends "" for what it does not give.
+# A Go client, as in B, sends "" for an absent value.
 Given = Annotated[str | None, BeforeValidator(_none_for_empty)]
 
 
@@ -103,7 +103,7 @@ class MemoryCreateRequest(_Request):
 
 
 class MemoryQueryRequest(_Request):
-    """query: the user's words that are not on the log yet. None of the last three: the session's own rule.
+    """query: the user's message that is not on the log yet. The last three: None uses the session's rule.
 
     enterprise_id must be the memory's tenant and patient_id the session's user, when they are given.
     """
@@ -134,9 +134,9 @@ class MemoryContext(_Part):
 
 
 class MemoryWriteRequest(_Request):
-    """What a turn brought: either part may be empty, not both. user_id: None is the session's.
+    """One turn: question or answer may be empty, not both. user_id: None uses the session's.
 
-    turn_id: of the caller's choice, new for each turn; who gets no answer repeats the call with it.
+    turn_id: chosen by the caller, new for each turn; a call that got no answer is repeated with the same one.
     """
 
     conversation_id: str = Field(min_length=1)
@@ -171,12 +171,12 @@ def session_value(state: SessionState, recent_turns: int | None = None) -> Sessi
 
 
 def mode_of(state: SessionState) -> Mode:
-    """Old data without a checkpoint id has its full history whatever it says (B, 兼容性处理)."""
+    """Old data without a checkpoint id is FULL_HISTORY, whatever its mode says (B, 兼容性处理)."""
     return state.mode if state.checkpoint_id is not None else "FULL_HISTORY"
 
 
 def summary_of(state: SessionState) -> str:
-    """The summary that stands before the segment; "" where the segment is everything."""
+    """The summary before the segment; "" if the segment is the whole session."""
     return state.summary if mode_of(state) == "SUMMARY_N" else ""
 
 

@@ -3,24 +3,17 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import (
-    BadOption,
-    Json,
-    Tenant,
-    check_given,
-    emit,
-    emit_line,
-    err,
-    out,
-    run,
-    tenant_of,
-)
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, check_given, emit, emit_line, err, out, tenant_of
+from turnlog.consumers.cli.runner import run
 from turnlog.events.subjects import check_conversation
+
+if TYPE_CHECKING:
+    from turnlog.agent.use_cases.asking import Piece
 
 
 def register(app: typer.Typer) -> None:
@@ -29,17 +22,17 @@ def register(app: typer.Typer) -> None:
 
 
 def chat(
-    thread: Annotated[str, typer.Argument(help="Conversation to go on with, or to begin.")] = "chat",
+    thread: Annotated[str, typer.Argument(help="Conversation to continue or begin.")] = "chat",
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model than the configured one.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Talk; the answer streams. Without --message every line of stdin is one."""
+    """Chat; the answer streams. Without --message every line of stdin is a message."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.consumers.conversing import Conversation, talk
+        from turnlog.agent.use_cases.asking import Answered, ask
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened
 
@@ -49,15 +42,15 @@ def chat(
         check_given("user", user)
         roles = ("projectors", "reactors", "agent")
         async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):
-            place = Conversation(tenant_of(settings, tenant), thread, user, model)
+            place = (tenant_of(settings, tenant), thread)
             if settings.offline and not json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
             async for text in _lines(message, json):
-                shown = await talk(runtime, place, text, (lambda _: None) if json else _write)
-                if json:
-                    (emit if message else emit_line)(shown)
-                else:
-                    print()
+                async for piece in ask(runtime, *place, text, user=user, model=model):
+                    if not json:
+                        _show(piece)
+                    elif isinstance(piece, Answered):
+                        (emit if message else emit_line)(piece)
         return 0
 
     run(work, json)
@@ -70,7 +63,7 @@ def demo(
     """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.consumers.demonstrating import demonstrate
+        from turnlog.consumers.cli.demo import demonstrate
 
         say = (lambda text: None) if json else (lambda text: out.print(text, markup=False))
         report = await demonstrate(settings, keep, say)
@@ -99,6 +92,14 @@ def _read_line(prompt: str) -> str:
     return sys.stdin.readline()
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
+def _show(piece: "Piece") -> None:
+    from turnlog.agent.use_cases.asking import Answered, Restarted, Text
+
+    match piece:
+        case Text(text):
+            sys.stdout.write(text)
+        case Restarted():
+            sys.stdout.write("\n[the answer starts again]\n")
+        case Answered():
+            sys.stdout.write("\n")
     sys.stdout.flush()

@@ -1,22 +1,23 @@
-"""compactions, compactions undo: which memories were made one, and taking that back."""
+"""compactions, compactions undo: which memories were merged, and taking that back."""
 
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
-from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
-from turnlog.consumers.cli.extracting import NothingChosen
+from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.projectors.memory_compacting import Compaction
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.compactions import UndoneCompaction
+    from turnlog.projectors.models.memories.vectors import Compaction
 
 User = Annotated[str, typer.Option(help="Whose memories.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Memories that were made one.", invoke_without_command=True)
+    group = typer.Typer(help="Memories that were merged.", invoke_without_command=True)
     group.callback()(listed)
     group.command("undo")(undone)
     app.add_typer(group, name="compactions")
@@ -28,55 +29,44 @@ def listed(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """What the compaction of a user's memories has made one, the newest first."""
+    """Which memories of a user the compaction has merged, the newest first."""
     if context.invoked_subcommand is not None:
         return
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened, projecting
-        from turnlog.events.subjects import memory_thread
-        from turnlog.projectors.memory_compacting import compactions
-
+    def chosen() -> None:
         if user is None:
-            raise NothingChosen("say whose memories: `turnlog compactions --user USER`")
-        async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("memories",))
-            async with runtime.pool.connection() as conn:
-                found = await compactions(conn, tenant_of(settings, tenant), memory_thread(user))
-        if json:
-            emit(found)
-        elif not found:
-            out.print("nothing was made one", markup=False)
-        for one in () if json else found:
-            out.print(_line(one), markup=False)
-        return 0
+            from turnlog.agent.use_cases.extraction import NothingChosen
 
-    run(work, json)
+            raise NothingChosen("say whose memories: `turnlog compactions --user USER`")
+
+    async def use(runtime: "Runtime") -> "list[Compaction]":
+        from turnlog.agent.use_cases.compactions import list_compactions
+
+        return await list_compactions(runtime, tenant_of(runtime.settings, tenant), user or "")
+
+    def lines(found: "list[Compaction]") -> list[str]:
+        return [_line(one) for one in found] or ["nothing was merged"]
+
+    serve(use, lines, as_json=json, first=chosen)
 
 
 def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = False) -> None:
-    """Let the memories hold again as they did; they are not made one again."""
+    """Make the members valid again as before; they are not merged again."""
 
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.memories.undoing import undo_compaction
-        from turnlog.agent.memories.writing import MemoryWriter, Place
-        from turnlog.consumers.runtime import opened, projecting
+    async def use(runtime: "Runtime") -> "UndoneCompaction":
+        from turnlog.agent.use_cases.compactions import undo_compaction
 
-        async with opened(settings) as runtime, projecting(runtime):
-            writer = MemoryWriter(runtime.log, runtime.pool)
-            reopened = await undo_compaction(writer, Place(tenant_of(settings, tenant), user), compaction)
-        if json:
-            emit({"compaction": compaction, "memories": reopened})
-        else:
-            told = "1 memory holds again" if len(reopened) == 1 else f"{len(reopened)} memories hold again"
-            out.print(told, markup=False)
-        return 0
+        return await undo_compaction(runtime, tenant_of(runtime.settings, tenant), user, compaction)
 
-    run(work, json)
+    def lines(made: "UndoneCompaction") -> list[str]:
+        count = len(made.memories)
+        return ["1 memory holds again" if count == 1 else f"{count} memories hold again"]
+
+    serve(use, lines, as_json=json)
 
 
 def _line(one: "Compaction") -> str:
     alike = [f"similarity {one.similarity:.2f}"] if one.similarity else []
     state = ["taken back"] if one.undone else alike
-    told = [str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", f"{len(one.members)} memories", one.method, *state]
-    return "  ".join(told)
+    about = [str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", f"{len(one.members)} memories", one.method]
+    return "  ".join([*about, *state])

@@ -25,7 +25,7 @@ def someone_to_ask(yes: bool, as_json: bool) -> None:
     if yes:
         return
     if as_json:
-        raise NotConfirmed("with --json nobody is asked, and nothing was changed; give --yes to have it done")
+        raise NotConfirmed("with --json there is no question, and nothing was changed; give --yes to confirm")
     if not sys.stdin.isatty():
         raise NotConfirmed("stdin is no terminal to ask at, and nothing was changed; give --yes to have it done")
 

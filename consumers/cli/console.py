@@ -1,14 +1,8 @@
-"""What commands share: options, output, errors and progress bars."""
+"""What commands share: options, output and progress bars."""
 
-import asyncio
-import errno
 import json
-import logging
-import os
-import signal
 import sys
-import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -27,8 +21,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from turnlog.agent.privacy.log_lines import sanitise_log_lines
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import Settings
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_id, check_tenant
 
@@ -37,7 +30,6 @@ Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'def
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
-_NO_ROOM, _NO_ROOM_IN_POSTGRES = (errno.ENOSPC, errno.EDQUOT), "53100"
 # All but line breaks and tabs, as the sign for what cannot be shown.
 _UNSHOWN = {place: "\ufffd" for place in (*range(32), *range(127, 160)) if chr(place) not in "\n\t"}
 
@@ -76,67 +68,14 @@ def check_given(kind: str, value: str | None) -> None:
         check_id(kind, value)
 
 
-def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:
-    """Runs a command to its exit code. Expected errors become one line; unexpected ones one line with an id."""
-    try:
-        settings = load_settings()
-        logging.basicConfig(
-            level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
-        )
-        sanitise_log_lines()
-        code = asyncio.run(_ended_by_sigterm(work(settings))) or 0
-    except TurnlogError as error:
-        fail(error.code, str(error), as_json)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        _leave_stdout()
-        raise typer.Exit(0) from None
-    except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
-        if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-            fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again", as_json)
-        if getattr(error, "errno", None) in _NO_ROOM or getattr(error, "sqlstate", None) == _NO_ROOM_IN_POSTGRES:
-            fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again", as_json)
-        reference = uuid.uuid4().hex[:8]
-        logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
-        fail(
-            "internal-error",
-            f"{type(error).__name__}: {error} (reference {reference}; TURNLOG_LOG_LEVEL=DEBUG shows where)",
-            as_json,
-        )
-    else:
-        raise typer.Exit(code)
-
-
-async def _ended_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None:
-    """SIGTERM ends a command as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work
-
-
-def fail(code: str, message: str, as_json: bool) -> None:
-    """With --json the error is the one document on stdout: whoever reads it looks there. Where nothing can be written,
-    as on a full disk, stderr tells it."""
-    try:
-        if as_json:
-            emit_line({"error": {"code": code, "message": message}})
-            raise typer.Exit(1)
-    except OSError:
-        _leave_stdout()
-    err.print(Text(f"error: {message} [{code}]", style="red"))
-    raise typer.Exit(1)
-
-
-def _leave_stdout() -> None:
-    """Nothing more is written to it, not at the end of the process either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def pretty(document: Any) -> str:
+    """JSON over several lines. document: of dataclasses, models, times, ids and what JSON has."""
+    return json.dumps(to_jsonable_python(document), ensure_ascii=False, indent=2)
 
 
 def emit(document: Any) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(to_jsonable_python(document), ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(pretty(document) + "\n")
 
 
 def emit_line(document: Any) -> None:

@@ -1,44 +1,125 @@
-"""entities: whom and what a user speaks of (P8)."""
+"""entities: whom and what a user speaks of (P8); list, add, update."""
 
-from typing import Annotated
+from collections.abc import Awaitable, Iterator, Sequence
+from json import loads
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, run, tenant_of
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.runner import serve
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.entities import EntityFound
+
+
+User = Annotated[str, typer.Option("--user", "-u", help="Whose.")]
+Name = Annotated[str, typer.Argument(help="As the user calls it.")]
+Type = Annotated[str, typer.Option("--type", help="PERSON, SCHOOL, EVENT, TOPIC or another.")]
+Description = Annotated[str | None, typer.Option(help="What is known of it, in a sentence.")]
+Attributes = Annotated[list[str] | None, typer.Option("--attribute", help="NAME=VALUE; a value may be JSON.")]
+Relations = Annotated[list[str] | None, typer.Option("--relation", help="TYPE=TARGET, such as friend_of=Mia.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(entities)
+    entities = typer.Typer(help="People, schools, events and topics of a user.", invoke_without_command=True)
+    entities.callback()(listed)
+    entities.command()(add)
+    entities.command()(update)
+    app.add_typer(entities, name="entities")
 
 
-def entities(
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose.")],
+def listed(
+    context: typer.Context,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Whose.")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="Only these: PERSON, SCHOOL, EVENT, TOPIC, …")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     """People, schools, events and topics that a user speaks of, most mentioned first."""
+    if context.invoked_subcommand is not None:
+        return
+    if user is None:
+        raise typer.BadParameter("say whose entities", param_hint="--user")
+    whose = user
+    from turnlog.agent.use_cases.entities import list_entities
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.recalling_memories import entity_lines
-        from turnlog.consumers.runtime import opened, projecting
-        from turnlog.events.subjects import memory_thread
-        from turnlog.projectors.memory_lookup import entities_of
+    def show(found: "list[EntityFound]") -> Iterator[str]:
+        if not found:
+            yield f"{whose} has no entities"
+        for one in found:
+            yield from entity_lines(one)
 
-        kind = type_.upper() if type_ else None
-        async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("entities",))
-            async with runtime.pool.connection() as conn:
-                rows = await entities_of(conn, tenant_of(settings, tenant), memory_thread(user), kind, limit)
-        if json:
-            emit(rows)
-        elif not rows:
-            out.print(f"{user} has spoken of nobody and nothing that is known by name", markup=False)
-        for row in () if json else rows:
-            for line in entity_lines(row):
-                out.print(line, markup=False)
-        return 0
+    serve(lambda rt: list_entities(rt, tenant_of(rt.settings, tenant), whose, type_, limit), show, as_json=json)
 
-    run(work, json)
+
+def add(
+    name: Name,
+    user: User,
+    type_: Type,
+    description: Description = None,
+    attribute: Attributes = None,
+    relation: Relations = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Write an entity by hand."""
+    from turnlog.agent.use_cases.entities import EntityInput, add_entity
+
+    def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
+        given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
+        return add_entity(runtime, tenant_of(runtime.settings, tenant), user, given)
+
+    serve(use, entity_lines, as_json=json)
+
+
+def update(
+    name: Name,
+    user: User,
+    type_: Type,
+    description: Description = None,
+    attribute: Attributes = None,
+    relation: Relations = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Add to an entity: a description or an attribute replaces the earlier one, relations add up."""
+    from turnlog.agent.use_cases.entities import EntityInput, update_entity
+
+    def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
+        given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
+        return update_entity(runtime, tenant_of(runtime.settings, tenant), user, given)
+
+    serve(use, entity_lines, as_json=json)
+
+
+def _attributes(given: Sequence[str] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in _pairs("--attribute", given):
+        try:
+            found[name] = loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _relations(given: Sequence[str] | None) -> list[tuple[str, str]]:
+    return list(_pairs("--relation", given))
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for one in given or ():
+        name, sign, value = one.partition("=")
+        if not sign or not name.strip() or not value.strip():
+            raise BadOption(f"{option} {one!r} cannot be read; write NAME=VALUE")
+        yield name.strip(), value.strip()
+
+
+def entity_lines(one: "EntityFound") -> Iterator[str]:
+    """An entity with its attributes and relations."""
+    said = f"  {' '.join(one.description.split())}" if one.description else ""
+    yield f"{one.type:<8}  {one.name}{said}  ({one.mention_count}×, last {one.last_seen_at:%Y-%m-%d})"
+    yield from (f"          {name}: {value}" for name, value in one.attributes.items())
+    yield from (f"          {relation['type']} → {relation['target']}" for relation in one.relations)

@@ -1,20 +1,19 @@
 """erase: a person's data, out of everything, with a receipt (M9)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, emit, err, out, progress, run, tenant_of
-from turnlog.events.errors import NotFound
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, err, progress, tenant_of
+from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.erase import Plan
     from turnlog.agent.privacy.receipt import Receipt
-
+    from turnlog.agent.runtime import Runtime
 
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
 
@@ -25,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def erase(
     user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
-    reason: Annotated[str | None, typer.Option(help="Why, for the receipt; it stays, so name nobody.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason for the receipt; it is kept, so name no person.")] = None,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and erase nothing.")] = False,
     namespace: Annotated[
@@ -34,9 +33,7 @@ def erase(
     strings: Annotated[
         Path | None, typer.Option(help="File with more strings to search for afterwards, one a line.")
     ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Write the tables anew (VACUUM FULL); locks each while it lasts.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Rewrite each table under a lock (VACUUM FULL).")] = False,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -45,30 +42,42 @@ def erase(
     Killed on the way it is run again. Exit 1 when the search found something.
     """
 
-    async def work(settings: Settings) -> int:
+    searched: list[str] = []
+
+    def checked() -> None:
         someone_to_ask(yes or dry_run, json)
-        from turnlog.agent.privacy import erase as erasing
-        from turnlog.consumers.erasing import person_of, surroundings
-        from turnlog.consumers.runtime import opened, projecting
+        searched.extend(_lines(strings))
 
-        person = person_of(tenant_of(settings, tenant), user, namespace or ())
-        searched = _lines(strings)
-        async with opened(settings, "turnlog-erase") as runtime, projecting(runtime):
-            at = surroundings(runtime, progress)
-            plan = await erasing.planned(at, person, searched)
-            if plan.is_empty:
-                raise NotFound(f"there is nothing of user {user!r} in tenant {person.tenant!r}")
-            if dry_run:
-                emit(_plan_document(plan)) if json else _show_plan(plan)
-                return 0
-            if not yes:
-                _show_plan(plan)
-            await confirm(f"Erase all of this for good? It cannot be undone. User {user}", yes)
-            receipt = await erasing.erase(at, plan, reason, full)
-        emit(_document(user, receipt)) if json else _show(user, receipt)
-        return int(receipt.data.hits > 0)
+    async def planned(runtime: "Runtime") -> "Plan":
+        from turnlog.agent.use_cases.personal_data import plan_erasure
+        from turnlog.consumers.erasing import erasure_reach
 
-    run(work, json)
+        reach = erasure_reach(runtime.settings, progress)
+        place = tenant_of(runtime.settings, tenant), user
+        return await plan_erasure(runtime, *place, reach, namespace or (), searched)
+
+    async def erased(runtime: "Runtime") -> "Receipt":
+        from turnlog.agent.use_cases.personal_data import erase_person
+        from turnlog.consumers.erasing import erasure_reach
+
+        plan = await planned(runtime)
+        for line in () if yes else _plan_lines(plan):
+            err.print(line, markup=False)
+        await confirm(f"Erase all of this? It cannot be undone. User {user}", yes)
+        return await erase_person(runtime, plan, erasure_reach(runtime.settings, progress), reason, full)
+
+    if dry_run:
+        serve(planned, _plan_lines, as_json=json, document=_plan_document, name="turnlog-erase", first=checked)
+        return
+    serve(
+        erased,
+        lambda receipt: _receipt_lines(user, receipt),
+        as_json=json,
+        document=lambda receipt: _document(user, receipt),
+        code=lambda receipt: int(receipt.data.hits > 0),
+        name="turnlog-erase",
+        first=checked,
+    )
 
 
 def _lines(path: Path | None) -> list[str]:
@@ -80,7 +89,7 @@ def _lines(path: Path | None) -> list[str]:
     except OSError as error:
         raise BadOption(f"--strings {path} cannot be read: {error.strerror}. {_STRINGS}") from error
     except UnicodeDecodeError as error:
-        raise BadOption(f"--strings {path} is no text in UTF-8 (byte {error.start}). {_STRINGS}") from error
+        raise BadOption(f"--strings {path} is not text in UTF-8 (byte {error.start}). {_STRINGS}") from error
     if not found:
         raise BadOption(f"--strings {path} holds no string. {_STRINGS}")
     return found
@@ -99,15 +108,14 @@ def _plan_document(plan: "Plan") -> dict[str, Any]:
     }
 
 
-def _show_plan(plan: "Plan") -> None:
+def _plan_lines(plan: "Plan") -> Iterator[str]:
     traces = plan.traces
-    err.print(f"user {plan.person.user}: {plan.events:,} events in {len(traces.threads):,} threads", markup=False)
+    yield f"user {plan.person.user}: {plan.events:,} events in {len(traces.threads):,} threads"
     if traces.shared:
-        err.print(f"{len(traces.shared):,} of them are shared with others, whose words stay", markup=False)
-    for table, count in plan.rows.items():
-        err.print(f"  {count:>9,}  {table}", markup=False)
+        yield f"{len(traces.shared):,} of them are shared with others, whose words stay"
+    yield from _columns(plan.rows.items())
     if plan.archives:
-        err.print(f"  {len(plan.archives):>9,}  archive files", markup=False)
+        yield from _columns([("archive files", len(plan.archives))])
 
 
 def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
@@ -121,22 +129,24 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
     }
 
 
-def _show(user: str, receipt: "Receipt") -> None:
+def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     data = receipt.data
-    out.print(f"user {user} is erased: {data.keys_destroyed:,} keys destroyed, {data.threads:,} threads", markup=False)
-    _columns("gone" if data.counts else "nothing was left to destroy", data.counts.items())
-    _columns(f"searched for {data.strings_searched:,} strings", data.scanned.items())
-    out.print(f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s", markup=False)
+    yield f"user {user} is erased: {data.keys_destroyed:,} keys destroyed, {data.threads:,} threads"
+    yield "gone" if data.counts else "nothing was left to destroy"
+    yield from _columns(data.counts.items())
+    yield f"searched for {data.strings_searched:,} strings"
+    yield from _columns(data.scanned.items())
+    yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
-        out.print("no strings were left to search for, as after a run that was killed: --strings FILE gives some")
+        yield "no strings were left to search for, as after a run that was killed: --strings FILE gives some"
     if not data.hits:
-        out.print("nothing of them was found")
+        yield "nothing of them was found"
         return
-    _columns(f"FOUND {data.hits:,} times", receipt.hits.items())
-    out.print("run it again; what is found again was written by somebody else, or cannot be reached from here")
+    yield f"FOUND {data.hits:,} times"
+    yield from _columns(receipt.hits.items())
+    yield "run it again; what is found again was written by somebody else, or cannot be reached from here"
 
 
-def _columns(title: str, counts: Iterable[tuple[str, int]]) -> None:
-    out.print(title, markup=False)
+def _columns(counts: Iterable[tuple[str, int]]) -> Iterator[str]:
     for name, count in counts:
-        out.print(f"  {count:>9,}  {name}", markup=False)
+        yield f"  {count:>9,}  {name}"

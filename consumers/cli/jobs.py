@@ -5,26 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, emit, out, progress, run
-from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.consumers.cli.console import Json, progress
+from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.consumers.jobs.job import Job
-    from turnlog.events.memory_contracts import JobRan
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.jobs import JobState
+    from turnlog.events.contracts import JobRan
 
 NAMES = ("decay", "compaction", "archive")
 JobName = Annotated[str, typer.Argument(help="decay, compaction or archive.", autocompletion=lambda: list(NAMES))]
 
 
-class JobUnderWay(TurnlogError):
-    """Another worker is at this job."""
-
-    code = "job-under-way"
-
-
 def register(app: typer.Typer) -> None:
-    jobs = typer.Typer(help="What is done by the clock.", invoke_without_command=True)
+    jobs = typer.Typer(help="Scheduled jobs.", invoke_without_command=True)
     jobs.callback()(listed)
     jobs.command("run")(run_by_hand)
     app.add_typer(jobs, name="jobs")
@@ -34,63 +28,44 @@ def listed(context: typer.Context, json: Json = False) -> None:
     """The jobs with their schedule, their last run and their next."""
     if context.invoked_subcommand is not None:
         return
+    from turnlog.agent.use_cases.jobs import list_jobs
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.jobs.all_jobs import all_jobs
-        from turnlog.consumers.jobs.history import last_runs
-        from turnlog.consumers.runtime import opened, projecting
-
-        now = datetime.now(UTC)
-        async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("jobs",))
-            async with runtime.pool.connection() as conn:
-                last = await last_runs(conn, settings.tenant)
-        found = [_document(job, last.get(job.name), now, settings) for job in all_jobs(settings)]
-        if json:
-            emit(found)
-        for one in () if json else found:
-            out.print(_line(one), markup=False)
-        return 0
-
-    run(work, json)
+    serve(
+        list_jobs,
+        lambda found: map(_line, found),
+        as_json=json,
+        document=lambda found: [_document(one) for one in found],
+    )
 
 
 def run_by_hand(
     job: JobName,
-    now: Annotated[str | None, typer.Option(help="As if it were this time (ISO 8601); now.")] = None,
+    now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None,
     json: Json = False,
 ) -> None:
     """Run a job now."""
+    from turnlog.agent.use_cases.jobs import run_job
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.jobs.job import run_now
-        from turnlog.consumers.runtime import opened, projecting
+    async def use(runtime: "Runtime") -> "JobRan":
+        with progress(job) as update:
+            return await run_job(runtime, job, _time(now), update)
 
-        due_at, chosen = _time(now), _find(settings, job)
-        async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle()
-            with progress(job) as update:
-                ran = await run_now(runtime, chosen, due_at, update)
-        if ran is None:
-            raise JobUnderWay(f"another worker runs {job} just now; `turnlog jobs` shows when it is done")
-        emit(ran) if json else out.print(_ran(ran), markup=False)
-        return 1 if ran.errors else 0
-
-    run(work, json)
+    serve(
+        use,
+        lambda ran: [_ran(ran)],
+        as_json=json,
+        code=lambda ran: int(bool(ran.errors)),
+        first=lambda: _check_time(now),
+    )
 
 
-def _find(settings: Settings, name: str) -> "Job":
-    from turnlog.consumers.jobs.all_jobs import all_jobs
-
-    jobs = {job.name: job for job in all_jobs(settings)}
-    if name not in jobs:
-        raise NotFound(f"there is no job {name!r}; there are {', '.join(jobs)}")
-    return jobs[name]
+def _check_time(given: str | None) -> None:
+    _time(given)
 
 
 def _time(given: str | None) -> datetime:
     """Raises InvalidTime."""
-    from turnlog.consumers.remembering import InvalidTime
+    from turnlog.consumers.cli.remembering import InvalidTime
 
     if given is None:
         return datetime.now(UTC)
@@ -101,20 +76,19 @@ def _time(given: str | None) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _document(job: "Job", last: "JobRan | None", now: datetime, settings: Settings) -> dict[str, Any]:
+def _document(one: "JobState") -> dict[str, Any]:
     return {
-        "job": job.name,
-        "schedule": job.schedule.expression,
-        "timezone": settings.timezone,
-        "next_due_at": job.schedule.after(now),
-        "last": last.model_dump(mode="json", exclude={"type", "job"}) if last else None,
+        "job": one.job,
+        "schedule": one.schedule,
+        "timezone": one.timezone,
+        "next_due_at": one.next_due_at,
+        "last": one.last.model_dump(mode="json", exclude={"type", "job"}) if one.last else None,
     }
 
 
-def _line(one: dict[str, Any]) -> str:
-    last = one["last"]
-    ran = f"{last['due_at'][:16]}  {_counts(last['counts'])}" if last else "never"
-    return f"{one['job']:<11} {one['schedule']:<11} next {one['next_due_at']:%Y-%m-%d %H:%M} UTC  last {ran}"
+def _line(one: "JobState") -> str:
+    last = f"{one.last.due_at:%Y-%m-%dT%H:%M}  {_counts(one.last.counts)}" if one.last else "never"
+    return f"{one.job:<11} {one.schedule:<11} next {one.next_due_at:%Y-%m-%d %H:%M} UTC  last {last}"
 
 
 def _ran(ran: "JobRan") -> str:

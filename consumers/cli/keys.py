@@ -1,14 +1,16 @@
 """keys: what encrypts users' words in the log."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, Tenant, check_given, emit, out, run, tenant_of
+from turnlog.consumers.cli.console import Json, Tenant, emit, out, tenant_of
+from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.privacy.kek import Keks
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.keys import KeyStatus, RewrappedKeys, RotatedKey
 
 
 def register(app: typer.Typer) -> None:
@@ -23,36 +25,16 @@ def register(app: typer.Typer) -> None:
 def status(json: Json = False) -> None:
     """Which key-encryption key is in use, and how many keys of users it wraps."""
 
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.privacy.kek import keks_of
-        from turnlog.agent.privacy.key_admin import uses
-        from turnlog.consumers.runtime import opened
+    async def use(runtime: "Runtime") -> "KeyStatus":
+        from turnlog.agent.use_cases.keys import key_status
 
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            keks = keks_of(settings)
-            found = await uses(conn, keks)
-        if json:
-            kek = None if keks is None else {"id": keks.current.id, "source": keks.source}
-            emit({"sealing": keks is not None, "kek": kek, "keys": found})
-            return 0
-        if keks is None:
-            out.print("Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to")
-            out.print("what `turnlog keys new-kek` prints; it holds for what is said from then on.")
-            return 0
-        out.print(f"key-encryption key {keks.current.id} from {keks.source}", markup=False)
-        for one in found:
-            old = "" if one.kek_id == keks.current.id else "  old: `turnlog keys rewrap`"
-            out.print(
-                f"{one.kek_id}  {one.users:,} users: {one.current:,} keys seal, {one.retired:,} only open, "
-                f"{one.destroyed:,} destroyed{old}"
-            )
-        return 0
+        return await key_status(runtime)
 
-    run(work, json)
+    serve(use, _status_lines, as_json=json, projecting=False)
 
 
 def new_kek(json: Json = False) -> None:
-    """Print a new value for TURNLOG_KEK. It is stored nowhere."""
+    """Print a new value for TURNLOG_KEK. It is not stored."""
     from turnlog.agent.privacy import kek
 
     made = kek.new_kek()
@@ -67,49 +49,37 @@ def rotate(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Give a user a new key for what is said from now on; the old one still opens what it sealed."""
+    """Give a user a new key for new events; the old one still opens what it sealed."""
 
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.privacy.key_admin import rotate as rotated
-        from turnlog.consumers.runtime import opened
+    async def use(runtime: "Runtime") -> "RotatedKey":
+        from turnlog.agent.use_cases.keys import rotate_key
 
-        place = tenant_of(settings, tenant), user
-        check_given("user", user)
-        keks = _given(settings)
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            key_id = await rotated(conn, keks, *place)
-        if json:
-            emit({"user": user, "key_id": key_id})
-        else:
-            out.print(f"user {user} has key {key_id} from now on", markup=False)
-        return 0
+        return await rotate_key(runtime, tenant_of(runtime.settings, tenant), user)
 
-    run(work, json)
+    serve(use, lambda made: [f"user {user} has key {made.key_id} from now on"], as_json=json, projecting=False)
 
 
 def rewrap(json: Json = False) -> None:
-    """Encrypt every user's key anew under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
+    """Encrypt every user's key again under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
 
-    async def work(settings: Settings) -> int:
-        from turnlog.agent.privacy.key_admin import rewrap as rewrapped
-        from turnlog.consumers.runtime import opened
+    async def use(runtime: "Runtime") -> "RewrappedKeys":
+        from turnlog.agent.use_cases.keys import rewrap_keys
 
-        keks = _given(settings)
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            count = await rewrapped(conn, keks)
-        if json:
-            emit({"rewrapped": count, "kek": keks.current.id})
-        else:
-            out.print(f"{count:,} keys wrapped anew; all are under key-encryption key {keks.current.id}")
-        return 0
+        return await rewrap_keys(runtime)
 
-    run(work, json)
+    def lines(made: "RewrappedKeys") -> list[str]:
+        return [f"{made.rewrapped:,} keys wrapped again; all are under key-encryption key {made.kek}"]
+
+    serve(use, lines, as_json=json, projecting=False)
 
 
-def _given(settings: Settings) -> "Keks":
-    from turnlog.agent.privacy.kek import InvalidKek, keks_of
-
-    keks = keks_of(settings)
-    if keks is None:
-        raise InvalidKek("there is no key-encryption key; set TURNLOG_KEK to what `turnlog keys new-kek` prints")
-    return keks
+def _status_lines(found: "KeyStatus") -> Iterator[str]:
+    if found.kek is None:
+        yield "Users' words in the log are not encrypted: there is no key-encryption key. Set TURNLOG_KEK to"
+        yield "what `turnlog keys new-kek` prints; it holds for what is said from then on."
+        return
+    yield f"key-encryption key {found.kek.id} from {found.kek.source}"
+    for one in found.keys:
+        old = "" if one.kek_id == found.kek.id else "  old: `turnlog keys rewrap`"
+        counts = f"{one.current:,} keys seal, {one.retired:,} only open, {one.destroyed:,} destroyed"
+        yield f"{one.kek_id}  {one.users:,} users: {counts}{old}"

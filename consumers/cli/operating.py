@@ -1,60 +1,59 @@
-"""rebuild, verify, lag, dead-letters: read models and the log."""
+"""lag, rebuild, verify, usage: the read models as a whole."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic_core import to_jsonable_python
 
-from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import LAST_SEQ, Json, Tenant, emit, out, progress, run, tenant_of
-from turnlog.events.errors import TurnlogError
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, progress, tenant_of
+from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.projectors.projection import Projection
+    from turnlog.agent.embedding.backlog import Backlog
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.usage import Usage
+    from turnlog.projectors.engine.lag import Lag
+    from turnlog.projectors.rebuild.build import Progress
+    from turnlog.projectors.rebuild.rebuild import Rebuilt
+    from turnlog.projectors.rebuild.verify import Verified
 
 
-def _names() -> list[str]:
-    from turnlog.projectors.registry import BY_NAME
+def projection_names() -> list[str]:
+    from turnlog.projectors.models.registry import BY_NAME
 
     return list(BY_NAME)
 
 
-Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=_names)]
-Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
-Only = Annotated[str | None, typer.Option("--projection", help="Only this one's.", autocompletion=_names)]
+Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=projection_names)]
+Processes = Annotated[int | None, typer.Option("--workers", min=1, help="Processes; as many as there are cores.")]
+Key = Literal["user", "agent", "model", "day", "month"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(lag)
-    app.command()(rebuild)
-    app.command()(verify)
-    letters = typer.Typer(help="Events that a projection could not apply.", no_args_is_help=True)
-    letters.command("list")(list_letters)
-    letters.command("show")(show_letter)
-    letters.command("retry")(retry_letters)
-    letters.command("drop")(drop_letter)
-    app.add_typer(letters, name="dead-letters")
+    for command in (lag, rebuild, verify, usage):
+        app.command()(command)
 
 
 def lag(json: Json = False) -> None:
-    """How far each projection is behind the log. Exit 1 when one is stalled."""
+    """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled."""
+    from turnlog.agent.use_cases.embedding import embedding_backlog
+    from turnlog.agent.use_cases.operations import projection_lag
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.projectors import lag as lags
+    async def both(runtime: "Runtime") -> "tuple[list[Lag], Backlog]":
+        return await projection_lag(runtime), await embedding_backlog(runtime)
 
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            found = await lags.lag(runtime.log, conn)
-        if json:
-            emit([{**_fields(one), "behind": one.behind} for one in found])
-        for one in () if json else found:
-            state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
-            parked = f", {one.parked} parked" if one.parked else ""
-            out.print(f"{one.projection:<16} partition {one.partition}  {one.position:>10,}  {state}{parked}")
-        return int(any(one.stalled for one in found))
-
-    run(work, json)
+    serve(
+        both,
+        lambda found: [*map(_lag_line, found[0]), f"{'embedding':<16} {found[1].sentence()}"],
+        as_json=json,
+        document=lambda found: {
+            "projections": [to_jsonable_python(one) | {"behind": one.behind} for one in found[0]],
+            "embedding": found[1].document(),
+        },
+        code=lambda found: int(any(one.stalled for one in found[0])),
+        projecting=False,
+    )
 
 
 def rebuild(
@@ -62,203 +61,95 @@ def rebuild(
     all_: Annotated[bool, typer.Option("--all", help="Every projection.")] = False,
     thread: Annotated[str | None, typer.Option(help="Only this thread's rows.")] = None,
     tenant: Tenant = None,
+    workers: Processes = None,
     json: Json = False,
 ) -> None:
-    """Make read models anew from the log, beside the live ones, with an atomic switch.
-
-    With --thread, or --tenant alone, only those rows are made anew, in place.
+    """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, or --tenant
+    alone, only those rows are rebuilt, in place.
     """
+    from turnlog.agent.use_cases import operations
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.projectors.rebuild import rebuild_several
-        from turnlog.projectors.replay import rebuild_tenant, rebuild_thread
+    async def use(runtime: "Runtime") -> "list[Rebuilt]":
+        if thread is not None or tenant is not None:
+            return await operations.rebuild_rows(runtime, name, tenant_of(runtime.settings, tenant), thread)
+        with progress(f"rebuilding {name or 'all'}") as update:
+            return await operations.rebuild(runtime, name, _shown(update), workers)
 
-        chosen = _chosen(name, all_)
-        async with opened(settings) as runtime:
-            alone = [p for p in chosen if p.per_thread or not all_]
-            if thread is None and tenant is not None:
-                whole = tenant_of(settings, tenant)
-                made = [await rebuild_tenant(runtime.log, runtime.database_url, p, whole) for p in alone]
-            elif thread is None:
-                with progress(f"rebuilding {name or 'all'}") as update:
-                    made = await rebuild_several(
-                        runtime.log, runtime.database_url, chosen, lambda p: update(p.events, p.events + p.remaining)
-                    )
-            else:
-                place = (tenant_of(settings, tenant), thread)
-                made = [await rebuild_thread(runtime.log, runtime.database_url, p, *place) for p in alone]
-        done = [{**_fields(one), "events_per_s": round(one.events_per_s, 1)} for one in made]
-        if json:
-            emit(done if all_ else done[0])
-        for one in () if json else done:
-            out.print(
-                f"{one['projection']}: {one['events']:,} events in {one['seconds']:.2f} s "
-                f"({one['events_per_s']:,.0f}/s)"
-            )
-        return 0
+    def document(made: "list[Rebuilt]") -> Any:
+        done = [to_jsonable_python(one) | {"events_per_s": round(one.events_per_s, 1)} for one in made]
+        return done if name is None else done[0]
 
-    run(work, json)
+    serve(
+        use,
+        lambda made: map(_rebuilt_line, made),
+        as_json=json,
+        document=document,
+        projecting=False,
+        first=lambda: _check_named(name, all_),
+    )
 
 
-def verify(name: Name = None, json: Json = False) -> None:
+def verify(name: Name = None, workers: Processes = None, json: Json = False) -> None:
     """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
+    from turnlog.agent.use_cases import operations
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened, projecting
-        from turnlog.projectors.verify import verify_several
+    async def use(runtime: "Runtime") -> "list[Verified]":
+        with progress(f"verifying {name or 'all'}") as update:
+            return await operations.verify(runtime, name, _shown(update), workers)
 
-        chosen = _chosen(name, everything=name is None)
-        async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle()
-            with progress(f"verifying {name or 'all'}") as update:
-                found = await verify_several(
-                    runtime.log,
-                    runtime.database_url,
-                    chosen,
-                    lambda p: update(p.events, p.events + p.remaining),
-                )
-        for one in () if json else found:
-            verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
-            parked = f", {one.parked} parked" if one.parked else ""
-            out.print(f"{one.projection:<16} {one.rows:>10,} rows of {one.events:,} events: {verdict}{parked}")
-            for difference in one.differences:
-                out.print(f"  {difference.table} [{difference.key}] {difference.kind}", markup=False)
-        if json:
-            emit([{**_fields(one), "clean": one.clean} for one in found])
-        return int(not all(one.clean for one in found))
-
-    run(work, json)
+    serve(
+        use,
+        _verified_lines,
+        as_json=json,
+        document=lambda found: [to_jsonable_python(one) | {"clean": one.clean} for one in found],
+        code=lambda found: int(not all(one.clean for one in found)),
+    )
 
 
-def list_letters(projection: Only = None, json: Json = False) -> None:
-    """Parked and dropped events."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.projectors.parking import listed
-
-        only = _known(projection)
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            rows = await listed(conn, only)
-        if json:
-            emit(rows)
-        elif not rows:
-            out.print("no dead letters")
-        for row in () if json else rows:
-            out.print(
-                f"{row['seq']:>8}  {row['projection']:<16} {row['status']:<8} {row['reason']:<7} "
-                f"{row['thread_token'][:24]:<24} {row['error'][:120]}",
-                markup=False,
-            )
-        return 0
-
-    run(work, json)
-
-
-def show_letter(seq: Seq, json: Json = False) -> None:
-    """The event at a sequence as the log holds it, and why it is parked."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.consumers.tailing import line_at
-        from turnlog.projectors.parking import listed
-
-        async with opened(settings) as runtime, runtime.pool.connection() as conn:
-            rows = [row for row in await listed(conn, None) if row["seq"] == seq]
-            line = await line_at(runtime.log, seq)
-        emit({**line.document(), "dead_letters": rows})
-        return 0
-
-    run(work, json)
-
-
-def retry_letters(
-    seq: Annotated[int | None, typer.Argument(help="A parked sequence; all when not given.")] = None,
-    projection: Only = None,
+def usage(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
+    by: Annotated[Key, typer.Option(help="What to sum by: user, agent, model, day or month.")] = "day",
+    tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Apply parked events again, thread by thread in order."""
+    """Calls, tokens, cost and latency of language models, summed by user, agent, model, day or month (UTC)."""
+    from turnlog.agent.use_cases.usage import usage as usage_of
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.projectors.parking import listed
-        from turnlog.projectors.registry import find
-        from turnlog.projectors.replay import retry
-
-        applied: list[int] = []
-        parked: list[int] = []
-        only = _known(projection)
-        async with opened(settings) as runtime:
-            async with runtime.pool.connection() as conn:
-                rows = [r for r in await listed(conn, only) if r["status"] == "parked"]
-            chosen = [r for r in rows if seq is None or r["seq"] == seq]
-            if seq is not None and not chosen:
-                raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
-            for name, place in sorted({(r["projection"], (r["tenant"], r["thread_token"])) for r in chosen}):
-                done = await retry(runtime.log, runtime.database_url, find(name), place)
-                applied += done.applied
-                parked += done.parked
-        if json:
-            emit({"applied": sorted(set(applied)), "parked": sorted(set(parked))})
-        else:
-            out.print(f"{len(set(applied))} applied, {len(set(parked))} still parked")
-        return int(bool(parked))
-
-    run(work, json)
+    serve(lambda rt: usage_of(rt, tenant_of(rt.settings, tenant), user, by), _usage_lines, as_json=json)
 
 
-def drop_letter(
-    seq: Seq,
-    projection: Only = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Give an event up for the read models; it stays in the log and in this list, and what waited goes on."""
-
-    async def work(settings: Settings) -> int:
-        someone_to_ask(yes, json)
-        from turnlog.consumers.runtime import opened
-        from turnlog.projectors.parking import listed
-        from turnlog.projectors.registry import find
-        from turnlog.projectors.replay import drop
-
-        applied: list[int] = []
-        only = _known(projection)
-        async with opened(settings) as runtime:
-            async with runtime.pool.connection() as conn:
-                rows = [r for r in await listed(conn, only) if r["status"] == "parked" and r["seq"] == seq]
-            if not rows:
-                raise TurnlogError(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
-            await confirm(f"Leave the event at sequence {seq} out of the read models for good?", yes)
-            for row in rows:
-                done = await drop(runtime.log, runtime.database_url, find(row["projection"]), seq)
-                applied += done.applied
-        if json:
-            emit({"dropped": seq, "applied": sorted(set(applied))})
-        else:
-            out.print(f"dropped {seq}; {len(set(applied))} events behind it applied")
-        return 0
-
-    run(work, json)
+def _check_named(name: str | None, all_: bool) -> None:
+    if name is None and not all_:
+        raise BadOption(f"name a projection ({', '.join(projection_names())}) or give --all")
 
 
-def _known(projection: str | None) -> str | None:
-    """Raises NotFound for a projection there is not."""
-    from turnlog.projectors.registry import find
-
-    return find(projection).name if projection is not None else None
+def _shown(update: Callable[[float, float | None], None]) -> "Callable[[Progress], None]":
+    return lambda at: update(at.events, at.events + at.remaining)
 
 
-def _chosen(name: str | None, everything: bool) -> "Sequence[Projection]":
-    from turnlog.projectors.registry import BY_NAME, PROJECTIONS, find
-
-    if name is not None:
-        return [find(name)]
-    if everything:
-        return PROJECTIONS
-    raise TurnlogError(f"name a projection ({', '.join(BY_NAME)}) or give --all")
+def _lag_line(one: "Lag") -> str:
+    state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
+    parked = f", {one.parked} parked" if one.parked else ""
+    return f"{one.projection:<16} partition {one.partition}  {one.position:>10,}  {state}{parked}"
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
+def _rebuilt_line(one: "Rebuilt") -> str:
+    return f"{one.projection}: {one.events:,} events in {one.seconds:.2f} s ({one.events_per_s:,.0f}/s)"
+
+
+def _verified_lines(found: "Iterable[Verified]") -> Iterator[str]:
+    for one in found:
+        verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
+        parked = f", {one.parked} parked" if one.parked else ""
+        yield f"{one.projection:<16} {one.rows:>10,} rows of {one.events:,} events: {verdict}{parked}"
+        yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
+
+
+def _usage_lines(found: "Sequence[Usage]") -> Iterator[str]:
+    if not found:
+        yield "no language model was used yet"
+    for one in found:
+        errors = f"  {one.errors:,} errors" if one.errors else ""
+        tokens = f"{one.tokens_in:>12,} in {one.tokens_out:>10,} out"
+        spent = f"${one.cost_usd:.4f}  {one.latency_ms_mean:,} ms"
+        yield f"{one.key or '-':<20} {one.calls:>8,} calls {tokens}  {spent}{errors}"

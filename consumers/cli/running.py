@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import Json, emit, err, out, run
+from turnlog.consumers.cli.console import Json, emit, err, out
+from turnlog.consumers.cli.runner import run
 from turnlog.events.errors import LogUnavailable, TurnlogError
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def up(
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent import embedded
-        from turnlog.consumers import background
+        from turnlog.consumers import servers as embedded
         from turnlog.consumers.roles import ROLES, playing
         from turnlog.consumers.runtime import opened
+        from turnlog.consumers.servers import background
 
         if detach:
             pid = await background.start(settings)
@@ -66,8 +67,8 @@ def down(json: Json = False) -> None:
     """Stop what `up` started: its roles, then the embedded servers. Data stays."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent import embedded
-        from turnlog.consumers import background
+        from turnlog.consumers import servers as embedded
+        from turnlog.consumers.servers import background
 
         ended = await background.stop(settings)
         await embedded.stop(settings.home)
@@ -105,11 +106,12 @@ def doctor(json: Json = False) -> None:
     """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.consumers.checkup import checkup
+        from turnlog.agent.use_cases.checkup import checkup
+        from turnlog.consumers.runtime import opened
 
-        findings = await checkup(settings)
+        findings = await checkup(settings, lambda: opened(settings, "turnlog-doctor"))
         if json:
-            emit([{"check": f.check, "ok": f.ok, "detail": f.detail, "fix": f.fix} for f in findings])
+            emit(findings)
         for finding in () if json else findings:
             mark = "ok  " if finding.ok else "FAIL"
             out.print(f"{mark}  {finding.check:<14} {finding.detail}", markup=False)
@@ -172,7 +174,7 @@ async def _ended(stopped: asyncio.Event, log: "Log") -> None:
     for wait in waits:
         wait.cancel()
     if not stopped.is_set():
-        raise LogUnavailable("NATS ended the connection for good (see the server's log); start this process again")
+        raise LogUnavailable("NATS closed the connection permanently (see the server's log); start this process again")
 
 
 def _clean(url: str) -> str:

@@ -1,6 +1,6 @@
 """import, export, tail: conversations in and out, and the log as it happens."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,20 +15,19 @@ from turnlog.consumers.cli.console import (
     Tenant,
     check_given,
     emit,
-    emit_line,
     err,
-    fail,
     out,
     progress,
-    run,
     tenant_of,
 )
 from turnlog.consumers.cli.piping import STDIN, seekable
-from turnlog.events.errors import NotFound
+from turnlog.consumers.cli.runner import fail, run, stream
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases import tailing
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +54,8 @@ def import_file(
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
-        from turnlog.consumers.importing import ImportRequest, import_conversations
+        from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
+        from turnlog.consumers.runtime import opened, projecting
 
         _check_format(format, FORMATS)
         check_given("user", user)
@@ -66,7 +66,9 @@ def import_file(
         )
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
-                report = await import_conversations(settings, request, appended, projected, vectors)
+                prepared = prepare_import(request)
+                async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
+                    report = await import_conversations(runtime, prepared, appended, projected, vectors)
             except ImportFailed as error:
                 raise ImportFailed(str(error).replace(str(source), "stdin" if file == STDIN else str(file))) from error
         for rejected in report.rejected[:20]:
@@ -74,7 +76,8 @@ def import_file(
         if json:
             emit(report.document())
         else:
-            out.print(report.sentence(), markup=False)
+            for line in filter(None, (report.sentence(), report.backlog())):
+                out.print(line, markup=False)
         return int(report.nothing_but_rejected)
 
     with ExitStack() as stack:
@@ -86,7 +89,7 @@ def import_file(
 
 
 def export_thread(
-    thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all there is of one.")] = None,
+    thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all data of one.")] = None,
     format: Annotated[
         str, typer.Option(help="Of a thread: jsonl (--raw imports again to the same), openai.")
     ] = "jsonl",
@@ -97,16 +100,14 @@ def export_thread(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Write a thread's transcript as JSON lines or OpenAI messages, or all there is of a user; sanitised."""
+    """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user; sanitised."""
 
     async def work(settings: Settings) -> int:
         _check_format(format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
-        from turnlog.agent.privacy.export import clean_messages
-        from turnlog.consumers.archiving import restored_if_archived
-        from turnlog.consumers.exporting import level_named
+        from turnlog.agent.use_cases.transcripts import export_transcript
+        from turnlog.consumers.cli.exporting import level_named
         from turnlog.consumers.runtime import opened, projecting
-        from turnlog.projectors.messages import thread_messages
 
         masked = None if raw else level_named(level)
         if user is not None and thread is None:
@@ -115,13 +116,7 @@ def export_thread(
             raise BadOption("say what to export: a thread, or --user USER")
 
         async with opened(settings) as runtime, projecting(runtime):
-            await runtime.settle(names=("messages", "archives"))
-            async with runtime.pool.connection() as conn:
-                await restored_if_archived(runtime, conn, tenant_of(settings, tenant), thread)
-                found = await thread_messages(conn, tenant_of(settings, tenant), thread)
-        rows = clean_messages(found, masked, settings.phone_regions.split(","))
-        if not rows:
-            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+            rows = await export_transcript(runtime, tenant_of(settings, tenant), thread, masked)
         lines = list(export_jsonl(rows, tenant=tenant_of(settings, tenant), thread=thread))
         if output is not None:
             _write(output, "".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
@@ -141,7 +136,7 @@ def export_thread(
 async def _export_user(
     settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None, as_json: bool
 ) -> int:
-    from turnlog.consumers.exporting import write_user
+    from turnlog.consumers.cli.exporting import write_user
 
     with progress("exporting conversations") as shown:
         size = await write_user(settings, tenant, user, level, output, shown)
@@ -161,23 +156,15 @@ def tail(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show events as the log gets them (with --json one document a line)."""
+    """Show events as they are stored (with --json one document a line)."""
 
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.runtime import opened
-        from turnlog.consumers.tailing import events_from
+    from turnlog.agent.use_cases import tailing
 
-        one = None if tenant is None and thread is None else tenant_of(settings, tenant)
-        async with opened(settings) as runtime:
-            first = start if start is not None else await runtime.log.head() + 1
-            async for line in events_from(runtime.log, first, follow, one, thread):
-                if json:
-                    emit_line(line.document())
-                else:
-                    out.print(line.text(), markup=False)
-        return 0
+    def use(runtime: "Runtime") -> "AsyncIterator[tailing.Line]":
+        chosen = None if tenant is None else tenant_of(runtime.settings, tenant)
+        return tailing.tail(runtime, start, follow, chosen, thread)
 
-    run(work, json)
+    stream(use, lambda line: line.text(), as_json=json, document=lambda line: line.document())
 
 
 def _check_format(format: str | None, known: Iterable[str]) -> None:

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turnlog.consumers.langgraph.saver import TurnlogSaver
-    from turnlog.consumers.langgraph.store import TurnlogStore
+    from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+    from turnlog.consumers.langgraph.store.store import TurnlogStore
 
 __all__ = ["TurnlogSaver", "TurnlogStore"]
 
@@ -12,11 +12,11 @@ __all__ = ["TurnlogSaver", "TurnlogStore"]
 def __getattr__(name: str) -> Any:
     """Each is loaded when it is asked for: an application may need only one of them."""
     if name == "TurnlogSaver":
-        from turnlog.consumers.langgraph.saver import TurnlogSaver
+        from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 
         return TurnlogSaver
     if name == "TurnlogStore":
-        from turnlog.consumers.langgraph.store import TurnlogStore
+        from turnlog.consumers.langgraph.store.store import TurnlogStore
 
         return TurnlogStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """short-term memory: sessions, LangGraph's lists and store, forks
 
-Checkpoint rows of single turns go: `messages` says the same. What is left is just what a rebuild would make.
+Deletes checkpoint rows of single turns, which `messages` has too. The rest equals what a rebuild would make.
 """
 
 import pgvector.sqlalchemy

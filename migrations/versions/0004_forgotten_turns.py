@@ -1,4 +1,4 @@
-"""forgotten turns: what an entity may have no words of"""
+"""forgotten turns: entities must not keep words from them"""
 
 import sqlalchemy as sa
 from alembic import op

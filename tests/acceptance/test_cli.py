@@ -13,10 +13,11 @@ from pathlib import Path
 import nats
 import psycopg
 import pytest
-from command import CALL, CHATGPT, COMMAND, JSONL, LOCOMO, OPENAI, Cli, Done, environment, imports
-from places import eventually, left_behind
+from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, LOCOMO, OPENAI, Cli, CommandResult, environment, imports
+from helpers.prepared_home import copy_database
+from helpers.servers import eventually, processes_left_in
 
-from turnlog.agent.embedded import start
+from turnlog.consumers.servers import start
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +30,25 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Cli]:
+def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Path) -> Iterator[Cli]:
     """Up in the background with everything imported once. Its end is tested, too."""
-    home = tmp_path_factory.mktemp("cli") / "home"
+    home = copy_database(prepared_home, tmp_path_factory.mktemp("cli") / "home")
     up = subprocess.run(
         [*COMMAND, "up", "--detach", "--json"], env=environment(home), capture_output=True, timeout=90, check=True
     )
     assert json.loads(up.stdout).keys() == {"pid", "home", "log"}
     made = Cli(home, asyncio.run(start(home)))
-    for done in made.together(
-        *((*imports(files)[name], "--json") for name in ("locomo", "chatgpt", "openai", "jsonl"))
-    ):
-        assert done.code == 0, done.err
-        assert done.document["turns"] > 0
-    yield made
-    down = made("down", "--json")
+    try:
+        for done in made.together(
+            *((*imports(files)[name], "--json") for name in ("locomo", "chatgpt", "openai", "jsonl"))
+        ):
+            assert done.code == 0, done.err
+            assert done.document["turns"] > 0
+        yield made
+    finally:
+        down = made("down", "--json")
     assert (down.code, down.document["stopped"]) == (0, True)
-    assert left_behind(home) == []
+    assert processes_left_in(home) == []
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -204,14 +207,16 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
         ("rebuild", "thread_activity", "--thread", "conv-1", "--json"),
         ("doctor", "--json"),
     )
-    assert {row["projection"]: row["behind"] for row in lag.document}.keys() >= {"messages", "vectors", "usage"}
+    projections = lag.document["projections"]
+    assert {row["projection"]: row["behind"] for row in projections}.keys() >= {"messages", "vectors", "usage"}
     assert one.document.keys() >= {"projection", "events", "seconds", "events_per_s"}
     assert one.document["events"] > 0
     assert thread.code == 0
     assert doctor.code == 0
     assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
     everything = cli("rebuild", "--all", "--json")
-    assert len(everything.document) == len(lag.document) == 13
+    assert len(everything.document) == len(projections) == 13
+    assert lag.document["embedding"].keys() == {"model", "chunks", "memories", "texts_per_s", "seconds_left"}
 
 
 def test_verify_finds_a_row_that_somebody_changed_and_a_rebuild_repairs_it(cli: Cli) -> None:
@@ -245,7 +250,7 @@ async def test_a_poison_event_is_listed_shown_kept_and_dropped(cli: Cli) -> None
     assert (dropped.code, dropped.document["dropped"]) == (0, ack.seq)
 
 
-async def call(cli: Cli, *arguments: str) -> Done:
+async def call(cli: Cli, *arguments: str) -> CommandResult:
     return await asyncio.to_thread(cli, *arguments)
 
 
@@ -304,8 +309,8 @@ ERRORS = {
     ("rebuild", "nope"): ("not-found", "there are thread_activity, messages"),
     ("import", "nope.json"): ("import-failed", "there is no file nope.json"),
     ("chat", "-m", " "): ("bad-option", "--message holds no words"),
-    ("messages", "n\udcff"): ("invalid-text", "no valid UTF-8"),
-    ("context", "n\udcff"): ("invalid-text", "no valid UTF-8"),
+    ("messages", "n\udcff"): ("invalid-id", "lone surrogate"),
+    ("context", "n\udcff"): ("invalid-id", "lone surrogate"),
     ("import", "/"): ("import-failed", "/ is a folder"),
     ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
     ("export", "conv-1", "-o", "/no/such/folder/x"): ("bad-option", "cannot write /no/such/folder/x"),

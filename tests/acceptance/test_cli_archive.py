@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from samples import turn
+from helpers.sample_events import turn
 from test_cli_memories import Cli
 from test_cli_memories import turnlog as turnlog
 

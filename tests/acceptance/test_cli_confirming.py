@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import typer
-from said import Cli as Cli
-from said import turnlog as turnlog
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
 
 from turnlog.consumers.cli import app
 from turnlog.events.log import Log
@@ -17,6 +17,7 @@ COMMANDS = {
     "erase": ("--user", "ann"),
     "dead-letters drop": ("1",),
     "rederive promote": ("shadow",),
+    "threads delete": ("t",),
 }
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from said import Cli as Cli
-from said import turnlog as turnlog
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
 
 from turnlog.events.log import Log
 
@@ -19,7 +19,7 @@ async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_
     for path, why in {
         tmp_path / "nope": "cannot be read: No such file",
         tmp_path: "cannot be read: Is a directory",
-        binary: "is no text in UTF-8",
+        binary: "is not text in UTF-8",
         empty: "holds no string",
     }.items():
         said = await turnlog("erase", "--user", "ann", "--strings", str(path), "--yes", "--json")

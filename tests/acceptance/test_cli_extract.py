@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extraction import user_turn
-from loaded import command
+from helpers.extraction import user_turn
+from helpers.preloaded_cli import run_command
 
 from turnlog.events.log import Log
 
@@ -30,7 +30,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    done = await asyncio.to_thread(command, *words, environment=environment)
+    done = await asyncio.to_thread(run_command, *words, environment=environment)
     return done.code, done.out or done.err
 
 
@@ -72,7 +72,7 @@ async def test_a_dry_run_says_what_would_be_stored_and_why_and_stores_nothing(
     ("words", "told"),
     [
         ((), "say which conversation"),
-        (("nowhere",), "nobody said anything there"),
+        (("nowhere",), "no turn there has a user"),
         (("t", "--rules", "none.toml"), "cannot read the rules in none.toml"),
     ],
     ids=["nothing", "nowhere", "no-rules"],

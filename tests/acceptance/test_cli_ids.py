@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from said import Cli as Cli
-from said import turnlog as turnlog
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
 
 from turnlog.consumers.cli import app
 from turnlog.events.log import Log
@@ -23,6 +23,8 @@ WORDS = {
     "context": ("t",),
     "edit": ("tea", "I like cake"),
     "entities": (),
+    "entities add": ("Mia", "--type", "PERSON"),
+    "entities update": ("Mia", "--type", "PERSON"),
     "erase": ("--yes",),
     "export": (),
     "extract": (),
@@ -31,6 +33,7 @@ WORDS = {
     "import": ("/dev/null",),
     "keys rotate": (),
     "memories": (),
+    "memories archive": ("tea", "--reason", "old"),
     "memories show": ("tea",),
     "messages": ("t",),
     "rate": ("tea", "0.5"),
@@ -53,6 +56,10 @@ WORDS = {
     "session show": ("t",),
     "tail": ("--no-follow",),
     "threads": (),
+    "threads delete": ("t", "--yes"),
+    "threads open": ("t",),
+    "threads rename": ("t", "Tea"),
+    "usage": (),
 }
 
 

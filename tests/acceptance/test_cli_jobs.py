@@ -5,22 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from extraction import user_turn
-from joined import APART, BOTH, FOND, TEA, remember, run, text
-from openai_server import OpenAIServer
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+from helpers.extraction import user_turn
+from helpers.openai_server import OpenAIServer
+from helpers.sample_events import event, memory_event, memory_of
+from helpers.similar_memories import TEA, TEA_ANGLES, TEA_FOND, TEA_MERGED, append_memories, merged_text, run_compaction
 from pgvector import HalfVector
 from pydantic import SecretStr
-from said import Cli as Cli
-from said import turnlog as turnlog
-from samples import event, memory_event, memory_of
 
+from turnlog.agent.jobs.compaction import SKIPPED
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.compaction import SKIPPED
 from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import MemoriesEmbedded, Memory
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import MemoriesEmbedded, Memory
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
 
 pytestmark = pytest.mark.timeout(300)  # every command is a process of its own
 MODEL = "unit-vectors"  # its cosine is the similarity
@@ -84,19 +84,19 @@ async def test_what_a_model_merged_is_shown_with_where_it_came_from_and_taken_ba
         about: dict[str, Any] = {"api_base_url": server.url, "api_key": SecretStr(server.key)}
         settings = Settings(nats_url=nats_url, database_url=database_url, **about)
         async with opened(settings) as runtime, projecting(runtime):
-            await remember(runtime, APART)
-            server.reply(text(BOTH))
-            await run(runtime)
+            await append_memories(runtime, TEA_ANGLES)
+            server.reply(merged_text(TEA_MERGED))
+            await run_compaction(runtime)
     shown = (await turnlog("memories", "show", "really fond of it", "--user", "ann")).out
-    assert f"→ FACT        {BOTH}" in shown
-    assert all(f"“{one.content}”" in shown for one in (TEA, FOND)), shown
+    assert f"→ FACT        {TEA_MERGED}" in shown
+    assert all(f"“{one.content}”" in shown for one in (TEA, TEA_FOND)), shown
     assert shown.count("merged, ") == 2
     listed = (await turnlog("compactions", "--user", "ann")).out.strip()
     assert listed.endswith("2 memories  merge  similarity 0.87")
     undone = await turnlog("compactions", "undo", listed.split()[0], "--user", "ann")
     assert undone.out == "2 memories hold again\n"
     held = (await turnlog("memories", "--user", "ann")).out
-    assert TEA.content in held and BOTH not in held
+    assert TEA.content in held and TEA_MERGED not in held
 
 
 async def test_other_rules_are_tried_compared_and_promoted(log: Log, turnlog: Cli, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_rings import KEK
-from loaded import command
+from helpers.key_rings import KEK
+from helpers.preloaded_cli import run_command
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str, **more: str) -> tuple[int, Any]:
     """Exit code and the document on stdout."""
-    done = await asyncio.to_thread(command, *words, "--json", environment={**environment, **more})
+    done = await asyncio.to_thread(run_command, *words, "--json", environment={**environment, **more})
     assert "Traceback" not in done.err
     return done.code, json.loads(done.out)
 

@@ -2,25 +2,24 @@
 
 from typing import Any
 
-from memory_cases import claim, day
-from said import Cli as Cli
-from said import turnlog as turnlog
-from samples import event
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+from helpers.dated_claims import claim, day
+from helpers.sample_events import event
 
-from turnlog.agent.memories.conflicts import decide
-from turnlog.agent.memories.known import Known
-from turnlog.agent.memories.writing import Place
-from turnlog.events.contracts import EventData
+from turnlog.agent.memory.deciding.conflicts import decide
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.events.contracts import EntitiesFound, Entity, EventData, Memory
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import EntitiesFound, Entity, Memory
 from turnlog.events.subjects import memory_thread
 
 
 async def tell(log: Log, *memories: Memory, user: str = "ann") -> None:
     """What a conversation would have led to."""
-    known, events = Known(Place("default", user), [], day(99)), list[EventData]()
+    known, events = MemoryState(Place("default", user), [], day(99)), list[EventData]()
     for memory in memories:
-        decided = decide(memory, known.rivals(memory))
+        decided = decide(memory, known.matching(memory))
         known.apply(decided)
         events += decided
     await log.append_many([event(data, thread=memory_thread(user), user=user) for data in events])
@@ -118,6 +117,17 @@ async def test_a_rating_changes_the_importance(log: Log, turnlog: Cli) -> None:
     [row] = (await turnlog("memories", "--user", "ann", "--json")).document
     assert row["importance"] == 0.3
     assert (await turnlog("rate", "cats", "3", "--user", "ann", "--json")).error == "invalid-memory"
+
+
+async def test_a_memory_is_archived_by_hand_with_its_reason(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I have two cats", 0))
+    made = await turnlog("memories", "archive", "cats", "--user", "ann", "--reason", "they live with Mia now")
+    assert made.out == "“I have two cats” is archived: they live with Mia now\n"
+    assert (await turnlog("memories", "--user", "ann", "--json")).document == []
+    assert "archived (they live with Mia now) since" in (await turnlog("memories", "-u", "ann", "--all")).out
+    assert (
+        await turnlog("memories", "archive", "cats", "-u", "ann", "--reason", " ", "--json")
+    ).error == "invalid-memory"
 
 
 async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from loaded import command
-from places import now
-from remembered import entities, only_yesterday_in, recorded
-from samples import turn
+from helpers.memory_events import entities, recorded, yesterdays_of_zone_and_utc
+from helpers.preloaded_cli import run_command
+from helpers.sample_events import turn
+from helpers.servers import now
 
 from turnlog.events.log import Log
 
@@ -25,7 +25,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    done = await asyncio.to_thread(command, *words, environment=environment)
+    done = await asyncio.to_thread(run_command, *words, environment=environment)
     return done.code, done.out or done.err
 
 
@@ -57,7 +57,7 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
 async def test_yesterday_is_that_of_the_timezone_set(log: Log, environment: dict[str, str], question: str) -> None:
     zone = "Asia/Shanghai"
-    there, utc = only_yesterday_in(ZoneInfo(zone))
+    there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     await log.append_many([recorded("I 买 buy a chair", there), recorded("I 买 buy a lamp", utc)])
     for given, first in (({"TURNLOG_TIMEZONE": zone}, "chair"), ({}, "lamp")):
         code, text = await turnlog(environment | given, "recall", question, "-u", "ann", "--keyword-only", "--json")

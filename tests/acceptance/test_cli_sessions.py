@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import COMMAND
-from loaded import command
-from places import eventually
-from samples import event, turn
+from helpers.cli_process import COMMAND
+from helpers.preloaded_cli import run_command
+from helpers.sample_events import event, turn
+from helpers.servers import eventually
 
+from turnlog.events.contracts import SegmentCheckpointRequested, SessionCreated, SessionUpdated
 from turnlog.events.log import Log
-from turnlog.events.session_contracts import SegmentCheckpointRequested, SessionCreated, SessionUpdated
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def environment(nats_url: str, database_url: str, tmp_path: Path) -> dict[str, s
 
 async def turnlog(environment: dict[str, str], *words: str) -> tuple[int, str]:
     """Exit code, and what the command says on stdout, or on stderr when that is empty."""
-    done = await asyncio.to_thread(command, *words, environment=environment)
+    done = await asyncio.to_thread(run_command, *words, environment=environment)
     return done.code, done.out or done.err
 
 

@@ -15,17 +15,18 @@ from typing import Any
 
 import nats
 import pytest
-from loaded import Ended, command
-from markdown import ROOT, Step, blocks, files, shape, steps
-from places import eventually, left_behind
+from helpers.markdown_examples import ROOT, Step, blocks, files, shape, steps
+from helpers.openai_server import OpenAIServer
+from helpers.preloaded_cli import Ended, run_command
+from helpers.servers import eventually, processes_left_in
 
 from turnlog.consumers.cli.reference import text
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import thread_messages
 
 WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md", "docs/long-term-memory.md")
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify")
@@ -108,7 +109,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "agent").symlink_to(ROOT / "agent")
     yield tmp_path / "home"
     turnlog("turnlog down", tmp_path / "home")
-    assert left_behind(tmp_path / "home") == []
+    assert processes_left_in(tmp_path / "home") == []
 
 
 def turnlog(line: str, home: Path) -> Ended:
@@ -120,7 +121,7 @@ def turnlog(line: str, home: Path) -> Ended:
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
     if line.startswith("turnlog ") and not set(line) & set("|<>$;&"):
-        return command(*shlex.split(line)[1:], environment=environment, folder=home.parent)
+        return run_command(*shlex.split(line)[1:], environment=environment, folder=home.parent)
     python = shlex.quote(sys.executable)
     functions = (
         f'python() {{ {python} "$@"; }}\nturnlog() {{ python -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
@@ -156,6 +157,20 @@ async def show(step: Step, home: Path) -> None:
         done = await asyncio.to_thread(turnlog, step.command, home)
     assert done.code == 0 or "|" in step.command, done.err
     assert shape(done.out) == shape(step.output), f"{step.command}\n{done.out}{done.err}"
+
+
+@pytest.mark.timeout(300)
+async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Path) -> None:
+    """A line with … stands for any number of lines: what reactors derive comes in its own time."""
+    page = "docs/python.md"
+    with OpenAIServer() as model:
+        for name, source in files(page).items():
+            (home.parent / name).write_text(source.replace('os.environ["BASE_URL"]', repr(model.url)), "utf-8")
+        for step in [step for block in blocks(page, "console", "program") for step in steps(block.text)]:
+            done = await asyncio.to_thread(turnlog, step.command, home)
+            assert done.code == 0, done.err
+            shown = ".*".join(re.escape(part.strip()) for part in step.output.split("…"))
+            assert re.fullmatch(shown, done.out.strip(), re.DOTALL), done.out
 
 
 def is_a_look(step: Step) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks.catalogue import BENCHMARKS, measured
+from tests.benchmarks.catalogue import BENCHMARKS
+from tests.benchmarks.catalogue import measured as measured_by
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.report import DOCUMENT, document, table
@@ -30,20 +31,21 @@ def main() -> int:
     if unknown := set(given.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
     conversations = Conversations(given.data)
-    rows = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
+    measured = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
+    rows = [row for found in measured.values() for row in found]
     out.print(table(rows))
     if not given.names:
-        DOCUMENT.write_text(document(rows, conversations.described, given.quick), "utf-8")
+        DOCUMENT.write_text(document(measured, conversations.described, given.quick), "utf-8")
         err.print(f"wrote {DOCUMENT}", markup=False)
     return int(any(row.met is False for row in rows))
 
 
-async def _measure(names: Sequence[str], conversations: Conversations, quick: bool) -> list[Row]:
-    rows: list[Row] = []
+async def _measure(names: Sequence[str], conversations: Conversations, quick: bool) -> dict[str, list[Row]]:
+    rows: dict[str, list[Row]] = {}
     async with standing(conversations, quick) as stand:
         for name in names:
             err.print(f"measuring {name} …", markup=False)
-            rows += await measured(name, stand)
+            rows[name] = await measured_by(name, stand)
     return rows
 
 

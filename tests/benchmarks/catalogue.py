@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "append": appending.measure,
     "project": projecting.measure,
     "rebuild": rebuilding.measure,
+    "workers": rebuilding.measure_workers,
     "context": contexts.measure,
     "visible": visible.measure,
     "memory": rebuild_memory.measure,

@@ -10,15 +10,15 @@ from tests.benchmarks.langgraph_floor import Conversation, conversation
 from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, ratio
 from tests.benchmarks.stand import Stand, fill, following
 from turnlog.agent.context import ContextInput, build_context, counter_for
+from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads import thread_context
-from turnlog.agent.transcripts import Transcripts
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.agent.threads.state import Transcripts, thread_context
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import Event, Role, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.registry import BY_NAME
 
 MESSAGES, CHARACTERS, THREAD = 400, 300, "long"
 CALLS = 20

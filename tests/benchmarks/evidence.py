@@ -14,16 +14,16 @@ from tests.benchmarks.measuring import Row
 from tests.benchmarks.remembering import CHAT_MODEL, COUNTER, SYSTEM
 from tests.benchmarks.stand import Stand
 from turnlog.agent.context import Context
+from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.window import budget_for
-from turnlog.agent.plain import content_text
 from turnlog.agent.recall.episodes import EPISODES, relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.database import connect
-from turnlog.projectors.message import Message
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.message import Message
 
 WINDOWS = token_cost.WINDOWS
 LAST = 12

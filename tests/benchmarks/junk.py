@@ -14,7 +14,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as pytest has them
 
-from junk import Quality, stored_quality
+from helpers.memory_quality import Quality, stored_quality
 
 from tests.benchmarks.conversations import DEFAULT_FOLDER
 from turnlog.agent.settings import Settings

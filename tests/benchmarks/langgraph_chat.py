@@ -8,10 +8,10 @@ from typing import Any
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from tests.benchmarks.measuring import seconds
-from turnlog.consumers.runtime import Pool
+from turnlog.agent.runtime import Pool
 from turnlog.events.log import Log
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.registry import BY_NAME
 
 TURNS, COMPARED = 200, 10
 MakeSaver = Callable[[], Any]

@@ -6,7 +6,7 @@ from statistics import median
 from tests.benchmarks.langgraph_chat import COMPARED, TURNS, Settle, Side, nothing
 from tests.benchmarks.measuring import Row
 
-THREADS, WARM_UP = 21, 5
+WARM_UP = 5
 
 
 async def growth(name: str, side: Side, texts: Iterator[str], settle: Settle) -> float:
@@ -35,9 +35,8 @@ def growth_row(ours: Sequence[float], floor: Sequence[float]) -> Row:
         f"{median(floor):.2f} times",
         median(ours),
         (min(ours), max(ours)),
-        ("<=", 1.2),
+        None,
         f"Median of the last {COMPARED} of {TURNS} turns over the median of the first {COMPARED} (after {WARM_UP}) of "
-        f"another thread, which take turns; median of {len(ours)} pairs of threads, and of {len(floor)} on "
-        "AsyncPostgresSaver. Between two turns, while the read models catch up, ours makes the messages of the next "
-        "read. The ratio is ours alone.",
+        f"another thread, which take turns; median of {len(ours)} pairs of threads on each side. The ratio is ours "
+        "alone, and has no target.",
     )

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Self
 
-from turnlog.consumers.runtime import Pool
+from turnlog.agent.runtime import Pool
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.tables import SCHEMA
+from turnlog.projectors.engine.tables import SCHEMA
 
 STATE = ("messages", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists", "event_ids")
 

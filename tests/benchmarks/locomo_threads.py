@@ -13,10 +13,10 @@ from tests.benchmarks.stand import fill, project
 from tests.evaluation.locomo import read_evidence, turn_events
 from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.projectors.message import Message
-from turnlog.projectors.messages import MESSAGES, thread_messages
-from turnlog.projectors.vectors import VECTORS
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.projection import VECTORS
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import MESSAGES, thread_messages
 
 TENANT = "default"
 

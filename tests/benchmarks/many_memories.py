@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from pgvector import HalfVector
 
 from tests.benchmarks.recalls import DIMENSIONS, MODEL
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import MemoriesEmbedded, Memory, MemoryRecorded, MemorySource
+from turnlog.events.contracts import Event, MemoriesEmbedded, Memory, MemoryRecorded, MemorySource
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
 
 USER = "ann"
 THREAD = memory_thread(USER)

@@ -11,16 +11,15 @@ from uuid_utils.compat import uuid7
 
 from tests.benchmarks.measuring import Row, Side, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
 from tests.benchmarks.stand import Stand, fill, worker
-from turnlog.agent.memories.service import Memories
-from turnlog.agent.memories.writing import Pool
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import Pool
 from turnlog.consumers.runtime import connection_pool
-from turnlog.events.contracts import Event
+from turnlog.events.contracts import Event, Memory, MemoryRecorded, MemorySource
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import Memory, MemoryRecorded, MemorySource
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.memory_text import content_key
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.memories.text import content_key
+from turnlog.projectors.models.registry import BY_NAME
 
 Call = Callable[[], Awaitable[None]]
 USER, THREAD = "ann", memory_thread("ann")

@@ -19,13 +19,13 @@ from tests.benchmarks.measuring import Row
 from tests.benchmarks.rebuild_memory import MEGABYTE, Peak
 from tests.benchmarks.recalls import DIMENSIONS, RandomVectors
 from tests.benchmarks.stand import Stand, fill, worker
+from turnlog.agent.jobs.all_jobs import all_jobs
+from turnlog.agent.jobs.job import run_now
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.all_jobs import all_jobs
-from turnlog.consumers.jobs.job import run_now
 from turnlog.consumers.runtime import opened
-from turnlog.projectors.database import connect
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.registry import BY_NAME
 
 APART = timedelta(minutes=1)
 AGAIN = 100  # one memory in so many says what the one before it says

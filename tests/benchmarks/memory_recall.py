@@ -9,12 +9,12 @@ from tests.benchmarks.many_memories import THREAD, cache, id_of, memories
 from tests.benchmarks.measuring import Row, milliseconds, ms, quantile
 from tests.benchmarks.recalls import DIMENSIONS, MODEL, RandomVectors
 from tests.benchmarks.stand import Stand, fill, project
-from turnlog.agent.memories.retrieval import MemoryRecall
-from turnlog.projectors.database import connect
-from turnlog.projectors.entities import ENTITIES
-from turnlog.projectors.memories import MEMORIES, NEIGHBOUR_INDEXES
-from turnlog.projectors.memory_search import MemoryScope
-from turnlog.projectors.writer import Connection
+from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.memories.projection import MEMORIES, NEIGHBOUR_INDEXES
+from turnlog.projectors.models.memories.search import MemoryScope
 
 QUESTIONS = 60
 

@@ -5,9 +5,9 @@ from statistics import median
 from tests.benchmarks.measuring import Row, interleaved, per_second, ratio
 from tests.benchmarks.reading import raw_read
 from tests.benchmarks.stand import Stand, fill, project
-from turnlog.projectors.database import connect
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 
 
 async def measure(stand: Stand) -> list[Row]:

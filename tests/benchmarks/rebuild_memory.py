@@ -15,8 +15,8 @@ from tests.benchmarks.measuring import Row
 from tests.benchmarks.stand import Stand, fill
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.rebuild import rebuild
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.rebuild.rebuild import rebuild
 
 TIMES = 10
 SAMPLE_S = 0.01

@@ -18,11 +18,11 @@ from tests.evaluation.locomo import Conversation, Question
 from tests.evaluation.locomo import load as load_locomo
 from tests.evaluation.vectors import Vectors, vectors_path
 from turnlog.agent.recall import Query, ScopeIndex, rank
-from turnlog.agent.recall.large import likely_part, sampled
+from turnlog.agent.recall.large import candidate_chunks, sample_scope
 from turnlog.agent.recall.search import Recall
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.database import connect
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
 
 SIZES, QUICK_SIZES = (2_000, 20_000, 200_000), (2_000, 10_000, 20_000)
 K = 10
@@ -93,13 +93,13 @@ async def _load_conversations(conn: Connection, stand: Stand) -> list[Conversati
 async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
     """The same ranking, once over all chunks of the conversations and once over the candidates that indexes give."""
     scope, (ids, whole) = Scope("default", None, LISTENER), _together(told)
-    about = await sampled(conn, scope, E5, None)
+    about = await sample_scope(conn, scope, E5, None)
     same, exact, found = [], [], []
     for conversation in told:
         for question in conversation.questions[::EVERY]:
             query = Query(question.text, question.vector)
             best = [ids[one.chunk] for one in rank(query, whole, K)]
-            keys, index = await likely_part(conn, scope, question.text, question.vector, E5, about)
+            keys, index = await candidate_chunks(conn, scope, question.text, question.vector, E5, about)
             likely = [keys[one.chunk][3] for one in rank(query, index, K)]
             same.append(len(set(best) & set(likely)) / K)
             exact.append(_share(conversation, question, best))

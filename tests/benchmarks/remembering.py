@@ -3,19 +3,19 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from turnlog.agent.answering.recall_tool import SCHEMA
 from turnlog.agent.context import Context, ContextInput, Summary, build_context, counter_for
+from turnlog.agent.models.budget import Ledger
+from turnlog.agent.models.cached_calls import Owner
 from turnlog.agent.models.offline_tasks import MODEL, OfflineTextTasks
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads import context_settings
-from turnlog.consumers.answering.tool import SCHEMA
-from turnlog.consumers.reactors.budget import Ledger
-from turnlog.consumers.reactors.derive import Deriver
-from turnlog.consumers.reactors.facts import texts
-from turnlog.consumers.reactors.once import Owner
-from turnlog.consumers.reactors.plan import Facts, plan
-from turnlog.projectors.message import Message
-from turnlog.projectors.thread_lookup import TOPICS
-from turnlog.projectors.writer import Connection
+from turnlog.agent.summarising.derive import Deriver
+from turnlog.agent.summarising.facts import texts
+from turnlog.agent.summarising.plan import Facts, plan
+from turnlog.agent.threads.state import context_settings
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.thread_lookup import TOPICS
 
 CHAT_MODEL = "gpt-4o"
 COUNTER = counter_for(CHAT_MODEL)

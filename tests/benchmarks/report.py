@@ -2,7 +2,9 @@
 
 import os
 import platform
-from collections.abc import Sequence
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,19 +13,13 @@ import psutil
 from rich.table import Table
 
 from tests.benchmarks.measuring import Row
+from tests.benchmarks.sections import SECTIONS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
-HEADS = ("what", "turnlog", "floor", "ratio", "target", "met")
+HEADS = ("what", "turnlog", "floor", "ratio", "target")
 PACKAGES = ("nats-py", "psycopg", "pydantic", "langgraph", "langgraph-checkpoint-postgres")
-READING = (
-    "What a request costs and what it holds are chosen together, by the window. In the rows of tokens the relevant",
-    "episodes come first, as in the rows of evidence that say so. On average a quarter of sending everything buys",
-    "windows of 1,250 tokens over all 50 requests and of 2,000 for the last, or hybrid history, which has no window;",
-    "wider ones cost more, and one that everything fits into costs everything and the schema of a tool. Without the",
-    "episodes the tiers are the newest turns and a summary, and at most windows they hold less of the evidence than",
-    "the newest turns alone within the same budget. With them (`MEMORY_HYBRID_EPISODES`, `--hybrid`) they hold many",
-    "times more at every window. Without them the model has `recall_memory`, whose finds no row counts.",
-)
+_NEWEST = re.compile(r"full ([0-9.]+ % \([0-9,]+\))")
+COLUMNS = ("newest turns", "tiers", "tiers, relevant episodes first")
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -33,41 +29,49 @@ def table(rows: Sequence[Row]) -> Table:
     return made
 
 
-def document(rows: Sequence[Row], data: str, quick: bool) -> str:
+def document(measured: Mapping[str, Sequence[Row]], data: str, quick: bool) -> str:
+    """docs/benchmarks.md. measured: the rows of each benchmark, by its name in the catalogue."""
     lines = [
         "# Benchmarks",
         "",
         f"Written by `make bench`{' (--quick: small numbers of events)' if quick else ''} on "
-        f"{datetime.now(UTC):%Y-%m-%d}, from one run on {machine()}. Turns: {data}.",
+        f"{datetime.now(UTC):%Y-%m-%d}, on {machine()}. Turns: {data}.",
         "",
-        "Every number stands beside a floor that the same run measured on the same servers (a nats-server with",
-        "`sync_interval: always`, a Postgres with `fsync` and `synchronous_commit` on, but that projectors do not wait",
-        "for its disk: docs/decisions/0014). Where two sides are compared",
-        "by rounds, they took turns, a first round was thrown away, and the ratio is the median of the rounds' ratios",
-        "with the lowest and the highest behind it. Rates: more is better; times: less is better.",
-        "",
-        f"| {' | '.join(HEADS)} |",
-        f"|{'---|' * len(HEADS)}",
-        *(f"| {' | '.join(_cells(row))} |" for row in rows),
-        "",
-        *_reading(rows),
-        "## How each was measured",
-        "",
-        *(f"- **{row.what}**: {row.method}" for row in rows),
-        "",
-        "## Versions",
-        "",
-        *(f"- {name} {found}" for name in PACKAGES if (found := _version(name))),
+        "Every number has a floor that the same run measured on the same servers: a nats-server with",
+        "`sync_interval: always` and a Postgres with `fsync`. Two sides that are compared take turns; the ratio is the",
+        "median of the rounds' ratios, with the lowest and the highest. Rates: more is better; times: less is better.",
         "",
     ]
-    return "\n".join(lines)
+    for section in SECTIONS:
+        rows = [row for name in section.names for row in measured.get(name, ())]
+        lines += [f"## {section.title}", "", *textwrap.wrap(section.method, 118), ""]
+        lines += [*(_windows(rows) if "evidence" in section.names else _rows(rows)), ""]
+    versions = ", ".join(f"{name} {found}" for name in PACKAGES if (found := _version(name)))
+    return "\n".join([*lines, f"Versions: {versions}.", ""])
 
 
-def _reading(rows: Sequence[Row]) -> list[str]:
-    """Where there are rows to read so."""
-    if not any(row.what.startswith("evidence in the context") for row in rows):
-        return []
-    return ["## Tokens and evidence", "", *READING, ""]
+def _rows(rows: Sequence[Row]) -> list[str]:
+    return [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}", *(f"| {' | '.join(_cells(row))} |" for row in rows)]
+
+
+def _windows(rows: Sequence[Row]) -> list[str]:
+    """Tokens and evidence by the context window, one line each; what has no window follows."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        what, _, kind = row.what.partition(": ")
+        place = re.search(r"window ([0-9,]+)", row.what)
+        line = found.setdefault(place[1] if place else kind or "hybrid history (3 turns, 3 episodes)", {})
+        if what.startswith("evidence"):
+            line[kind or "tiers"] = row.ours
+            line["newest turns"] = (match[1] if (match := _NEWEST.match(row.floor)) else "") if place else ""
+        else:
+            line[what] = _cells(row)[3].partition(" ")[0]
+    heads = ("tokens of 50 requests together", "tokens of the request of turn 50", *COLUMNS)
+    shown = ("window", "tokens, 50 requests", "tokens, the last", *(f"evidence: {name}" for name in COLUMNS))
+    lines = [f"| {' | '.join(shown)} |", f"|{'---|' * len(shown)}"]
+    return lines + [
+        f"| {name} | " + " | ".join(line.get(head, "") for head in heads) + " |" for name, line in found.items()
+    ]
 
 
 def machine() -> str:
@@ -90,8 +94,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     spread = f" ({row.spread[0]:.2f}–{row.spread[1]:.2f})" if row.spread else ""
     target = "" if row.target is None else f"{'≥' if row.target[0] == '>=' else '≤'} {row.target[1]:.2g}"
-    met = {True: "yes", False: "**no**", None: ""}[row.met]
-    return row.what, row.ours, row.floor, ratio + spread, target, met
+    met = {True: " met", False: " **missed**", None: ""}[row.met]
+    return row.what, row.ours, row.floor, ratio + spread, target + met
 
 
 def _version(name: str) -> str | None:

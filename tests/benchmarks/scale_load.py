@@ -12,9 +12,9 @@ from pgvector.psycopg import register_vector_async
 
 from tests.benchmarks.conversations import Conversations
 from turnlog.events.contracts import Event, Recorded
-from turnlog.projectors.chunking import Chunk, chunks
-from turnlog.projectors.vectors import NEIGHBOUR_INDEXES
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.chunking import Chunk, chunks
+from turnlog.projectors.models.chunks.projection import NEIGHBOUR_INDEXES
 
 MODEL, DIMENSIONS = "random", 384
 TENANT = "scale"

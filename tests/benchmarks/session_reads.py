@@ -15,8 +15,8 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.log import Log
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.registry import BY_NAME
 
 THREAD, TURNS, CALLS = "session", 30, 400
 

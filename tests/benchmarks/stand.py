@@ -17,17 +17,17 @@ import psycopg
 from nats.js.errors import NotFoundError
 
 from tests.benchmarks.conversations import Conversations
-from turnlog.agent.embedded import ServerOptions, lease, start
+from turnlog.consumers.servers import ServerOptions, lease, start
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log, connect_nats
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
 from turnlog.migrations.upgrade import upgrade
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
 
 ROUNDS, QUICK_ROUNDS = 5, 3
 _TEMPLATE = "turnlog_bench_template"

@@ -7,15 +7,15 @@ from dataclasses import replace
 from tests.benchmarks.locomo_threads import TENANT, Conversation
 from tests.benchmarks.measuring import Row
 from tests.benchmarks.remembering import COUNTER, SETTINGS, SYSTEM, remembered
+from turnlog.agent.answering.recall_tool import SCHEMA
+from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.wire import Wire
-from turnlog.agent.plain import content_text
 from turnlog.agent.recall.episodes import EPISODES, relevant_turns
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.consumers.answering.tool import SCHEMA
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.message import Message
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.message import Message
 
 TURNS = 50
 WINDOWS = (650, 1_250, 2_000, 4_000, 8_000, 16_000)

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from tests.benchmarks.measuring import Row, ms, quantile
 from tests.benchmarks.stand import Stand, following
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.agent.runtime import Pool
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log
 from turnlog.events.publish import outgoing
-from turnlog.projectors.database import connect
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
 
 RATE = 100
 WATCH_S = 0.001

@@ -14,8 +14,8 @@ from typing import IO
 
 import psutil
 
-from turnlog.agent import embedded
-from turnlog.agent.embedded.processes import alive, cmdline, wait_until
+from turnlog.consumers import servers as embedded
+from turnlog.consumers.servers.processes import alive, cmdline, wait_until
 
 from .schedule import PART_OF, WORKERS, Kill
 

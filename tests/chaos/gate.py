@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import psycopg
 
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.database import connect
+from turnlog.projectors.engine.database import connect
 
 from .fleet import Fleet
 from .ledger import Ledger

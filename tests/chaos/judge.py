@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from uuid import UUID
 
-from turnlog.consumers.answering.request import answer_id
+from turnlog.agent.answering.request import answer_id
 from turnlog.events.contracts import AnswerReceipt, AnswerRequested, Event, ThreadRenamed, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.events.read import read_to, recorded
-from turnlog.projectors.lag import lag
-from turnlog.projectors.parking import listed
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.lag import lag
+from turnlog.projectors.engine.parking import listed
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
 
 from .ledger import Ledger
 

@@ -11,9 +11,9 @@ from turnlog.events.append import Appender
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.migrations.upgrade import upgrade
-from turnlog.projectors.database import connect
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.registry import BY_NAME
 
 from . import schedule, workload
 from .fleet import Fleet

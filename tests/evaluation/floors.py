@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from turnlog.projectors.terms import terms
+from turnlog.projectors.models.terms import terms
 
 from .locomo import Array, Conversation, Question
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.importers import Defaults, events
-from turnlog.agent.importers.jsonarray import Record
+from turnlog.agent.importers.jsontext import Record
 from turnlog.agent.importers.locomo import read_locomo
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.events.contracts import Event, Recorded
-from turnlog.projectors.chunking import Chunk, chunks, fold
+from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
 from .vectors import Vectors
 

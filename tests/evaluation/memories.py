@@ -19,26 +19,25 @@ from pgvector import HalfVector
 
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.stand import Stand, fill, project, standing
-from turnlog.agent.memories.dates import dates_in
-from turnlog.agent.memories.fusion import DEFAULT, Weights, fused
-from turnlog.agent.memories.retrieval import MAX_TERMS
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import (
+from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.recall.memories import DEFAULT, MAX_TERMS, Weights, fused
+from turnlog.events.contracts import (
     EntitiesFound,
     Entity,
+    Event,
     MemoriesEmbedded,
     Memory,
     MemoryRecorded,
     MemorySource,
 )
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.chunking import Chunk
-from turnlog.projectors.database import connect
-from turnlog.projectors.entities import ENTITIES
-from turnlog.projectors.memories import MEMORIES
-from turnlog.projectors.memory_search import Asked, Candidate, MemoryScope, candidates, thread_size
-from turnlog.projectors.terms import terms
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.chunking import Chunk
+from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.memories.projection import MEMORIES
+from turnlog.projectors.models.memories.search import Candidate, MemoryQuery, MemoryScope, candidates, thread_size
+from turnlog.projectors.models.terms import terms
 
 from .locomo import Conversation, Question, load
 from .vectors import Vectors, vectors_path
@@ -143,7 +142,7 @@ async def _case(conn: Connection, scope: MemoryScope, question: Question, at: di
     dates = dates_in(question.text, scope.now)
     sought = list(dict.fromkeys(terms(question.text)))[:MAX_TERMS]
     vector = None if question.vector is None else np.asarray(question.vector, dtype=np.float32)
-    asked = Asked(sought, vector, MODEL, [(one.from_time, one.to_time) for one in dates])
+    asked = MemoryQuery(sought, vector, MODEL, [(one.from_time, one.to_time) for one in dates])
     evidence = frozenset(id_ for source in question.evidence for id_ in at.get(source, ()))
     found = await candidates(conn, scope, asked, size)
     return Case(question, found, evidence, bool(size.names), bool(dates), scope.now)

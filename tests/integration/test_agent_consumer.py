@@ -6,20 +6,21 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from openai_server import OpenAIServer
-from places import eventually
-from samples import derivation, event, turn
-from stage import Play, Stage, player
+from helpers.openai_server import OpenAIServer
+from helpers.questions import Place, answer_to, pieces_of
+from helpers.sample_events import derivation, event, turn
+from helpers.servers import eventually
+from helpers.stage import Play, Stage, player
 
+from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.context.receipt import context_hash
-from turnlog.consumers import conversing
-from turnlog.consumers.answering import agent
-from turnlog.consumers.answering.request import Question, question_events
-from turnlog.consumers.conversing import Conversation, NoAnswer, talk
+from turnlog.agent.use_cases import asking as conversing
+from turnlog.agent.use_cases.asking import Answered, NoAnswer, Restarted, Text
+from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 
 ROLES = ("projectors", "agent")
-PLACE = Conversation("default", "t", "ann")
+PLACE = Place(user="ann")
 
 
 @pytest.fixture
@@ -34,9 +35,8 @@ async def play(nats_url: str, database_url: str, model: OpenAIServer) -> Play:
     return player(nats_url, database_url, ROLES, **given)
 
 
-async def ask(stage: Stage, text: str, place: Conversation = PLACE) -> str:
-    answer = await talk(stage.runtime, place, text, lambda piece: None)
-    return str(answer["answer"])
+async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
+    return await answer_to(stage.runtime, place, text)
 
 
 async def long_ago(stage: Stage) -> None:
@@ -47,13 +47,12 @@ async def long_ago(stage: Stage) -> None:
 
 async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play, model: OpenAIServer) -> None:
     model.reply("The capital is Lisbon.", between=0.02)
-    pieces: list[str] = []
     async with play() as stage:
-        answer = await talk(stage.runtime, PLACE, "Which capital?", pieces.append)
+        *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
         kinds = [found.type for found in await stage.events()]
         [usage] = await stage.all("usage_metered")
-    assert pieces == ["The ", "capital ", "is ", "Lisbon."]
-    assert answer["answer"] == "The capital is Lisbon."
+    assert pieces == [Text("The "), Text("capital "), Text("is "), Text("Lisbon.")]
+    assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
     assert (usage.purpose, usage.calls, usage.tokens_out) == ("answer", 1, 4)
 
@@ -156,11 +155,11 @@ async def test_a_model_that_was_away_answers_when_it_is_back(
 
 async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Play, model: OpenAIServer) -> None:
     model.drop(after=2)
-    shown: list[str] = []
     async with play() as stage:
-        await talk(stage.runtime, PLACE, "hello", shown.append)
-    assert "[the answer starts again]" in "".join(shown)
-    assert "".join(shown).endswith("echo: hello")
+        *shown, answer = await pieces_of(stage.runtime, PLACE, "hello")
+    last = shown[shown.index(Restarted()) + 1 :]
+    assert "".join(one.text for one in last if isinstance(one, Text)) == "echo: hello"
+    assert isinstance(answer, Answered) and answer.answer == "echo: hello"
 
 
 async def test_two_questions_at_once_are_answered_in_their_order(play: Play, model: OpenAIServer) -> None:
@@ -183,7 +182,7 @@ async def test_threads_do_not_wait_for_each_other(play: Play, model: OpenAIServe
     async with play() as stage:
         slow = asyncio.create_task(ask(stage, "one"))
         await eventually(lambda: arrived(model, 1))
-        assert await ask(stage, "two", Conversation("default", "other")) == "echo: two"
+        assert await ask(stage, "two", Place(thread="other")) == "echo: two"
         assert not slow.done()
         go.set()
         assert await slow == "slow"

@@ -7,20 +7,19 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from openai_server import OpenAIServer
-from places import eventually, now
-from remembered import entities, event, memory, memory_id, only_yesterday_in
-from remembered import recorded as recorded_at
-from stage import Play, Stage, player
+from helpers.memory_events import entities, event, memory, memory_id, yesterdays_of_zone_and_utc
+from helpers.memory_events import recorded as recorded_at
+from helpers.openai_server import OpenAIServer
+from helpers.questions import Place, answer_to
+from helpers.servers import eventually, now
+from helpers.stage import Play, Stage, player
 
-from turnlog.agent.memories.block import END, TITLE
-from turnlog.agent.receipts import Rebuilt, rebuilt
-from turnlog.consumers.conversing import Conversation, talk
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import Interval, MemoryConfirmed, MemoryForgotten
+from turnlog.agent.recall.memory_block import END, TITLE
+from turnlog.agent.threads.receipts import Rebuilt, rebuilt
+from turnlog.events.contracts import Event, Interval, MemoryConfirmed, MemoryForgotten
 from turnlog.events.subjects import memory_thread
 
-PLACE = Conversation("default", "t", "ann")
+PLACE = Place("default", "t", "ann")
 PROMPT = "You answer questions."
 
 
@@ -40,10 +39,9 @@ def recorded(content: str, **fields: Any) -> Event:
     return recorded_at(content, now() - timedelta(days=1), **fields)
 
 
-async def ask(stage: Stage, text: str, place: Conversation = PLACE) -> str:
+async def ask(stage: Stage, text: str, place: Place = PLACE) -> str:
     await stage.runtime.settle()
-    answer = await talk(stage.runtime, place, text, lambda piece: None)
-    return str(answer["answer"])
+    return await answer_to(stage.runtime, place, text)
 
 
 def block(body: dict[str, Any]) -> list[str]:
@@ -101,7 +99,7 @@ async def test_at_most_five_memories_or_as_many_as_the_setting_says(play: Play, 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])
 async def test_yesterday_is_that_of_the_timezone_set(play: Play, model: OpenAIServer, question: str) -> None:
     zone = "Asia/Shanghai"
-    there, utc = only_yesterday_in(ZoneInfo(zone))
+    there, utc = yesterdays_of_zone_and_utc(ZoneInfo(zone))
     events = [recorded_at("I 买 buy a chair", there), recorded_at("I 买 buy a lamp", utc)]
     for given in ({"timezone": zone}, {}):
         async with play(long_term_top_k=1, **given) as stage:
@@ -114,12 +112,12 @@ async def test_yesterday_is_that_of_the_timezone_set(play: Play, model: OpenAISe
     ("settings", "place"),
     [
         ({"long_term": False}, PLACE),
-        ({}, Conversation("default", "t", None)),
-        ({}, Conversation("default", "t", "bob")),
+        ({}, Place("default", "t", None)),
+        ({}, Place("default", "t", "bob")),
     ],
 )
 async def test_there_is_no_block_when_it_is_off_or_for_nobody_or_for_another_user(
-    play: Play, model: OpenAIServer, settings: dict[str, Any], place: Conversation
+    play: Play, model: OpenAIServer, settings: dict[str, Any], place: Place
 ) -> None:
     async with play(**settings) as stage:
         await stage.runtime.log.append(recorded("My favorite color is blue"))

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from places import forget_recent_ids, now
-from samples import said, turn
+from helpers.sample_events import text_of, turn
+from helpers.servers import end_deduplication_window, now
 
 from turnlog.events.append import FEW, MAX_BATCH, Appender
 from turnlog.events.codec import encode
@@ -26,7 +26,7 @@ from turnlog.events.subjects import STREAM, publish_subject
 
 
 async def texts(log: Log, thread: str = "t") -> list[str]:
-    return [said(found.event) async for found in log.read_thread("default", thread)]
+    return [text_of(found.event) async for found in log.read_thread("default", thread)]
 
 
 def turns(n: int, thread: str = "t") -> list[Event]:
@@ -78,7 +78,7 @@ async def test_the_retry_of_an_expected_append_is_no_conflict_with_itself(log: L
 async def test_neither_is_one_that_comes_long_after_the_deduplication_window(log: Log) -> None:
     event = turn()
     await log.append(event, expected=0)
-    await forget_recent_ids(log)
+    await end_deduplication_window(log)
     assert (await log.append(event, expected=0)).duplicate
     assert await texts(log) == ["hello"]
 
@@ -137,8 +137,8 @@ async def test_a_few_events_in_order_go_one_by_one_and_many_as_a_batch(log: Log)
     few, many = turns(FEW), turns(FEW + 1, thread="many")
     assert [done.seq for done in await log.append_in_order(few)] == list(range(1, FEW + 1))
     await log.append_in_order(many)
-    assert await texts(log) == [said(event) for event in few]
-    assert await texts(log, "many") == [said(event) for event in many]
+    assert await texts(log) == [text_of(event) for event in few]
+    assert await texts(log, "many") == [text_of(event) for event in many]
     batches = await batch_ids(log)
     assert batches[:FEW] == [None] * FEW
     assert len(set(batches[FEW:])) == 1 and None not in batches[FEW:]
@@ -167,7 +167,7 @@ async def test_a_few_concurrent_appends_keep_each_callers_order_and_fail_alone(l
         *(log.append(event) for event in good), log.append(stale, expected=0), return_exceptions=True
     )
     assert [type(result) for result in results] == [Appended] * 3 + [WrongExpectedVersion]
-    assert await texts(log) == [said(event) for event in good]
+    assert await texts(log) == [text_of(event) for event in good]
     assert set(await batch_ids(log)) == {None}
 
 

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from places import eventually, left_behind
-from samples import turn
+from helpers.prepared_home import copy_database
+from helpers.sample_events import turn
+from helpers.servers import eventually, processes_left_in
 
-from turnlog.agent.embedded import start, stop
-from turnlog.agent.embedded.processes import alive, running, wait_until
+from turnlog.consumers.servers import start, stop
+from turnlog.consumers.servers.processes import alive, running, wait_until
 from turnlog.events.append import Appender
 from turnlog.events.errors import LogClosed, LogUnavailable
 from turnlog.events.log import Log, connect_nats
@@ -18,12 +19,12 @@ from turnlog.events.stream import StreamOptions
 
 
 @pytest.fixture(scope="module")
-async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+async def home(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path) -> AsyncIterator[Path]:
     """Servers of this file's own, to be killed."""
-    folder = tmp_path_factory.mktemp("killed") / "home"
+    folder = copy_database(prepared_home, tmp_path_factory.mktemp("killed") / "home")
     yield folder
     await stop(folder)
-    assert left_behind(folder) == []
+    assert processes_left_in(folder) == []
 
 
 async def kill_nats(home: Path) -> None:

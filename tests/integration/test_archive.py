@@ -10,17 +10,29 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from archived import ARCHIVE, SAID, TABLES, archive, back, conversation, embedded, files, held, is_as_rebuilt, told
-from samples import turn
-from stage import Play, player
+from helpers.archived_threads import (
+    ARCHIVED_THREADS,
+    TABLES,
+    TEXTS,
+    append_conversations,
+    archive_threads,
+    conversation,
+    embed_all,
+    equals_rebuild,
+    restore_thread,
+    stored_files,
+    table_rows,
+)
+from helpers.sample_events import turn
+from helpers.stage import Play, player
 
 from turnlog.agent.archive import archiving
 from turnlog.agent.archive import files as archive_files
 from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive, write_archive
+from turnlog.agent.jobs.archiving import archive_cold, archive_older, cold_ones
+from turnlog.agent.jobs.job import Done
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.scanning import Scan, scan_files
-from turnlog.consumers.jobs.archiving import archive_cold, archive_older, cold_ones
-from turnlog.consumers.jobs.job import Done
 from turnlog.events.contracts import Event
 
 
@@ -31,42 +43,46 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 
 async def test_a_cold_conversation_stands_in_a_file_and_comes_back_row_for_row(play: Play) -> None:
     async with play() as stage:
-        await told(stage, "t", "线 1")
-        before = await held(stage)
+        await append_conversations(stage, "t", "线 1")
+        before = await table_rows(stage)
         assert (len(before["messages"]), len(before["memory_episodes"])) == (12, 6)
-        assert await archive(stage) == {"archived": 2, "left_out": 0}
-        assert await held(stage) == {name: [] for name in TABLES}
-        assert await stage.rows(ARCHIVE) == [("t", "ann", 8, False), ("线 1", "ann", 9, False)]
-        assert await archive(stage) == {"archived": 0, "left_out": 0}
-        assert await is_as_rebuilt(stage)
-        assert await back(stage, "t") and await back(stage, "线 1") and not await back(stage, "t")
-        assert await held(stage) == before
-        assert [row[3] for row in await stage.rows(ARCHIVE)] == [True, True]
+        assert await archive_threads(stage) == {"archived": 2, "left_out": 0}
+        assert await table_rows(stage) == {name: [] for name in TABLES}
+        assert await stage.rows(ARCHIVED_THREADS) == [("t", "ann", 9, False), ("线 1", "ann", 8, False)]
+        assert await archive_threads(stage) == {"archived": 0, "left_out": 0}
+        assert await equals_rebuild(stage)
+        assert (
+            await restore_thread(stage, "t")
+            and await restore_thread(stage, "线 1")
+            and not await restore_thread(stage, "t")
+        )
+        assert await table_rows(stage) == before
+        assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [True, True]
         for one in [*await stage.events("t"), *await stage.events("线 1")]:
             await stage.twice(one)
         await stage.runtime.settle()
-        assert await held(stage) == before
-        assert await is_as_rebuilt(stage)
+        assert await table_rows(stage) == before
+        assert await equals_rebuild(stage)
 
 
 async def test_a_conversation_that_somebody_published_on_a_thread_of_turnlogs_own_does_so_too(play: Play) -> None:
     async with play() as stage:
         for one in conversation("jobs/mine"):
             await stage.twice(one)  # as any client of NATS can
-        await embedded(stage)
-        before = await held(stage)
+        await embed_all(stage)
+        before = await table_rows(stage)
         assert (len(before["messages"]), len(before["memory_episodes"])) == (6, 3)
-        assert await archive(stage) == {"archived": 1, "left_out": 0}
-        assert await back(stage, "jobs/mine")
-        assert await held(stage) == before
-        assert await is_as_rebuilt(stage)
+        assert await archive_threads(stage) == {"archived": 1, "left_out": 0}
+        assert await restore_thread(stage, "jobs/mine")
+        assert await table_rows(stage) == before
+        assert await equals_rebuild(stage)
 
 
 async def test_the_file_is_parquet_by_month_and_holds_the_log_byte_for_byte(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
-        [file] = files(stage)
+        await append_conversations(stage)
+        await archive_threads(stage)
+        [file] = stored_files(stage)
         assert file.relative_to(stage.runtime.settings.archive).parent == Path("default/2023-05")
         about = pq.ParquetFile(file).metadata
         assert {about.row_group(0).column(n).compression for n in range(about.num_columns)} == {"ZSTD"}
@@ -80,12 +96,12 @@ async def test_the_file_is_parquet_by_month_and_holds_the_log_byte_for_byte(play
 
 async def test_a_search_finds_words_in_a_file_though_it_is_compressed(play: Play) -> None:
     async with play() as stage:
-        await told(stage, user=None)
-        await archive(stage)
-        [file] = files(stage)
-        assert SAID[0].encode() not in file.read_bytes()
+        await append_conversations(stage, user=None)
+        await archive_threads(stage)
+        [file] = stored_files(stage)
+        assert TEXTS[0].encode() not in file.read_bytes()
         scan = Scan()
-        scan_files([("archive files", file)], Needles([SAID[0]]), scan, lambda done, total: None)
+        scan_files([("archive files", file)], Needles([TEXTS[0]]), scan, lambda done, total: None)
         assert scan.hits == {f"file {file}": 1}
 
 
@@ -93,7 +109,7 @@ async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
-        await told(stage)
+        await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
             [cold] = [one async for one in cold_ones(conn, datetime.now(UTC))]
 
@@ -109,38 +125,38 @@ async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
 
 async def test_what_was_said_while_it_was_archived_is_where_it_would_have_been(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        await archive_threads(stage)
         await stage.runtime.log.append(turn("我喝茶", minutes=6, user="ann"))
         await stage.runtime.settle()
-        assert await back(stage)
+        assert await restore_thread(stage)
         assert await stage.rows("SELECT seqs FROM memory_vectors WHERE chunk = '我喝茶'") == [([3, 5, 11],)]
         assert await stage.rows("SELECT seq FROM messages ORDER BY seq") == [(n,) for n in (1, 2, 3, 4, 5, 6, 11)]
-        assert await is_as_rebuilt(stage)
+        assert await equals_rebuild(stage)
 
 
 async def test_it_is_archived_again_after_a_while_and_the_older_file_goes(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        await archive_threads(stage)
         await stage.runtime.log.append(turn("再见", minutes=50_000, user="ann"))
         await stage.runtime.settle()
-        assert await back(stage)
-        before = await held(stage)
-        assert await archive(stage) == {"archived": 0, "left_out": 0}, "it was read today"
+        assert await restore_thread(stage)
+        before = await table_rows(stage)
+        assert await archive_threads(stage) == {"archived": 0, "left_out": 0}, "it was read today"
         await archive_older(stage.runtime, datetime.now(UTC) + timedelta(days=1), lambda done, total: None)
         await stage.runtime.settle()
-        assert [file.parent.name for file in files(stage)] == ["2023-06"]
-        assert await back(stage)
-        assert await held(stage) == before
-        assert await is_as_rebuilt(stage)
+        assert [file.parent.name for file in stored_files(stage)] == ["2023-06"]
+        assert await restore_thread(stage)
+        assert await table_rows(stage) == before
+        assert await equals_rebuild(stage)
 
 
 async def test_a_turn_that_comes_while_the_file_is_written_keeps_it_out_of_the_archive(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
-        await told(stage)
+        await append_conversations(stage)
         loop = asyncio.get_running_loop()
 
         def interrupted(folder: Path, path: str, kept: Sequence[ArchivedRow]) -> str:
@@ -150,27 +166,31 @@ async def test_a_turn_that_comes_while_the_file_is_written_keeps_it_out_of_the_a
 
         with monkeypatch.context() as patch:
             patch.setattr(archiving, "write_archive", interrupted)
-            assert await archive(stage) == {"archived": 0, "left_out": 1}
-        assert (files(stage), await stage.rows(ARCHIVE), len((await held(stage))["messages"])) == ([], [], 7)
+            assert await archive_threads(stage) == {"archived": 0, "left_out": 1}
+        assert (
+            stored_files(stage),
+            await stage.rows(ARCHIVED_THREADS),
+            len((await table_rows(stage))["messages"]),
+        ) == ([], [], 7)
 
 
 async def test_a_turn_that_is_not_projected_yet_keeps_it_out_too(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
+        await append_conversations(stage)
         async with stage.runtime.pool.connection() as conn:
             [cold] = [one async for one in cold_ones(conn, datetime.now(UTC))]
         assert not await archiving.archive_thread(
             stage.runtime.log, stage.runtime.settings.archive, replace(cold, last_seq=1)
         )
-        assert files(stage) == []
+        assert stored_files(stage) == []
 
 
 async def test_a_crash_between_file_and_event_leaves_nothing_that_is_not_mended(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
-        await told(stage)
-        before = await held(stage)
+        await append_conversations(stage)
+        before = await table_rows(stage)
 
         def dies(*_: object) -> Event:
             raise KeyboardInterrupt
@@ -178,12 +198,12 @@ async def test_a_crash_between_file_and_event_leaves_nothing_that_is_not_mended(
         with monkeypatch.context() as patch:
             patch.setattr(archiving, "_archived", dies)
             with pytest.raises(KeyboardInterrupt):
-                await archive(stage)
-        assert (len(files(stage)), await held(stage)) == (1, before)
-        assert await archive(stage) == {"archived": 1, "left_out": 0}
-        assert len(files(stage)) == 1
-        assert await back(stage)
-        assert await held(stage) == before
+                await archive_threads(stage)
+        assert (len(stored_files(stage)), await table_rows(stage)) == (1, before)
+        assert await archive_threads(stage) == {"archived": 1, "left_out": 0}
+        assert len(stored_files(stage)) == 1
+        assert await restore_thread(stage)
+        assert await table_rows(stage) == before
 
 
 @pytest.mark.parametrize("harm", ["damaged", "missing"])
@@ -191,22 +211,22 @@ async def test_without_its_file_it_comes_back_from_the_log_and_says_so(
     play: Play, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with play() as stage:
-        await told(stage)
-        before = await held(stage)
-        await archive(stage)
-        [file] = files(stage)
+        await append_conversations(stage)
+        before = await table_rows(stage)
+        await archive_threads(stage)
+        [file] = stored_files(stage)
         [data] = await stage.all("thread_archived")
         file.write_bytes(file.read_bytes()[:-1] + b"!") if harm == "damaged" else file.unlink()
         with pytest.raises(ArchiveDamaged if harm == "damaged" else ArchiveMissing):
             read_archive(stage.runtime.settings.archive, data.path, data.sha256)
         with caplog.at_level(logging.WARNING, "turnlog.archive"):
-            assert await back(stage)
+            assert await restore_thread(stage)
         assert "restored from the log itself" in caplog.text
-        assert await held(stage) == before
+        assert await table_rows(stage) == before
 
 
 async def test_nothing_is_archived_unless_a_setting_says_when(play: Play) -> None:
     async with play(archive_threads_after_days=0) as stage:
-        await told(stage)
+        await append_conversations(stage)
         assert await archive_cold(stage.runtime, datetime.now(UTC), lambda done, total: None) == Done({"archived": 0})
-        assert len((await held(stage))["messages"]) == len(SAID)
+        assert len((await table_rows(stage))["messages"]) == len(TEXTS)

@@ -6,22 +6,30 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from archived import ARCHIVE, SAID, archive, back, bodies, files, held, is_as_rebuilt, quiet, told
-from samples import MAY_8, event, turn
-from stage import Play, player
+from helpers.archived_threads import (
+    ARCHIVED_THREADS,
+    TEXTS,
+    append_conversations,
+    archive_threads,
+    equals_rebuild,
+    log_bodies,
+    restore_thread,
+    stored_files,
+    table_rows,
+)
+from helpers.questions import Place, answer_to
+from helpers.sample_events import MAY_8, event, turn
+from helpers.stage import Play, player
 
 from turnlog.agent.archive import archiving, restoring
 from turnlog.agent.archive.restoring import restore
-from turnlog.agent.forking import fork
-from turnlog.agent.privacy.erase import erase, planned
 from turnlog.agent.privacy.key_admin import destroy
-from turnlog.consumers.conversing import Conversation, talk
-from turnlog.consumers.erasing import person_of, surroundings
-from turnlog.events.contracts import ThreadDeleted
-from turnlog.events.langgraph_contracts import CheckpointSaved
-from turnlog.events.memory_contracts import ThreadArchived, ThreadRestored
-from turnlog.projectors.archive_lookup import Cold
-from turnlog.projectors.messages import thread_messages
+from turnlog.agent.threads.forking import fork
+from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.contracts import CheckpointSaved, ThreadArchived, ThreadDeleted, ThreadRestored
+from turnlog.projectors.models.archives import Cold
+from turnlog.projectors.models.messages import thread_messages
 
 
 @pytest.fixture
@@ -31,11 +39,11 @@ def play(nats_url: str, database_url: str, tmp_path: Path) -> Play:
 
 async def test_what_a_user_said_stays_sealed_in_the_file_and_when_it_comes_back(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
-        assert await back(stage)
-        kept = pq.read_table(files(stage)[0]).to_pydict()["envelope"]
-        every = b"\n".join([*kept, await bodies(stage)])
+        await append_conversations(stage)
+        await archive_threads(stage)
+        assert await restore_thread(stage)
+        kept = pq.read_table(stored_files(stage)[0]).to_pydict()["envelope"]
+        every = b"\n".join([*kept, await log_bodies(stage)])
         assert not any(word.encode() in every for word in ("耶鲁", "GPA", "喝茶"))
         assert not any(json.dumps(word)[1:-1].encode() in every for word in ("耶鲁", "喝茶"))
         parts = await stage.all("thread_restored")
@@ -44,30 +52,31 @@ async def test_what_a_user_said_stays_sealed_in_the_file_and_when_it_comes_back(
 
 async def test_after_the_key_is_destroyed_it_comes_back_with_tombstones(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        await archive_threads(stage)
         async with stage.runtime.pool.connection() as conn:
             assert await destroy(conn, "default", "ann") == 1
-        assert await back(stage)
+        assert await restore_thread(stage)
         assert await stage.rows("SELECT DISTINCT content::text FROM messages") == [('"[erased]"',)]
-        assert await is_as_rebuilt(stage, ["messages", "vectors", "archives"])
+        assert await equals_rebuild(stage, ["messages", "vectors", "archives"])
 
 
 async def test_erasing_a_user_takes_their_files_and_leaves_those_of_others(play: Play) -> None:
     async with play() as stage:
-        await told(stage, "t")
-        await told(stage, "b", user="bob")
-        await told(stage, "back")
-        await archive(stage)
-        assert await back(stage, "back")
-        of_ann, _, of_bob = sorted(files(stage), reverse=True)
+        await append_conversations(stage, "t")
+        await append_conversations(stage, "b", user="bob")
+        await append_conversations(stage, "back")
+        await archive_threads(stage)
+        assert await restore_thread(stage, "back")
+        of_ann, _, of_bob = sorted(stored_files(stage), reverse=True)
         orphan = of_ann.with_name("t-1.parquet")
         orphan.write_bytes(of_ann.read_bytes())
         await stage.runtime.settle()
-        at = surroundings(stage.runtime, quiet)
-        receipt = await erase(at, await planned(at, person_of("default", "ann")))
-        assert (files(stage), receipt.data.counts["archive files"], receipt.data.hits) == ([of_bob], 3, 0)
-        assert not await back(stage, "t") and await back(stage, "b")
+        reach = erasure_reach(stage.runtime.settings)
+        plan = await plan_erasure(stage.runtime, "default", "ann", reach)
+        receipt = await erase_person(stage.runtime, plan, reach)
+        assert (stored_files(stage), receipt.data.counts["archive files"], receipt.data.hits) == ([of_bob], 3, 0)
+        assert not await restore_thread(stage, "t") and await restore_thread(stage, "b")
         assert {row[0] for row in await stage.rows("SELECT thread_id FROM messages")} == {"b"}
 
 
@@ -75,9 +84,9 @@ async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with play() as stage:
-        await told(stage)
-        before = await held(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        before = await table_rows(stage)
+        await archive_threads(stage)
         monkeypatch.setattr(restoring, "PART_BYTES", 900)
         log, folder = stage.runtime.log, stage.runtime.settings.archive
         found = await restoring._find(log, "default", "t")
@@ -86,10 +95,10 @@ async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
         assert len(parts) > 3
         await log.append_many(parts[:2], expected=found.head)
         await stage.runtime.settle()
-        assert 0 < len((await held(stage))["messages"]) < len(SAID)
-        assert [row[3] for row in await stage.rows(ARCHIVE)] == [False]
-        assert await back(stage)
-        assert await held(stage) == before
+        assert 0 < len((await table_rows(stage))["messages"]) < len(TEXTS)
+        assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]
+        assert await restore_thread(stage)
+        assert await table_rows(stage) == before
         assert [(one.part, one.parts) for one in await stage.all("thread_restored")] == [
             (n + 1, len(parts)) for n in range(len(parts))
         ]
@@ -97,31 +106,31 @@ async def test_it_comes_back_in_parts_and_a_crash_between_them_is_finished(
 
 async def test_several_who_read_it_at_once_bring_it_back_once(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        before = await held(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        before = await table_rows(stage)
+        await archive_threads(stage)
         place = (stage.runtime.log, stage.runtime.settings.archive, "default", "t")
         assert any(await asyncio.gather(*(restore(*place) for _ in range(4))))
         await stage.runtime.settle()
         assert len(await stage.all("thread_restored")) == 1
-        assert await held(stage) == before
+        assert await table_rows(stage) == before
         assert await restore(*place) is None
 
 
 async def test_a_conversation_that_was_deleted_does_not_come_back(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
+        await append_conversations(stage)
+        await archive_threads(stage)
         await stage.runtime.log.append(event(ThreadDeleted()))
         await stage.runtime.settle()
-        assert await stage.rows(ARCHIVE) == []
+        assert await stage.rows(ARCHIVED_THREADS) == []
         assert await restore(stage.runtime.log, stage.runtime.settings.archive, "default", "t") is None
-        assert not await back(stage)
+        assert not await restore_thread(stage)
 
 
 async def test_conversations_that_others_refer_to_are_left_where_they_are(play: Play) -> None:
     async with play() as stage:
-        await told(stage, "parent", "graph", "bad")
+        await append_conversations(stage, "parent", "graph", "bad")
         await stage.runtime.log.append_many([turn("hi", thread="shared", user=user) for user in ("ann", "bob")])
         saved = CheckpointSaved(checkpoint_ns="", checkpoint_id="1", checkpoint={"v": 4}, metadata={})
         await stage.runtime.log.append(event(saved, "graph"))
@@ -129,53 +138,53 @@ async def test_conversations_that_others_refer_to_are_left_where_they_are(play: 
         async with stage.runtime.pool.connection() as conn:
             await fork(conn, stage.runtime.log, "default", "parent", 2, "child")
         await stage.runtime.settle()
-        assert await archive(stage) == {"archived": 0, "left_out": 1}
-        assert await stage.rows(ARCHIVE) == []
+        assert await archive_threads(stage) == {"archived": 0, "left_out": 1}
+        assert await stage.rows(ARCHIVED_THREADS) == []
 
 
 async def test_a_fork_reads_the_past_of_an_archived_parent(play: Play) -> None:
     async with play() as stage:
-        await told(stage)
-        await archive(stage)
-        assert await back(stage, "t")
+        await append_conversations(stage)
+        await archive_threads(stage)
+        assert await restore_thread(stage, "t")
         async with stage.runtime.pool.connection() as conn:
             made = await fork(conn, stage.runtime.log, "default", "t", 4, "child")
         assert made.message_count == 4
         await stage.runtime.settle()
         [(last_seq,)] = await stage.rows("SELECT last_seq FROM thread_activity WHERE thread_id = 't'")
-        cold = Cold("default", "t", "ann", last_seq, len(SAID), MAY_8)
+        cold = Cold("default", "t", "ann", last_seq, len(TEXTS), MAY_8)
         assert await archiving.archive_thread(stage.runtime.log, stage.runtime.settings.archive, cold)
         await stage.runtime.settle()
-        assert await back(stage, "child"), "as if the fork and the archiving had met"
+        assert await restore_thread(stage, "child"), "as if the fork and the archiving had met"
         async with stage.runtime.pool.connection() as conn:
-            assert [one.content for one in await thread_messages(conn, "default", "child")] == list(SAID[:4])
+            assert [one.content for one in await thread_messages(conn, "default", "child")] == list(TEXTS[:4])
 
 
 async def test_who_writes_in_it_gets_an_answer_that_knows_what_was_said(play: Play) -> None:
     async with play("projectors", "agent") as stage:
-        await told(stage)
-        await archive(stage)
-        await talk(stage.runtime, Conversation("default", "t", "ann"), "还记得吗？", lambda piece: None)
+        await append_conversations(stage)
+        await archive_threads(stage)
+        await answer_to(stage.runtime, Place(user="ann"), "还记得吗？")
         [receipt] = await stage.all("answer_receipt")
         assert {seq for tier in receipt.tiers for seq in tier.seqs} >= {1, 2, 3, 4, 5, 6}
 
 
 async def test_a_new_turn_brings_it_back_for_the_reactors(play: Play) -> None:
     async with play("projectors", "reactors") as stage:
-        await told(stage)
+        await append_conversations(stage)
         await stage.rest()
-        await archive(stage)
+        await archive_threads(stage)
         await stage.runtime.log.append(turn("我回来了", minutes=9, user="ann"))
         await stage.rest()
-        assert len((await held(stage))["messages"]) == len(SAID) + 1
-        assert [row[3] for row in await stage.rows(ARCHIVE)] == [True]
+        assert len((await table_rows(stage))["messages"]) == len(TEXTS) + 1
+        assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [True]
 
 
 async def test_events_of_the_archive_say_what_they_hold(play: Play) -> None:
     async with play() as stage:
-        await told(stage, user=None)
-        await archive(stage)
-        await back(stage)
+        await append_conversations(stage, user=None)
+        await archive_threads(stage)
+        await restore_thread(stage)
         [archived], [restored] = await stage.all("thread_archived"), await stage.all("thread_restored")
         assert isinstance(archived, ThreadArchived) and isinstance(restored, ThreadRestored)
         assert (archived.events, archived.from_seq, archived.path) == (
@@ -184,4 +193,4 @@ async def test_events_of_the_archive_say_what_they_hold(play: Play) -> None:
             f"default/2023-05/t-{archived.through_seq}.parquet",
         )
         assert [one.seq for one in restored.events] == [1, 2, 3, 4, 5, 6, 7, 8]
-        assert len((await held(stage))["messages"]) == len(SAID)
+        assert len((await table_rows(stage))["messages"]) == len(TEXTS)

@@ -8,7 +8,7 @@ import pytest
 from chaos.fleet import Fleet
 from chaos.run import Plan, run
 from chaos.schedule import Kill
-from places import left_behind
+from helpers.servers import processes_left_in
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
 pytestmark = pytest.mark.filterwarnings(
@@ -24,7 +24,7 @@ async def test_six_kills_while_events_are_appended_lose_and_double_nothing(tmp_p
     assert sum(result.killed.values()) == 6
     assert {"projectors", "nats", "postgres", "agent"} <= result.killed.keys()
     assert result.acknowledged >= 1_500
-    assert left_behind(home) == []
+    assert processes_left_in(home) == []
     gc.collect()
 
 
@@ -41,4 +41,4 @@ async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(tmp
         assert fleet.killed == {"postgres": 1, "postgres-backend": 1}
     finally:
         await fleet.stop()
-    assert left_behind(tmp_path) == []
+    assert processes_left_in(tmp_path) == []

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from helpers.nats_cluster import Cluster, start_cluster
+from helpers.sample_events import turn
+from helpers.servers import eventually, processes_left_in
 from nats.errors import Error as NatsError
-from places import eventually, left_behind
-from samples import turn
 
-from turnlog.agent.embedded.nats_cluster import Cluster, start_cluster
 from turnlog.events.append import Appender
 from turnlog.events.contracts import Event
 from turnlog.events.errors import LogUnavailable
@@ -20,13 +20,13 @@ from turnlog.events.log import Log
 from turnlog.events.publish import Appended
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.rebuild.verify import verify
 
 READ_MODELS: Sequence[Projection] = (MESSAGES, THREAD_ACTIVITY)
 LANES = 6
@@ -42,7 +42,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     yield found
     await found.stop()
     gc.collect()
-    assert left_behind(tmp_path) == []
+    assert processes_left_in(tmp_path) == []
 
 
 @pytest.fixture

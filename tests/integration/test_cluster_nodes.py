@@ -4,9 +4,9 @@ from pathlib import Path
 
 import nats
 import psutil
+from helpers.nats_cluster import start_cluster
 
-from turnlog.agent.embedded.nats_cluster import start_cluster
-from turnlog.agent.embedded.processes import running, wait_until
+from turnlog.consumers.servers.processes import running, wait_until
 from turnlog.events.client import RobustClient
 
 

@@ -7,21 +7,22 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from helpers.sample_events import MAY_8, event, memory_event, memory_of
+from helpers.servers import rows
 from pgvector import HalfVector
-from places import rows
-from samples import MAY_8, event, memory_event, memory_of
 
-from turnlog.agent.memories.undoing import undo_compaction
-from turnlog.agent.memories.writing import MemoryWriter, Place
+from turnlog.agent.jobs.compaction import SKIPPED, compact
+from turnlog.agent.jobs.job import Done
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
+from turnlog.agent.memory.upkeep.compaction import undo_compaction
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.compaction import SKIPPED, compact
-from turnlog.consumers.jobs.job import Done
-from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import MemoriesCompacted, MemoriesEmbedded, Memory
 from turnlog.events.errors import NotFound
-from turnlog.events.memory_contracts import MemoriesCompacted, MemoriesEmbedded, Memory
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 ANN = Place("default", "ann")
 NOW = MAY_8 + timedelta(days=1)

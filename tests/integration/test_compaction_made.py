@@ -1,64 +1,64 @@
 """What a language model made of memories, afterwards: recalled, taken back, forgotten, erased, rebuilt (M6)."""
 
 import asyncio
-import contextlib
 import json
 import threading
 from datetime import timedelta
 from typing import Any
 
-from joined import (
+from helpers.openai_server import OpenAIServer
+from helpers.projection_spec import Spec
+from helpers.sample_events import DERIVED, SOURCE
+from helpers.servers import now, rows
+from helpers.similar_memories import (
     ANN,
-    APART,
-    BOTH,
     FAINT,
-    FOND,
     NOW,
     SUMMARY,
     TEA,
-    TOGETHER,
+    TEA_ANGLES,
+    TEA_FOND,
+    TEA_MERGED,
+    TRIP_ANGLES,
     TRIPS,
+    append_memories,
+    merged_memory,
+    merged_text,
     old,
-    remember,
-    run,
-    text,
-    the_made_one,
-    valid,
+    run_compaction,
+    valid_contents,
     with_settings,
 )
-from joined import runtime as runtime
-from joined import server as server
-from joined import settings as settings
-from openai_server import OpenAIServer
-from places import now, rows
-from samples import DERIVED, SAID
-from spec import Spec
+from helpers.similar_memories import runtime as runtime
+from helpers.similar_memories import server as server
+from helpers.similar_memories import settings as settings
 
-from turnlog.agent.memories.retrieval import MemoryRecall
-from turnlog.agent.memories.service import Memories
-from turnlog.agent.memories.undoing import undo_compaction
-from turnlog.agent.memories.writing import MemoryWriter
+from turnlog.agent.embedding.memories import embed_memories
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import MemoryWriter
+from turnlog.agent.memory.upkeep.compaction import undo_compaction
+from turnlog.agent.models.budget import ledger
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.privacy.erase import erase, planned
 from turnlog.agent.privacy.export import user_export
-from turnlog.consumers.embedding_memories import embed_memories
-from turnlog.consumers.erasing import person_of, surroundings
-from turnlog.consumers.reactors.budget import ledger
-from turnlog.consumers.runtime import Runtime
-from turnlog.events.contracts import Event
-from turnlog.events.memory_contracts import (
+from turnlog.agent.privacy.traces import person_of
+from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.contracts import (
+    Event,
     Interval,
     MemoriesCompacted,
     MemoriesRevised,
     MemoryForgotten,
     MemoryRecorded,
 )
-from turnlog.projectors.memories import MEMORIES
-from turnlog.projectors.memory_lookup import memories_as_of
-from turnlog.projectors.memory_search import MemoryScope
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.lookup import memories_as_of
+from turnlog.projectors.models.memories.projection import MEMORIES
+from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 
 def memories_of(runtime: Runtime) -> Memories:
@@ -80,11 +80,11 @@ async def sequences(runtime: Runtime) -> list[int]:
 async def test_undone_the_members_hold_as_before_and_are_not_made_one_again(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
-    await remember(runtime, TOGETHER)
+    await append_memories(runtime, TRIP_ANGLES)
     async with runtime.pool.connection() as conn:
         before = await rows(conn, "SELECT m::text FROM memories m ORDER BY id")
-    server.reply(text(SUMMARY))
-    await run(runtime)
+    server.reply(merged_text(SUMMARY))
+    await run_compaction(runtime)
     async with runtime.pool.connection() as conn:
         [(made,)] = await rows(conn, "SELECT event_id FROM memory_compactions")
     reopened = await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, made)
@@ -92,24 +92,24 @@ async def test_undone_the_members_hold_as_before_and_are_not_made_one_again(
     await runtime.settle()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT m::text FROM memories m WHERE origin = 'llm' ORDER BY id") == before
-    counts = (await run(runtime)).counts
+    counts = (await run_compaction(runtime)).counts
     assert (counts["calls"], counts["closed"]) == (0, 0)
-    assert await valid(runtime) == [one.content for one in TRIPS]
+    assert await valid_contents(runtime) == [one.content for one in TRIPS]
 
 
 async def test_forgetting_a_member_forgets_what_was_made_and_the_others_hold_again(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
-    await remember(runtime, TOGETHER)
-    server.reply(text(SUMMARY))
-    await run(runtime)
+    await append_memories(runtime, TRIP_ANGLES)
+    server.reply(merged_text(SUMMARY))
+    await run_compaction(runtime)
     await memories_of(runtime).forget("default", "ann", TRIPS[1].id)
     await runtime.settle()
-    assert await valid(runtime) == [TRIPS[0].content, TRIPS[2].content]
+    assert await valid_contents(runtime) == [TRIPS[0].content, TRIPS[2].content]
     async with runtime.pool.connection() as conn:
         for table in ("memories", "memory_compactions", "model_cache"):
             assert await rows(conn, f"SELECT FROM {table} t WHERE t::text ~ 'Mia'") == [], table
-    assert (await run(runtime)).counts["calls"] == 0
+    assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
 async def test_an_answer_that_a_crash_left_behind_is_dropped(runtime: Runtime, server: OpenAIServer) -> None:
@@ -127,50 +127,50 @@ async def test_an_answer_that_a_crash_left_behind_is_dropped(runtime: Runtime, s
                 "INSERT INTO model_cache (request_hash, response, created_at) VALUES (%s, %s, now() - %s::interval)",
                 (name.encode(), response, age),
             )
-        await run(runtime)
+        await run_compaction(runtime)
         kept = await rows(conn, "SELECT request_hash FROM model_cache")
     assert {bytes(name) for (name,) in kept} == {b"same", b"no words", b"other"}
 
 
 async def test_forgetting_what_was_made_forgets_what_it_was_made_of(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, APART)
-    server.reply(text(BOTH))
-    await run(runtime)
-    await memories_of(runtime).forget("default", "ann", (await the_made_one(runtime)).id)
+    await append_memories(runtime, TEA_ANGLES)
+    server.reply(merged_text(TEA_MERGED))
+    await run_compaction(runtime)
+    await memories_of(runtime).forget("default", "ann", (await merged_memory(runtime)).id)
     await runtime.settle()
-    assert await valid(runtime) == []
+    assert await valid_contents(runtime) == []
 
 
 async def test_a_member_that_is_forgotten_while_the_model_writes_is_in_no_memory(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
-    await remember(runtime, APART)
-    server.reply(text(BOTH), until=(go := threading.Event()))
-    running = asyncio.create_task(run(runtime))
+    await append_memories(runtime, TEA_ANGLES)
+    server.reply(merged_text(TEA_MERGED), until=(go := threading.Event()))
+    running = asyncio.create_task(run_compaction(runtime))
     await asyncio.to_thread(server.wait_for_requests, 1)
     await memories_of(runtime).forget("default", "ann", TEA.id)
     go.set()
     assert (await running).counts["merged"] == 0
-    assert await valid(runtime) == [FOND.content]
+    assert await valid_contents(runtime) == [TEA_FOND.content]
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT FROM model_cache") == []
 
 
 async def test_going_back_to_a_member_lets_the_others_hold_too(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, TOGETHER)
-    server.reply(text(SUMMARY))
-    await run(runtime)
+    await append_memories(runtime, TRIP_ANGLES)
+    server.reply(merged_text(SUMMARY))
+    await run_compaction(runtime)
     await memories_of(runtime).revert("default", "ann", TRIPS[0].id)
     await runtime.settle()
-    assert await valid(runtime) == [one.content for one in TRIPS]
-    assert (await run(runtime)).counts["calls"] == 0
+    assert await valid_contents(runtime) == [one.content for one in TRIPS]
+    assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
 async def test_a_rebuild_gives_the_same_rows_without_a_call(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, {**APART, **TOGETHER})
-    server.reply(text(BOTH))
-    server.reply(text(SUMMARY))
-    await run(runtime)
+    await append_memories(runtime, {**TEA_ANGLES, **TRIP_ANGLES})
+    server.reply(merged_text(TEA_MERGED))
+    server.reply(merged_text(SUMMARY))
+    await run_compaction(runtime)
     before = await every_row(runtime)
     await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]], lambda told: None)
     assert await every_row(runtime) == before
@@ -180,9 +180,9 @@ async def test_a_rebuild_gives_the_same_rows_without_a_call(runtime: Runtime, se
 async def test_what_was_made_gets_a_vector_and_is_recalled_by_what_it_says(
     runtime: Runtime, server: OpenAIServer
 ) -> None:
-    await remember(runtime, {**TOGETHER, old(8, "has a cello", FAINT): 90.0})
-    server.reply(text(SUMMARY))
-    await run(runtime)
+    await append_memories(runtime, {**TRIP_ANGLES, old(8, "has a cello", FAINT): 90.0})
+    server.reply(merged_text(SUMMARY))
+    await run_compaction(runtime)
     embedder = make_embedder(with_settings(runtime, embedding_model="small").settings)
     async with runtime.pool.connection() as conn:
         await embed_memories(runtime, conn, embedder, ledger("embedder", runtime.settings, True), asyncio.Event())
@@ -196,20 +196,20 @@ async def test_what_was_made_gets_a_vector_and_is_recalled_by_what_it_says(
 
 
 async def test_before_it_was_made_the_members_held(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, APART)
-    server.reply(text(BOTH))
-    await run(runtime)
+    await append_memories(runtime, TEA_ANGLES)
+    server.reply(merged_text(TEA_MERGED))
+    await run_compaction(runtime)
     async with runtime.pool.connection() as conn:
         then = await memories_as_of(conn, ANN.tenant, ANN.thread, NOW - timedelta(days=1))
         later = await memories_as_of(conn, ANN.tenant, ANN.thread, now())
-    assert {one.content for one in then} == {TEA.content, FOND.content}
-    assert [one.content for one in later] == [BOTH]
+    assert {one.content for one in then} == {TEA.content, TEA_FOND.content}
+    assert [one.content for one in later] == [TEA_MERGED]
 
 
 async def test_words_of_what_was_made_are_sealed_in_the_log(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, APART)
-    server.reply(text(BOTH))
-    await run(runtime)
+    await append_memories(runtime, TEA_ANGLES)
+    server.reply(merged_text(TEA_MERGED))
+    await run_compaction(runtime)
     kinds = [one.event.type async for one in runtime.log.read_thread("default", ANN.thread)]
     stored = [await runtime.log.stored(seq) for seq in await sequences(runtime)]
     assert "memories_compacted" in kinds
@@ -217,34 +217,34 @@ async def test_words_of_what_was_made_are_sealed_in_the_log(runtime: Runtime, se
 
 
 async def test_an_erased_users_answers_and_memories_are_gone(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, {**APART, **TOGETHER})
-    server.reply(text(BOTH))
-    server.reply(text("Goes hiking near the lake with Mia since 1999"))
-    await run(runtime)
-    at = surroundings(runtime, lambda label: contextlib.nullcontext(lambda done, total: None))
-    await erase(at, await planned(at, person_of("default", "ann"), []))
+    await append_memories(runtime, {**TEA_ANGLES, **TRIP_ANGLES})
+    server.reply(merged_text(TEA_MERGED))
+    server.reply(merged_text("Goes hiking near the lake with Mia since 1999"))
+    await run_compaction(runtime)
+    reach = erasure_reach(runtime.settings)
+    await erase_person(runtime, await plan_erasure(runtime, "default", "ann", reach), reach)
     await runtime.settle()
     async with runtime.pool.connection() as conn:
         assert await rows(conn, "SELECT FROM memories") == []
         assert await rows(conn, "SELECT FROM memory_compactions") == []
         assert await rows(conn, "SELECT FROM model_cache") == []
-    assert (await run(runtime)).counts["calls"] == 0
+    assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
 async def test_an_export_has_what_was_made_and_what_it_was_made_of(runtime: Runtime, server: OpenAIServer) -> None:
-    await remember(runtime, APART)
-    server.reply(text(BOTH))
-    await run(runtime)
+    await append_memories(runtime, TEA_ANGLES)
+    server.reply(merged_text(TEA_MERGED))
+    await run_compaction(runtime)
     async with runtime.pool.connection() as conn:
         pieces = [one async for one in user_export(conn, runtime.log, person_of("default", "ann"), None)]
     exported = json.loads("".join(pieces))["memories"]
-    assert {one["content"] for one in exported} == {TEA.content, FOND.content, BOTH}
+    assert {one["content"] for one in exported} == {TEA.content, TEA_FOND.content, TEA_MERGED}
 
 
 async def test_the_rows_follow_from_the_events_alone_however_often_they_come(db: Connection) -> None:
-    told = [one.model_copy(update={"sources": (SAID,)}) for one in TRIPS]
+    told = [one.model_copy(update={"sources": (SOURCE,)}) for one in TRIPS]
     about = {"thread": ANN.thread, "user": ANN.user, "time": NOW}
-    made = old(99, SUMMARY, NOW, kind="SUMMARY", origin="compaction", sources=(SAID,))
+    made = old(99, SUMMARY, NOW, kind="SUMMARY", origin="compaction", sources=(SOURCE,))
     ends = [Interval(memory_id=one.id, valid_to=NOW, replaced_by=made.id, reason="merged") for one in told]
     data = MemoriesCompacted(
         method="summary", members=tuple(one.id for one in told), memory=made, intervals=tuple(ends), derivation=DERIVED

@@ -6,20 +6,20 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from conversation_graphs import THREAD, instance, sent, settings_of
+from helpers.conversation_graphs import THREAD, instance, sent, settings_of
+from helpers.memory_events import recorded, yesterdays_of_zone_and_utc
+from helpers.openai_server import OpenAIServer
+from helpers.sample_events import derivation, event
+from helpers.servers import now
 from langchain_core.messages import HumanMessage
-from openai_server import OpenAIServer
-from places import now
-from remembered import only_yesterday_in, recorded
-from samples import derivation, event
 
+from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.settings import Settings
-from turnlog.consumers.embedding import embed_pending
-from turnlog.consumers.graph.converse import thread_config
-from turnlog.consumers.graph.request import build_request
-from turnlog.consumers.graph.retrieve import NO_VECTORS
+from turnlog.consumers.langgraph.graph.build import thread_config
+from turnlog.consumers.langgraph.graph.request import build_request
+from turnlog.consumers.langgraph.graph.retrieve import NO_VECTORS
 from turnlog.events.contracts import SummaryWritten, TopicsTagged
 
 
@@ -173,7 +173,7 @@ async def test_memories_of_the_user_and_of_nobody_else_are_given(settings: Setti
 
 
 async def test_yesterday_is_that_of_the_timezone_set(settings: Settings, model: OpenAIServer) -> None:
-    there, utc = only_yesterday_in(ZoneInfo("Asia/Shanghai"))
+    there, utc = yesterdays_of_zone_and_utc(ZoneInfo("Asia/Shanghai"))
     async with instance(settings, timezone="Asia/Shanghai", long_term_top_k=1) as one:
         told = [recorded("我买了一把椅子", there), recorded("我买了一盏灯", utc)]
         await one.stage.runtime.log.append_many(told)

@@ -10,14 +10,14 @@ tokens are counted inexactly     a tenth of the window is left: here
 from pathlib import Path
 
 import pytest
-from places import left_behind
-from samples import turn
-from stage import on_stage
+from helpers.sample_events import turn
+from helpers.servers import processes_left_in
+from helpers.stage import on_stage
 
 from turnlog.agent.context import ContextInput, build_context, counter_for
 from turnlog.agent.settings import Settings
-from turnlog.projectors.message import Message
-from turnlog.projectors.messages import thread_messages
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import thread_messages
 
 
 async def test_without_any_url_servers_start_and_the_next_start_finds_the_data(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ async def test_without_any_url_servers_start_and_the_next_start_finds_the_data(t
         assert set(stage.runtime.started) == {"nats", "postgres"}
         await stage.runtime.log.append(turn("I stay."))
         await stage.runtime.settle()
-    assert left_behind(tmp_path) == []
+    assert processes_left_in(tmp_path) == []
     async with on_stage(settings, ["projectors"]) as stage, stage.runtime.pool.connection() as conn:
         assert [m.content for m in await thread_messages(conn, "default", "t")] == ["I stay."]
 

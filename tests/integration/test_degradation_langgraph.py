@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.openai_server import OpenAIServer
+from helpers.own_servers import OwnServers, own_servers
+from helpers.stage import Play, Stage, on_stage, player
 from langgraph.graph import END, START, MessagesState, StateGraph
-from openai_server import OpenAIServer
-from outages import OwnServers, own_servers
-from stage import Play, Stage, on_stage, player
 
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
-from turnlog.consumers.graph.build import Deps, Graph, conversation_graph
-from turnlog.consumers.graph.converse import converse, thread_config
-from turnlog.consumers.langgraph.saver import TurnlogSaver
-from turnlog.consumers.langgraph.store import TurnlogStore
+from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+from turnlog.consumers.langgraph.graph.build import Deps, Graph, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.store.store import TurnlogStore
 from turnlog.events.errors import DatabaseUnavailable
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
@@ -26,8 +25,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[OwnServers]:
-    async with own_servers(tmp_path / "home") as servers:
+async def own(home: Path) -> AsyncIterator[OwnServers]:
+    async with own_servers(home) as servers:
         yield servers
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from samples import turn
-from stage import MemoryServer, Play, Stage, player
+from helpers.sample_events import turn
+from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models import calls
@@ -18,7 +18,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryQueryRequest, MemoryWriteRequest
 from turnlog.consumers import roles
-from turnlog.consumers.reactors import segments
+from turnlog.consumers.workers.reactors import segments
 
 ROLES = ("projectors", "reactors")
 WINDOW = 400

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from outages import OwnServers, own_servers
-from places import eventually, left_behind, rows
-from samples import turn
-from session_bench import never_away
-from stage import Stage, on_stage
+from helpers.own_servers import OwnServers, own_servers
+from helpers.sample_events import turn
+from helpers.servers import eventually, processes_left_in, rows
+from helpers.session_processes import wait_for_slow_levels
+from helpers.stage import Stage, on_stage
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.sessions import bucket
@@ -23,8 +23,8 @@ from turnlog.events import read as reading
 from turnlog.events.append import Appender
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.errors import LogUnavailable
-from turnlog.projectors.database import connect
-from turnlog.projectors.lag import wait_for
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import wait_for
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
 pytestmark = pytest.mark.filterwarnings(
@@ -35,8 +35,8 @@ MORE = [TurnRecorded(role="user", content="And now?"), TurnRecorded(role="assist
 
 
 @pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[OwnServers]:
-    async with own_servers(tmp_path / "home") as servers:
+async def own(home: Path) -> AsyncIterator[OwnServers]:
+    async with own_servers(home) as servers:
         yield servers
 
 
@@ -48,7 +48,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def all_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    never_away(monkeypatch)
+    wait_for_slow_levels(monkeypatch)
 
 
 @asynccontextmanager
@@ -212,7 +212,7 @@ async def test_without_any_url_a_session_outlives_its_process(tmp_path: Path) ->
     settings = Settings(home=tmp_path / "home", nats_url=None, database_url=None)
     async with on_stage(settings, ["projectors"]) as stage, sessions_of(stage) as sessions:
         await talk(stage, sessions)
-    assert left_behind(tmp_path) == []
+    assert processes_left_in(tmp_path) == []
     async with on_stage(settings, ["projectors"]) as stage, sessions_of(stage) as sessions:
         assert (await read(sessions))[:2] == (1, "Well done.")
 

@@ -10,24 +10,17 @@ import nats
 import psutil
 import psycopg
 import pytest
-from embedded_home import dead, kill, pids, said, say
-from places import left_behind
+from helpers.embedded_home import dead, kill, pids, said, say
+from helpers.servers import processes_left_in
 
-from turnlog.agent.embedded import (
-    ServerOptions,
-    Servers,
-    ServerStartFailed,
-    start,
-    status,
-    stop,
-)
-from turnlog.agent.embedded.home import home_at
-from turnlog.agent.embedded.nats_config import NatsAddress
-from turnlog.agent.embedded.nats_probe import Answer, probe
+from turnlog.consumers.servers import ServerOptions, Servers, ServerStartFailed, start, status, stop
+from turnlog.consumers.servers.home import home_at
+from turnlog.consumers.servers.nats_config import NatsAddress
+from turnlog.consumers.servers.nats_server import Answer, probe
 
 
-async def test_start_gives_jetstream_and_postgres_with_vectors(home: Path) -> None:
-    servers = await start(home)
+async def test_start_gives_jetstream_and_postgres_with_vectors(new_home: Path) -> None:
+    servers = await start(new_home)
     assert servers.started == ("nats", "postgres")
     async with await psycopg.AsyncConnection.connect(servers.database_url) as connection:
         cursor = await connection.execute("SELECT '[1,2]'::vector <-> '[1,3]', version(), current_database()")
@@ -50,22 +43,22 @@ async def test_second_start_attaches_to_the_running_pair(home: Path) -> None:
     assert len(before) == 2
 
 
-async def test_commands_that_start_at_once_end_with_one_pair(home: Path) -> None:
-    results = await asyncio.gather(*(start(home) for _ in range(4)))
+async def test_commands_that_start_at_once_end_with_one_pair(new_home: Path) -> None:
+    results = await asyncio.gather(*(start(new_home) for _ in range(4)))
     assert sorted(len(each.started) for each in results) == [0, 0, 0, 2]
     assert len({(each.nats_url, each.database_url) for each in results}) == 1
 
 
-async def test_stop_is_idempotent_and_keeps_the_data(home: Path) -> None:
-    await stop(home)
-    assert not home.exists()
-    await say(await start(home), "one")
-    await stop(home)
-    await stop(home)
-    assert (status(home).nats, status(home).postgres) == (None, None)
-    assert left_behind(home) == []
-    assert list(home.rglob(".s.PGSQL*")) == []
-    assert await said(await start(home)) == (["one"], ["one"])
+async def test_stop_is_idempotent_and_keeps_the_data(new_home: Path) -> None:
+    await stop(new_home)
+    assert not new_home.exists()
+    await say(await start(new_home), "one")
+    await stop(new_home)
+    await stop(new_home)
+    assert (status(new_home).nats, status(new_home).postgres) == (None, None)
+    assert processes_left_in(new_home) == []
+    assert list(new_home.rglob(".s.PGSQL*")) == []
+    assert await said(await start(new_home)) == (["one"], ["one"])
 
 
 async def test_servers_do_not_get_the_ctrl_c_of_the_command_that_started_them(home: Path) -> None:
@@ -140,7 +133,7 @@ async def test_two_homes_do_not_collide(home: Path, tmp_path: Path) -> None:
         assert await probe(right, name) is Answer.READY
         assert await probe(wrong, name) is Answer.STRANGER
         await stop(other)
-        assert left_behind(other) == []
+        assert processes_left_in(other) == []
         assert await said(here) == (["here"], ["here"])
     finally:
         await stop(other)
@@ -160,7 +153,7 @@ async def test_a_deep_home_gets_a_short_socket(tmp_path: Path) -> None:
         assert len(postgres.address) < 90
     finally:
         await stop(deep)
-    assert left_behind(deep) == []
+    assert processes_left_in(deep) == []
     assert not Path(postgres.address).exists()
 
 
@@ -170,12 +163,12 @@ async def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path) -> Non
         await start(tmp_path / "home")
 
 
-async def test_a_database_of_another_major_version_is_refused_and_nothing_is_left_running(home: Path) -> None:
-    (home / "postgres/data").mkdir(parents=True)
-    (home / "postgres/data/PG_VERSION").write_text("16\n")
+async def test_a_database_of_another_major_version_is_refused_and_nothing_is_left_running(new_home: Path) -> None:
+    (new_home / "postgres/data").mkdir(parents=True)
+    (new_home / "postgres/data/PG_VERSION").write_text("16\n")
     with pytest.raises(ServerStartFailed, match=r"written by PostgreSQL 16.*runs 18"):
-        await start(home)
-    assert left_behind(home) == []
+        await start(new_home)
+    assert processes_left_in(new_home) == []
 
 
 async def test_a_wished_port_that_is_taken_is_named(home: Path) -> None:
@@ -190,4 +183,4 @@ async def test_a_server_that_does_not_start_shows_its_last_log_lines(home: Path)
         port = taken.getsockname()[1]
         with pytest.raises(ServerStartFailed, match=r"(?s)nats\.log.*address already in use"):
             await start(home, ServerOptions(monitor_port=port))
-    assert left_behind(home) == []
+    assert processes_left_in(home) == []

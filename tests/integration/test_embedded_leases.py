@@ -6,11 +6,11 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
-from embedded_home import environment, pids, say
-from places import left_behind
+from helpers.embedded_home import environment, pids, say
+from helpers.servers import processes_left_in
 
-from turnlog.agent.embedded import keep, lease, start, status, stop
-from turnlog.agent.embedded.processes import wait_until
+from turnlog.consumers.servers import keep, lease, start, status, stop
+from turnlog.consumers.servers.processes import wait_until
 
 
 async def test_the_last_lease_out_stops_the_servers(home: Path) -> None:
@@ -20,7 +20,7 @@ async def test_the_last_lease_out_stops_the_servers(home: Path) -> None:
             assert (await start(home)).started == ()
         assert len(pids(home)) == 2
     assert pids(home) == {}
-    assert left_behind(home) == []
+    assert processes_left_in(home) == []
 
 
 async def test_kept_servers_outlive_every_lease(home: Path) -> None:
@@ -36,7 +36,7 @@ async def test_kept_servers_outlive_every_lease(home: Path) -> None:
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from turnlog.agent.embedded import lease, start
+from turnlog.consumers.servers import lease, start
 async def hold():
     async with lease(Path(sys.argv[1])):
         print((await start(Path(sys.argv[1]))).started, flush=True)
@@ -62,19 +62,19 @@ async def test_a_living_lease_of_another_process_counts_and_a_killed_one_does_no
     assert pids(home) == {}
 
 
-async def test_a_command_killed_in_its_first_start_leaves_nothing_in_the_way(home: Path) -> None:
-    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(home), env=environment())
+async def test_a_command_killed_in_its_first_start_leaves_nothing_in_the_way(new_home: Path) -> None:
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(new_home), env=environment())
 
     async def in_the_making() -> bool:
-        return (home / "postgres/data.new").exists()
+        return (new_home / "postgres/data.new").exists()
 
     assert await wait_until(in_the_making, lambda: True, timeout=60)
     holder.kill()
     await holder.wait()
-    await say(await start(home), "fine")
-    assert not (home / "postgres/data.new").exists()
-    await stop(home)
-    assert left_behind(home) == []
+    await say(await start(new_home), "fine")
+    assert not (new_home / "postgres/data.new").exists()
+    await stop(new_home)
+    assert processes_left_in(new_home) == []
 
 
 async def test_a_command_that_gets_ctrl_c_gives_its_lease_back(home: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import nats
 import psutil
 import pytest
-from embedded_home import environment, pids, said, say
-from places import left_behind
+from helpers.embedded_home import environment, pids, said, say
+from helpers.servers import processes_left_in
 
-from turnlog.agent.embedded import start, status
-from turnlog.agent.embedded.identity import hand_over, let_reach, server_identity
+from turnlog.consumers.servers import start, status
+from turnlog.consumers.servers.identity import hand_over, let_reach, server_identity
 
 
 async def test_nobody_else_can_read_the_token_or_reach_the_socket(home: Path) -> None:
@@ -31,7 +31,7 @@ ORDINARY_USER = """
 import asyncio, encodings.idna, os, sys
 from pathlib import Path
 import psutil, psycopg
-from turnlog.agent.embedded import start, status, stop
+from turnlog.consumers.servers import start, status, stop
 home, uid, gid = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 async def use():
     started = (await start(home)).started
@@ -69,7 +69,7 @@ async def test_root_and_the_owner_of_a_home_share_its_servers(shared_home: Path)
     done = await asyncio.create_subprocess_exec(sys.executable, *argv, stdout=PIPE, stderr=PIPE, env=environment())
     out, err = await done.communicate()
     assert (err.decode(), out.decode()) == ("", "() True\n('nats', 'postgres') True\n")
-    assert left_behind(shared_home) == []
+    assert processes_left_in(shared_home) == []
 
 
 async def test_running_servers_do_not_mind_a_folder_above_them_being_closed(home: Path) -> None:

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-from openai_server import OpenAIServer
-from samples import turn
-from stage import Play, Stage, player
+from helpers.openai_server import OpenAIServer
+from helpers.sample_events import turn
+from helpers.stage import Play, Stage, player
 
+from turnlog.agent.embedding.chunks import LOCK
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.consumers import roles
-from turnlog.consumers.embedding import LOCK
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.registry import find
-from turnlog.projectors.verify import verify
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.registry import find
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
 
 ROLES = ("projectors", "reactors")
 SAID = ["I ran a marathon in Lisbon.", "My sister Ana paints boats.", "The dentist moved to Oak Street."]

@@ -5,18 +5,18 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from openai_server import OpenAIServer
-from places import eventually
-from samples import MAY_8, event
-from stage import Play, Stage, player
+from helpers.openai_server import OpenAIServer
+from helpers.sample_events import MAY_8, event
+from helpers.servers import eventually
+from helpers.stage import Play, Stage, player
 
-from turnlog.agent.memories.service import Memories
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.consumers import roles
-from turnlog.events.memory_contracts import MemoryRecorded
+from turnlog.events.contracts import MemoryRecorded
 from turnlog.events.subjects import memory_thread, publish_subject
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.registry import find
-from turnlog.projectors.verify import verify
+from turnlog.projectors.models.registry import find
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
 
 ROLES = ("projectors", "reactors")
 ANN = memory_thread("ann")

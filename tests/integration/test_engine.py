@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from conftest import Settled
+from helpers.sample_events import event, turn
+from helpers.servers import eventually, parked, rows, running_projector
 from nats.js.errors import NotFoundError
-from places import eventually, parked, rows, runner_of
-from samples import event, turn
 
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.codec import encode
@@ -19,18 +19,18 @@ from turnlog.events.contracts import Event, Recorded, ThreadDeleted, TurnRecorde
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM
-from turnlog.projectors import positions
-from turnlog.projectors.apply import apply_batch
-from turnlog.projectors.changes import Change
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner, step
-from turnlog.projectors.incoming import incoming
-from turnlog.projectors.lag import NotProjectedInTime, lag, wait_for
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.positions import LIVE, PositionMoved
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.replay import drop
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine import positions
+from turnlog.projectors.engine.apply import apply_batch
+from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner, step
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.engine.lag import NotProjectedInTime, lag, wait_for
+from turnlog.projectors.engine.positions import LIVE, PositionMoved
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.replay import drop
 
 CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"
 OUT_OF_RANGE = 2**31
@@ -169,10 +169,10 @@ async def test_an_event_that_the_database_refuses_waits_in_that_projection_only(
 async def test_a_parked_thread_stays_parked_over_a_restart(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append(turn("poison", tokens_in=OUT_OF_RANGE))
         await settled()
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append_many([turn("behind"), turn("free", thread="u")])
         await settled()
     assert await rows(db, CONTENTS) == [("u", "free")]
@@ -236,10 +236,10 @@ async def test_an_idle_reader_notices_that_its_position_was_moved(log: Log, db: 
 async def test_a_projection_that_is_ahead_is_not_given_its_events_again(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url, [MESSAGES]):
+    async with running_projector(log, database_url, [MESSAGES]):
         await log.append_many([turn(str(i)) for i in range(20)])
         await settled("messages")
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append(turn("20"))
         await settled()
     assert len(await rows(db, CONTENTS)) == 21
@@ -249,7 +249,7 @@ async def test_a_projection_that_is_ahead_is_not_given_its_events_again(
 async def test_of_two_runners_one_works_and_the_other_takes_over_when_it_dies(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url), runner_of(log, database_url):
+    async with running_projector(log, database_url), running_projector(log, database_url):
         for round_ in range(3):
             await log.append_many([turn(f"{round_}-{i}", thread=f"t{i % 3}") for i in range(30)])
             await settled()
@@ -281,7 +281,7 @@ async def test_a_runner_outlives_lost_connections_and_a_lost_consumer(
 async def test_lag_counts_what_is_to_come_and_what_is_parked(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url, [MESSAGES]):
+    async with running_projector(log, database_url, [MESSAGES]):
         await log.append_many([turn(), turn("poison", tokens_in=OUT_OF_RANGE), turn("behind")])
         await settled("messages")
     await log.append_many([turn(thread="u"), turn(thread="u")])
@@ -314,10 +314,10 @@ async def test_waiting_for_a_projector_that_does_not_run_ends_with_what_to_do(lo
 async def test_rows_of_another_code_version_ask_for_a_rebuild(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append(turn())
         await settled()
-    async with runner_of(log, database_url, [replace(MESSAGES, version=2)]) as newer:
+    async with running_projector(log, database_url, [replace(MESSAGES, version=2)]) as newer:
 
         async def complained() -> bool:
             return "run `turnlog rebuild messages`" in (newer.last_error or "")
@@ -345,7 +345,7 @@ async def test_a_bug_in_a_projector_parks_the_event_and_nothing_else(
             raise KeyError("the bug")
         return MESSAGES.project(batch)
 
-    async with runner_of(log, database_url, [replace(MESSAGES, project=project)]):
+    async with running_projector(log, database_url, [replace(MESSAGES, project=project)]):
         await log.append_many([turn(text, thread=text) for text in ("one", "trip", "two")])
         await settled("messages")
     assert await rows(db, CONTENTS) == [("one", "one"), ("two", "two")]
@@ -360,7 +360,7 @@ async def test_a_projection_of_another_version_waits_and_the_others_go_on(
         "VALUES ('thread_activity', 'live', 0, 0, 99)"
     )
     await log.append(turn("hello"))
-    async with runner_of(log, database_url, [MESSAGES, BY_NAME["thread_activity"]]) as runner:
+    async with running_projector(log, database_url, [MESSAGES, BY_NAME["thread_activity"]]) as runner:
 
         async def says_so() -> bool:
             return "thread_activity" in str(runner.last_error)
@@ -377,7 +377,7 @@ async def test_rows_of_another_log_are_not_gone_on_with(log: Log, database_url: 
         "VALUES ('messages', 'live', 0, 77, 1)"
     )
     await log.append(turn("hello"))
-    async with runner_of(log, database_url, [MESSAGES]) as runner:
+    async with running_projector(log, database_url, [MESSAGES]) as runner:
 
         async def says_so() -> bool:
             return "do not belong together" in str(runner.last_error)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import pytest
 from conftest import Settled
+from helpers.projection_spec import stored
+from helpers.random_events import MEMORIES, SHORT_TERM
+from helpers.sample_events import DERIVED, derivation, event, turn
+from helpers.servers import rows
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from nats.js.errors import NotFoundError
-from places import rows
-from random_events import MEMORIES, SHORT_TERM
-from samples import DERIVED, derivation, event, turn
-from spec import stored
 
 from turnlog.events.codec import encode
 from turnlog.events.contracts import (
@@ -38,12 +38,12 @@ from turnlog.events.contracts import (
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
 from turnlog.events.subjects import STREAM, publish_subject
-from turnlog.projectors import engine
-from turnlog.projectors.chunking import chunks
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine import engine
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.chunking import chunks
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.verify import verify
 
 WORDS = ("When is the essay due?", "On 8 May.", "申请学校", "ok", "")
 KILLS = ("task", "connection", "consumer")

@@ -3,15 +3,15 @@
 from hashlib import sha256
 
 from conftest import Settled
-from places import rows
-from remembered import cached_vectors, embedded, recorded
+from helpers.memory_events import cached_vectors, embedded, recorded
+from helpers.servers import rows
 
 from turnlog.agent.privacy.rows import clear_caches, vacuum_statistics
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
 
 ITEM = (
     "INSERT INTO store_vectors (tenant, thread_id, key, field, model, embedding) "

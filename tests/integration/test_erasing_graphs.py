@@ -6,20 +6,20 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from erased import erase
-from key_rings import KEK
+from helpers.erased_users import erase
+from helpers.key_rings import KEK
+from helpers.langgraph_graphs import config, history, one_node
+from helpers.servers import eventually
+from helpers.stage import Stage, on_stage
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import MessagesState
-from langgraph_graphs import config, history, one_node
-from places import eventually
 from pydantic import SecretStr
-from stage import Stage, on_stage
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.saver import TurnlogSaver
+from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.events.contracts import Event
-from turnlog.projectors.checkpoints import CHECKPOINTS
-from turnlog.projectors.rebuild import rebuild_several
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 SECRET = "My cat is called Xanthippe of Quimper."
 TOPIC = "the harvest festival in Spoleto"

@@ -8,34 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_rings import KEK
-from people import conversation, secret, secrets
-from places import eventually, rows
+from helpers.key_rings import KEK
+from helpers.personal_events import conversation, secret, secrets
+from helpers.sample_events import DERIVED, event, turn
+from helpers.servers import eventually, rows
+from helpers.stage import Stage, on_stage
 from pydantic import SecretStr
-from samples import DERIVED, event, turn
-from stage import Stage, on_stage
 
+from turnlog.agent.embedding.pending import pending_chunks, pending_count
 from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.erase import Plan, planned
+from turnlog.agent.privacy.erase import Plan
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import OnProgress
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.settings import Settings
-from turnlog.agent.transcripts import Transcripts
-from turnlog.consumers.embedding import pending_chunks, pending_count
-from turnlog.consumers.erasing import person_of, surroundings
-from turnlog.consumers.graph.spaces import memories_of
-from turnlog.consumers.tailing import events_from
+from turnlog.agent.threads.state import Transcripts
+from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.agent.use_cases.tailing import tail
+from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
 from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.store_items import store_thread
-from turnlog.projectors.thread_lookup import thread_overview
+from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.projection import store_thread
+from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 PEOPLE = [f"{name}.{n}@example.org" for n, name in enumerate(("ann", "bob", "cem", "dan", "eve", "fay", "gil"), 1)]
 PEOPLE += ["李雷", "hal", "ivy"]
@@ -63,11 +64,13 @@ async def room(tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterato
 
 
 async def plan_of(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -> Plan:
-    return await planned(surroundings(stage.runtime, quiet), person_of("default", user), strings)
+    reach = erasure_reach(stage.runtime.settings)
+    return await plan_erasure(stage.runtime, "default", user, reach, strings=strings)
 
 
 async def erase(stage: Stage, user: str = ERASED, strings: Sequence[str] = ()) -> Receipt:
-    return await erasing.erase(surroundings(stage.runtime, quiet), await plan_of(stage, user, strings))
+    plan = await plan_of(stage, user, strings)
+    return await erase_person(stage.runtime, plan, erasure_reach(stage.runtime.settings))
 
 
 async def everything(stage: Stage, where: str = "true", *params: Any) -> dict[str, list[str]]:
@@ -148,7 +151,7 @@ async def test_one_of_ten_is_erased_while_the_others_talk(stage: Stage) -> None:
 
     await rebuild_several(runtime.log, runtime.database_url, PROJECTIONS)
     assert await everything(stage) == live
-    shown = [line.text() async for line in events_from(runtime.log, 1, False, None, f"talk-{ERASED}")]
+    shown = [line.text() async for line in tail(runtime, 1, follow=False, thread=f"talk-{ERASED}")]
     assert sum('"content": "[erased]"' in line for line in shown) > TURNS // 3
     assert "turn_recorded" in shown[-2] or "erased" in shown[-1]
 

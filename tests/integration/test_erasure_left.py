@@ -7,24 +7,25 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from erased import ANNS, TOLD, bakeries, cached, embedded, erase
-from extraction import user_turn
+from helpers.erased_users import ANN_THREAD, BAKERY, cached_hashes, embed_all, erase, rows_with_bakery
+from helpers.extraction import user_turn
+from helpers.personal_events import conversation, secret
+from helpers.sample_events import GPA, derivation, event, turn
+from helpers.servers import eventually
+from helpers.stage import Play, Stage, player
 from nats.js.errors import NoKeysError
-from people import conversation, secret
-from places import eventually
-from samples import GPA, derivation, event, turn
-from stage import Play, Stage, player
 
-from turnlog.agent.memories.service import Memories
+from turnlog.agent.jobs.archiving import archive_cold
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.privacy import erase as erasing
 from turnlog.agent.privacy.erase import StringsTooShort
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.scanning import Scan, scan_bucket
 from turnlog.agent.sessions.sessions import Sessions
-from turnlog.consumers.jobs.archiving import archive_cold
 from turnlog.events.contracts import (
     AnswerReceipt,
     EventData,
+    MemoryForgotten,
     ReceiptTier,
     SummaryWritten,
     ThreadDeleted,
@@ -32,11 +33,10 @@ from turnlog.events.contracts import (
     TopicsTagged,
     UsageMetered,
 )
-from turnlog.events.memory_contracts import MemoryForgotten
 from turnlog.events.subjects import SESSION_BUCKET
-from turnlog.projectors.build import building, ignore
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.shadow import create, schema_of
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.build import building, ignore
+from turnlog.projectors.rebuild.shadow import create, schema_of
 
 OF_BOB = """
 SELECT sha256(convert_to(index_text, 'UTF8')) FROM memory_vectors WHERE user_id = 'bob'
@@ -66,13 +66,13 @@ async def test_vectors_of_texts_whose_rows_went_before_leave_the_cache(room: Sta
         ]
     )
     await Memories(room.runtime.log, room.runtime.pool).remember("default", "ann", "Ann forgot it", id_=GPA.id)
-    await embedded(room)
+    await embed_all(room)
     await room.runtime.log.append_many(
-        [event(ThreadDeleted(), "deleted"), event(MemoryForgotten(memory_id=GPA.id), ANNS, user="ann")]
+        [event(ThreadDeleted(), "deleted"), event(MemoryForgotten(memory_id=GPA.id), ANN_THREAD, user="ann")]
     )
     assert (await archive_cold(room.runtime, datetime.now(UTC), lambda done, total: None)).counts["archived"] == 1
     await erase(room)
-    assert await cached(room) == await room.rows(OF_BOB)
+    assert await cached_hashes(room) == await room.rows(OF_BOB)
 
 
 async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(room: Stage) -> None:
@@ -80,7 +80,7 @@ async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(r
     await room.runtime.settle()
     async with (
         room.runtime.pool.connection() as conn,
-        building(room.runtime.log, room.runtime.database_url, [BY_NAME["topics"]], "verify", ignore) as build,
+        building(room.runtime.database_url, [BY_NAME["topics"]], "verify", ignore) as build,
     ):
         await create(conn, [BY_NAME["messages"]], "rebuild_messages")
         await conn.execute(f"INSERT INTO {schema_of('rebuild_messages')}.messages SELECT * FROM messages".encode())
@@ -136,12 +136,12 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
 
 async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_it_stay(room: Stage) -> None:
     """Whoever is named in the event: the newest speaker is."""
-    await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(TOLD)])
+    await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
     derived: list[EventData] = [
-        SummaryWritten(summary=f"They said: {TOLD}", message_count=2, covered_seq=2, derivation=derivation(1, 2)),
+        SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=derivation(1, 2)),
         TopicsTagged(topics={"Lisbon bakery": 1}, derivation=derivation(1, 2)),
         receipt_of("Lisbon bakery"),
-        receipt_of().model_copy(update={"notes": (TOLD,)}),
+        receipt_of().model_copy(update={"notes": (BAKERY,)}),
         receipt_of(),
     ]
     await room.runtime.log.append_many([event(data, user="bob") for data in derived])
@@ -149,7 +149,7 @@ async def test_what_models_derived_of_a_shared_thread_goes_and_receipts_without_
     kinds = [one.type for one in await room.events("t")]
     assert kinds == ["turn_recorded", "turn_recorded", "answer_receipt"]
     assert [one.tiers[0].topics for one in await room.all("answer_receipt")] == [()]
-    assert await bakeries(room) == {}
+    assert await rows_with_bakery(room) == {}
 
 
 def receipt_of(*topics: str) -> AnswerReceipt:
@@ -159,9 +159,9 @@ def receipt_of(*topics: str) -> AnswerReceipt:
 
 
 async def test_an_error_text_that_quotes_them_leaves_the_log_and_others_stay(room: Stage) -> None:
-    failed = UsageMetered(purpose="answer", provider="local", model="m", error=f"model-refused: no answer to {TOLD}")
+    failed = UsageMetered(purpose="answer", provider="local", model="m", error=f"model-refused: no answer to {BAKERY}")
     plain = failed.model_copy(update={"error": "model-refused: no such model"})
-    await room.runtime.log.append_many([user_turn(TOLD), event(failed, user="ann"), event(plain, user="ann")])
+    await room.runtime.log.append_many([user_turn(BAKERY), event(failed, user="ann"), event(plain, user="ann")])
     assert (await erase(room)).hits == {}
     assert [one.error for one in await room.all("usage_metered")] == [plain.error]
 
@@ -177,7 +177,7 @@ async def test_what_everybodys_threads_are_called_is_nobodys_own(room: Stage) ->
 
 
 async def test_of_the_only_one_there_was_the_planner_keeps_no_words(room: Stage) -> None:
-    await room.runtime.log.append_many([user_turn(f"{TOLD} {n}", minutes=n) for n in range(40)])
+    await room.runtime.log.append_many([user_turn(f"{BAKERY} {n}", minutes=n) for n in range(40)])
     await room.runtime.settle()
     async with room.runtime.pool.connection() as conn:
         await conn.execute("ANALYZE messages")
@@ -201,7 +201,7 @@ async def test_a_row_that_no_projector_took_away_is_a_hit(room: Stage, monkeypat
 
 
 async def test_an_error_of_an_event_that_was_dropped_keeps_no_words(room: Stage) -> None:
-    await room.runtime.log.append_many([user_turn(TOLD), turn("Bob.", thread="b", user="bob")])
+    await room.runtime.log.append_many([user_turn(BAKERY), turn("Bob.", thread="b", user="bob")])
     columns = "projection, build, seq, partition, tenant, thread_token, event_type, reason, error, status"
     for seq, thread in enumerate(("t", "b"), 1):
         values = f"'messages', 'live', {seq}, 0, 'default', '{thread}', 'x', 'poison', 'of {thread}', 'dropped'"

@@ -8,24 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from erased import ANNS, TOLD, bakeries, erase, quiet
-from extraction import ExtractingServer, memory, user_turn
-from openai_server import Kind
-from openai_wire import Step
-from people import conversation, secret
-from places import eventually
+from helpers.erased_users import ANN_THREAD, BAKERY, erase, rows_with_bakery
+from helpers.extraction import ExtractingServer, memory, user_turn
+from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
+from helpers.personal_events import conversation, secret
+from helpers.sample_events import DERIVED, event, turn
+from helpers.servers import eventually
+from helpers.stage import Play, Stage, player, task_of
 from pydantic import SecretStr
-from samples import DERIVED, event, turn
-from stage import Play, Stage, player, task_of
 
 from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.erase import planned
-from turnlog.consumers.erasing import person_of, surroundings
-from turnlog.events.contracts import (
-    AnswerRequested,
-    SummaryWritten,
-)
-from turnlog.events.memory_contracts import Memory, MemoryRecorded, MemorySource
+from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.contracts import AnswerRequested, Memory, MemoryRecorded, MemorySource, SummaryWritten
 
 FOUND = {"memories": [memory("Moved for a new position at a bakery", "took a position at the bakery")], "entities": []}
 
@@ -83,13 +79,13 @@ async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_store
     play: Play, model: SlowServer
 ) -> None:
     async with play() as stage:
-        await stage.runtime.log.append(user_turn(TOLD))
+        await stage.runtime.log.append(user_turn(BAKERY))
         await asyncio.to_thread(model.asked_for.wait, 30.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
-        await paid(stage, "extraction", ANNS)
-        assert await bakeries(stage) == {}
-        assert await stage.all("memory_recorded", ANNS) == []
+        await paid(stage, "extraction", ANN_THREAD)
+        assert await rows_with_bakery(stage) == {}
+        assert await stage.all("memory_recorded", ANN_THREAD) == []
 
 
 async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
@@ -100,10 +96,17 @@ async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
 
     async def is_told(stage: Stage) -> None:
         source = (await stage.events("t"))[0]
-        made = {"id": source.id, "kind": "FACT", "content": TOLD, "importance": 0.5, "confidence": 0.5, "origin": "llm"}
-        said = {"thread": "t", "seq": 1, "event_id": source.id, "quote": TOLD, "said_at": source.time}
+        made = {
+            "id": source.id,
+            "kind": "FACT",
+            "content": BAKERY,
+            "importance": 0.5,
+            "confidence": 0.5,
+            "origin": "llm",
+        }
+        said = {"thread": "t", "seq": 1, "event_id": source.id, "quote": BAKERY, "said_at": source.time}
         told = Memory(**made, valid_from=source.time, sources=(MemorySource(**said),))
-        await stage.runtime.log.append(event(MemoryRecorded(memory=told), ANNS, user="ann"))
+        await stage.runtime.log.append(event(MemoryRecorded(memory=told), ANN_THREAD, user="ann"))
 
     async with play("projectors") as stage:
 
@@ -112,40 +115,40 @@ async def test_what_an_extraction_under_way_finds_during_the_erasure_goes_too(
             await purge(*args)
 
         monkeypatch.setattr(erasing, "_purge_sessions", late)
-        await stage.runtime.log.append(user_turn(TOLD))
-        receipt = await erase(stage, strings=[TOLD])
+        await stage.runtime.log.append(user_turn(BAKERY))
+        receipt = await erase(stage, strings=[BAKERY])
         assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
-        assert await bakeries(stage) == {}
+        assert await rows_with_bakery(stage) == {}
 
 
 async def test_a_models_answer_that_comes_after_the_erasure_is_not_kept_in_the_cache(
     play: Play, model: SlowServer
 ) -> None:
     async with play(extract=False) as stage:
-        await stage.runtime.log.append_many([user_turn(f"{TOLD} {n}", minutes=n) for n in range(12)])
+        await stage.runtime.log.append_many([user_turn(f"{BAKERY} {n}", minutes=n) for n in range(12)])
         await asyncio.to_thread(model.asked_for.wait, 30.0)
         assert [task_of(body) for body in model.bodies("chat")] == ["topics"]
         assert (await erase(stage)).hits == {}
         model.go.set()
         await paid(stage, "topics")
-        assert await bakeries(stage) == {}
+        assert await rows_with_bakery(stage) == {}
 
 
 async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await room.runtime.log.append(user_turn(TOLD))
+    await room.runtime.log.append(user_turn(BAKERY))
     purge = erasing._purge_sessions
 
     async def cached_late(*args: Any) -> None:
         columns = "request_hash, response, tenant, user_id, thread_id"
         insert = f"INSERT INTO model_cache ({columns}) VALUES (%s, %s, %s, %s, %s) RETURNING 1"
-        await room.rows(insert, b"1", json.dumps(TOLD), "default", "ann", "t")
+        await room.rows(insert, b"1", json.dumps(BAKERY), "default", "ann", "t")
         await room.rows(insert, b"2", json.dumps("Hello."), "two", "ann", "t")
         await purge(*args)
 
     monkeypatch.setattr(erasing, "_purge_sessions", cached_late)
-    receipt = await erase(room, strings=[TOLD])
+    receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["cached answers"] == 1
     assert await room.rows("SELECT tenant FROM model_cache") == [("two",)]
 
@@ -153,18 +156,18 @@ async def test_an_answer_that_is_cached_while_the_rows_go_is_cleared_as_well(
 async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = user_turn(TOLD)
+    asked = user_turn(BAKERY)
     request = event(AnswerRequested(turn_id=asked.id), user="ann")
     await room.runtime.log.append_many([asked, request])
     purge = erasing._purge_sessions
 
     async def answered_late(*args: Any) -> None:
-        answer = turn(f"You said: {TOLD}", "assistant", user="ann").model_copy(update={"causation": request.id})
+        answer = turn(f"You said: {BAKERY}", "assistant", user="ann").model_copy(update={"causation": request.id})
         await room.runtime.log.append_many([answer, user_turn("I am back.")])
         await purge(*args)
 
     monkeypatch.setattr(erasing, "_purge_sessions", answered_late)
-    receipt = await erase(room, strings=[TOLD])
+    receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
     assert await room.rows("SELECT content FROM messages") == [("I am back.",)]
 
@@ -172,8 +175,8 @@ async def test_an_answer_that_is_told_after_its_thread_was_erased_goes_too(
 async def test_a_summary_of_a_shared_thread_that_comes_late_goes_too(
     room: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(TOLD)])
-    late = SummaryWritten(summary=f"They said: {TOLD}", message_count=2, covered_seq=2, derivation=DERIVED)
+    await room.runtime.log.append_many([turn("Hello from Bob.", user="bob"), user_turn(BAKERY)])
+    late = SummaryWritten(summary=f"They said: {BAKERY}", message_count=2, covered_seq=2, derivation=DERIVED)
     purge = erasing._purge_sessions
 
     async def told_late(*args: Any) -> None:
@@ -181,9 +184,9 @@ async def test_a_summary_of_a_shared_thread_that_comes_late_goes_too(
         await purge(*args)
 
     monkeypatch.setattr(erasing, "_purge_sessions", told_late)
-    receipt = await erase(room, strings=[TOLD])
+    receipt = await erase(room, strings=[BAKERY])
     assert receipt.hits == {} and receipt.data.counts["late results overwritten"] == 1
-    assert await bakeries(room) == {}
+    assert await rows_with_bakery(room) == {}
     assert await room.rows("SELECT content FROM messages WHERE user_id = 'bob'") == [("Hello from Bob.",)]
 
 
@@ -192,21 +195,21 @@ async def test_a_summary_under_way_when_one_of_several_speakers_is_erased_is_not
 ) -> None:
     async with play(extract=False) as stage:
         turns = [turn(f"Bob says {n}.", minutes=n, user="bob") for n in range(6)]
-        await stage.runtime.log.append_many([*turns, *(user_turn(f"{TOLD} {n}", minutes=9 + n) for n in range(6))])
+        await stage.runtime.log.append_many([*turns, *(user_turn(f"{BAKERY} {n}", minutes=9 + n) for n in range(6))])
         await asyncio.to_thread(model.asked_for.wait, 30.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
         await paid(stage, "topics")
-        assert await bakeries(stage) == {}
+        assert await rows_with_bakery(stage) == {}
 
 
 async def test_a_thread_that_began_while_somebody_thought_about_the_plan_is_erased(room: Stage) -> None:
     await room.runtime.log.append_many(conversation("ann", 2))
-    at = surroundings(room.runtime, quiet)
-    plan = await planned(at, person_of("default", "ann"))
+    reach = erasure_reach(room.runtime.settings)
+    plan = await plan_erasure(room.runtime, "default", "ann", reach)
     await room.runtime.log.append(turn(secret("ann", "said", 9), thread="new", user="ann"))
     await room.runtime.log.append(turn("Bob joins.", thread="talk-ann", user="bob"))
-    await erasing.erase(at, plan)
+    await erase_person(room.runtime, plan, reach)
     await room.runtime.settle()
     assert await room.rows("SELECT count(*) FROM messages WHERE thread_id = 'new'") == [(0,)]
     assert await room.rows("SELECT content FROM messages WHERE user_id = 'bob'") == [("Bob joins.",)]
@@ -216,8 +219,8 @@ async def test_two_erasures_of_one_person_at_once_both_end_well(room: Stage) -> 
     """One finds gone what the other overwrote."""
     await room.runtime.log.append_many(conversation("ann", 2) + conversation("bob", 2))
     await room.runtime.settle()
-    at = surroundings(room.runtime, quiet)
-    plans = [await planned(at, person_of("default", "ann")) for _ in range(2)]
-    receipts = await asyncio.gather(*(erasing.erase(at, plan) for plan in plans))
+    reach = erasure_reach(room.runtime.settings)
+    plans = [await plan_erasure(room.runtime, "default", "ann", reach) for _ in range(2)]
+    receipts = await asyncio.gather(*(erase_person(room.runtime, plan, reach) for plan in plans))
     assert [one.hits for one in receipts] == [{}, {}]
     assert await room.rows("SELECT DISTINCT user_id FROM messages") == [("bob",)]

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from extraction import ExtractingServer, extracting, memory, user_turn
-from stage import Play
+from helpers.extraction import ExtractingServer, extracting_roles, memory, user_turn
+from helpers.stage import Play
 
-from turnlog.agent.memories.service import Memories
-from turnlog.events.memory_contracts import MemoryRecorded
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.events.contracts import MemoryRecorded
 from turnlog.events.subjects import memory_thread
 
 ANNS = memory_thread("ann")
@@ -33,7 +33,7 @@ def model() -> Iterator[ExtractingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
-    return extracting(nats_url, database_url, model, ("projectors", "reactors"))
+    return extracting_roles(nats_url, database_url, model, ("projectors", "reactors"))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -1,7 +1,7 @@
 """The three checks of the junk measurement on the conversation that turnlog ships (see benchmarks/junk.py)."""
 
-from junk import stored_quality
-from stage import player
+from helpers.memory_quality import stored_quality
+from helpers.stage import player
 
 from turnlog.agent.sample import load_sample
 

@@ -7,33 +7,33 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from extraction import (
-    ANNS,
+from helpers.extraction import (
+    ANN_THREAD,
     ExtractingServer,
+    append_texts,
     delivery,
-    extracting,
+    extracting_roles,
+    extraction_events,
+    extractions_of_stage,
     is_extraction,
-    looks,
-    made,
     memory,
-    stored,
-    tell,
+    stored_memories,
     turns_of,
     user_turn,
 )
-from openai_wire import Step
-from places import eventually, rows
-from stage import Play
+from helpers.openai_bodies import Step
+from helpers.servers import eventually, rows
+from helpers.stage import Play
 
 from turnlog.agent.models.factory import make_models
 from turnlog.consumers import roles
-from turnlog.consumers.reactors import extraction
-from turnlog.consumers.reactors.extraction import NAME, ExtractionReactor
-from turnlog.events.frozen import ERASED
+from turnlog.consumers.workers.reactors import extraction
+from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
+from turnlog.events.contracts import ERASED
 from turnlog.events.subjects import STREAM, memory_thread
-from turnlog.projectors.database import connect
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.registry import BY_NAME
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.rebuild import rebuild
 
 ROLES = ("projectors", "reactors")
 LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
@@ -52,7 +52,7 @@ def model() -> Iterator[ExtractingServer]:
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, model: ExtractingServer) -> Play:
-    return extracting(nats_url, database_url, model, ROLES)
+    return extracting_roles(nats_url, database_url, model, ROLES)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Pla
         told = [user_turn(text).model_copy(update={"time": last_of_may}) for text in words]
         await stage.runtime.log.append_many(told)
         await stage.rest(NAME)
-        found = sorted(await stored(stage))
+        found = sorted(await stored_memories(stage))
         sources: Any = await stage.rows("SELECT valid_from, sources -> 0 ->> 'said_at' FROM memories")
     assert found == [
         ("Plan: go to Spain next month (2026-07)", "valid"),
@@ -84,14 +84,14 @@ async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Pla
 async def test_everything_delivered_again_changes_nothing(play: Play, model: ExtractingServer) -> None:
     model.extracts = BERLIN
     async with play() as stage:
-        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
-        await stage.until("memories_extracted", 2, ANNS)
+        await append_texts(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANN_THREAD)
         await stage.rest(NAME)
-        before = await made(stage)
+        before = await extraction_events(stage)
         await stage.runtime.log.nc.jetstream().delete_consumer(STREAM, NAME)
     async with play() as stage:
         await stage.rest(NAME)
-        assert await made(stage) == before
+        assert await extraction_events(stage) == before
     assert len(model.extractions()) == 1
 
 
@@ -100,14 +100,14 @@ async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_t
 ) -> None:
     model.extracts = BERLIN
     async with play() as stage:
-        await tell(stage, "Short.")
+        await append_texts(stage, "Short.")
         await stage.rest(NAME)
         assert model.extractions() == []
-        await tell(stage, f"{TOLD} {LONG}")
-        await stage.until("entities_found", 1, ANNS)
-        [recorded] = await stage.all("memory_recorded", ANNS)
-        [done] = await looks(stage, "llm")
-        [spent] = [one for one in await stage.all("usage_metered", ANNS) if one.purpose == "extraction"]
+        await append_texts(stage, f"{TOLD} {LONG}")
+        await stage.until("entities_found", 1, ANN_THREAD)
+        [recorded] = await stage.all("memory_recorded", ANN_THREAD)
+        [done] = await extractions_of_stage(stage, "llm")
+        [spent] = [one for one in await stage.all("usage_metered", ANN_THREAD) if one.purpose == "extraction"]
         entities = await stage.rows("SELECT type, name, relations FROM entities")
         cache = await stage.rows("SELECT tenant, user_id, thread_id FROM model_cache WHERE response::text ~ 'bakery'")
     [asked] = model.extractions()
@@ -126,8 +126,8 @@ async def test_fewer_words_go_to_the_model_when_they_have_waited_long_enough(
 ) -> None:
     model.extracts = BERLIN
     async with play(extract_max_age_s=0.0) as stage:
-        await tell(stage, TOLD)
-        await stage.until("entities_found", 1, ANNS)
+        await append_texts(stage, TOLD)
+        await stage.until("entities_found", 1, ANN_THREAD)
     assert model.extractions() == [[TOLD]]
 
 
@@ -135,11 +135,11 @@ async def test_words_that_nobody_waits_for_are_found_when_a_worker_starts(
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play() as stage:
-        await tell(stage, TOLD)
+        await append_texts(stage, TOLD)
         await stage.rest(NAME)
     assert model.extractions() == []
     async with play(extract_max_age_s=0.0) as stage:
-        await stage.until("memories_extracted", 1, ANNS)
+        await stage.until("memories_extracted", 1, ANN_THREAD)
     assert model.extractions() == [[TOLD]]
 
 
@@ -147,11 +147,11 @@ async def test_results_of_tools_that_nobody_waits_for_are_found_when_a_worker_st
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play(extract_tool_results=True) as stage:
-        await tell(stage, TOLD, role="tool", tool_call_id="d")
+        await append_texts(stage, TOLD, role="tool", tool_call_id="d")
         await stage.rest(NAME)
     assert model.extractions() == []
     async with play(extract_tool_results=True, extract_max_age_s=0.0) as stage:
-        await stage.until("memories_extracted", 1, ANNS)
+        await stage.until("memories_extracted", 1, ANN_THREAD)
     assert model.extractions() == [[TOLD]]
 
 
@@ -159,9 +159,9 @@ async def test_of_a_thread_with_several_users_each_ones_words_are_found_when_a_w
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play() as stage:
-        await tell(stage, "Hello from me.", user="ben")
-        await tell(stage, f"{TOLD} {LONG}", user="ann")
-        await stage.until("memories_extracted", 1, ANNS)
+        await append_texts(stage, "Hello from me.", user="ben")
+        await append_texts(stage, f"{TOLD} {LONG}", user="ann")
+        await stage.until("memories_extracted", 1, ANN_THREAD)
         await stage.rest(NAME)
     async with play(extract_max_age_s=0.0) as stage:
         await stage.until("memories_extracted", 1, memory_thread("ben"))
@@ -172,11 +172,11 @@ async def test_the_empty_turns_of_somebody_who_was_erased_are_nothing_to_look_at
     play: Play, model: ExtractingServer, soon: None
 ) -> None:
     async with play(extract_max_age_s=0.0) as stage:
-        await tell(stage, ERASED, user="ann")
-        await tell(stage, TOLD, user="ben")
+        await append_texts(stage, ERASED, user="ann")
+        await append_texts(stage, TOLD, user="ben")
         await stage.until("memories_extracted", 1, memory_thread("ben"))
         await stage.rest(NAME)
-        assert await stage.events(ANNS) == []
+        assert await stage.events(ANN_THREAD) == []
         assert await stage.rows("SELECT user_id FROM messages ORDER BY seq") == [("ann",), ("ben",)]
     assert model.extractions() == [[TOLD]]
 
@@ -192,10 +192,10 @@ async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play:
         "entities": [{"type": "PERSON", "name": "Zoe"}],
     }
     async with play() as stage:
-        await tell(stage, f"{TOLD} {LONG}")
-        await stage.until("memories_extracted", 1, ANNS)
-        [done] = await looks(stage, "llm")
-        assert await stored(stage) == [("Sister's name is Mia", "valid")]
+        await append_texts(stage, f"{TOLD} {LONG}")
+        await stage.until("memories_extracted", 1, ANN_THREAD)
+        [done] = await extractions_of_stage(stage, "llm")
+        assert await stored_memories(stage) == [("Sister's name is Mia", "valid")]
     assert done.rejected == {"malformed": 1, "no-evidence": 2, "number-not-said": 1}
 
 
@@ -206,7 +206,7 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
     model.first["extract"] = [Step(text=json.dumps(BERLIN), until=(go := threading.Event()))]
     async with await connect(database_url) as conn:
         async with play(extract_max_age_s=0.0) as stage:
-            await tell(stage, TOLD)
+            await append_texts(stage, TOLD)
 
             async def is_asked_for() -> bool:
                 return bool(model.extractions())
@@ -221,11 +221,13 @@ async def test_dying_between_the_models_answer_and_the_append_costs_no_second_ca
             await eventually(is_answered)
         await conn.execute("ROLLBACK")
     async with play("projectors") as stage:
-        assert await stage.all("memory_recorded", ANNS) == []
-        await tell(stage, "One more turn.")  # a longer batch is another question; the answer that is there counts
+        assert await stage.all("memory_recorded", ANN_THREAD) == []
+        await append_texts(
+            stage, "One more turn."
+        )  # a longer batch is another question; the answer that is there counts
     async with play(extract_max_age_s=0.0) as stage:
-        await stage.until("memory_recorded", 1, ANNS)
-        await stage.until("memories_extracted", 2, ANNS)
+        await stage.until("memory_recorded", 1, ANN_THREAD)
+        await stage.until("memories_extracted", 2, ANN_THREAD)
         assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'extraction'") == [(2,)]
     assert model.extractions() == [[TOLD], ["One more turn."]]
 
@@ -235,13 +237,15 @@ async def test_thousands_of_imported_turns_are_few_events_and_few_calls(play: Pl
     async with play("projectors", extract_batch_tokens=4_000) as stage:
         seqs: list[int] = []
         for start in range(0, 2_000, 1_000):
-            seqs += await tell(stage, *(f"Well, that was number {start + n} of the meeting." for n in range(1_000)))
+            seqs += await append_texts(
+                stage, *(f"Well, that was number {start + n} of the meeting." for n in range(1_000))
+            )
         await stage.runtime.settle()
         models = make_models(stage.runtime.settings)
         reactor = ExtractionReactor(stage.runtime, models)
         for first in range(0, 2_000, 250):
             await reactor.work([delivery(seq) for seq in seqs[first : first + 250]])
-        done = await looks(stage, "rules")
+        done = await extractions_of_stage(stage, "rules")
         await models.close()
     assert len(done) <= 8
     assert done[-1].through_seq == seqs[-1]
@@ -256,11 +260,11 @@ async def test_while_the_model_is_down_the_rules_part_is_stored_and_the_rest_com
     model.extracts = BERLIN
     model.first["extract"] = [Step(status=500)] * 4  # the first try and its repetitions
     async with play() as stage:
-        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
-        await stage.until("memory_recorded", 1, ANNS)
-        assert ("Lives in Berlin", "valid") in await stored(stage)
-        await stage.until("memory_recorded", 2, ANNS)
-        assert {one.error for one in await looks(stage, "llm")} == {None}
+        await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memory_recorded", 1, ANN_THREAD)
+        assert ("Lives in Berlin", "valid") in await stored_memories(stage)
+        await stage.until("memory_recorded", 2, ANN_THREAD)
+        assert {one.error for one in await extractions_of_stage(stage, "llm")} == {None}
 
 
 @pytest.mark.parametrize(
@@ -273,20 +277,20 @@ async def test_an_answer_in_another_format_is_asked_for_again_and_then_given_up_
 ) -> None:
     model.extracts = answer
     async with play() as stage:
-        await tell(stage, f"I live in Berlin. {TOLD} {LONG}")
-        await stage.until("memories_extracted", 2, ANNS)
-        [done] = await looks(stage, "llm")
-        assert await stored(stage) == [("Lives in Berlin", "valid")]
-        [failed] = [one for one in await stage.all("usage_metered", ANNS) if one.error]
+        await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}")
+        await stage.until("memories_extracted", 2, ANN_THREAD)
+        [done] = await extractions_of_stage(stage, "llm")
+        assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
+        [failed] = [one for one in await stage.all("usage_metered", ANN_THREAD) if one.error]
     assert done.error is not None and done.error.startswith("model-bad-answer")
     assert failed.purpose == "extraction"
 
 
 async def test_over_the_hourly_budget_the_model_waits(play: Play, model: ExtractingServer) -> None:
     async with play(budget_calls_per_hour=0) as stage:
-        await tell(stage, f"I live in Berlin. {TOLD} {LONG}", f"Second. {LONG}")
+        await append_texts(stage, f"I live in Berlin. {TOLD} {LONG}", f"Second. {LONG}")
         await stage.rest(NAME)
-        assert await stored(stage) == [("Lives in Berlin", "valid")]
+        assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
         assert len(model.extractions()) <= 1  # an empty window allows one call
 
 
@@ -296,8 +300,8 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(
     monkeypatch.setattr(roles, "EMBED_POLL_S", 0.1)
     model.extracts = BERLIN
     async with play() as stage:
-        await tell(stage, f"{TOLD} {LONG}", "I live in Berlin.")
-        await stage.until("memories_extracted", 2, ANNS)
+        await append_texts(stage, f"{TOLD} {LONG}", "I live in Berlin.")
+        await stage.until("memories_extracted", 2, ANN_THREAD)
 
         async def have_vectors() -> bool:
             return await stage.rows("SELECT FROM memories WHERE embedding IS NULL") == []

@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from samples import MAY_8, derivation, event, turn
-from spec import Spec, seq
-from stage import MemoryServer, Play, Stage, player
+from helpers.projection_spec import Spec, seq
+from helpers.questions import Place, answer_to
+from helpers.sample_events import MAY_8, derivation, event, turn
+from helpers.stage import MemoryServer, Play, Stage, player
 
-from turnlog.agent.forking import CutInACall, Forked, ThreadExists, fork
+from turnlog.agent.embedding.cache import SOURCE as EMBEDDER
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.receipts import rebuilt, receipts
-from turnlog.agent.threads import thread_context
-from turnlog.agent.transcripts import Transcripts
-from turnlog.consumers.conversing import Conversation, talk
-from turnlog.consumers.embedding_cache import SOURCE as EMBEDDER
+from turnlog.agent.threads.forking import CutInACall, Forked, ThreadExists, fork
+from turnlog.agent.threads.receipts import rebuilt, receipts
+from turnlog.agent.threads.state import Transcripts, thread_context
 from turnlog.events.contracts import (
     Event,
     ForkedSummary,
@@ -26,17 +25,17 @@ from turnlog.events.contracts import (
     TopicsTagged,
 )
 from turnlog.events.errors import InvalidToken, NotFound
-from turnlog.projectors.checkpoints import CHECKPOINTS, thread_state
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.messages import MESSAGES, message_by_event, thread_messages
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.replay import rebuild_thread
-from turnlog.projectors.summaries import SUMMARIES
-from turnlog.projectors.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.thread_lookup import thread_overview
-from turnlog.projectors.topics import TOPICS
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS, thread_state
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.messages import MESSAGES, message_by_event, thread_messages
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.summaries import SUMMARIES
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.models.topics import TOPICS
+from turnlog.projectors.rebuild.replay import rebuild_thread
+from turnlog.projectors.rebuild.verify import verify
 
 ROLES = ("projectors", "reactors", "agent")
 FORK = ThreadForked(
@@ -79,8 +78,7 @@ async def said(stage: Stage, thread: str = "f") -> list[Any]:
 
 
 async def ask(stage: Stage, text: str, thread: str) -> str:
-    answer = await talk(stage.runtime, Conversation("default", thread), text, lambda piece: None)
-    return str(answer["answer"])
+    return await answer_to(stage.runtime, Place("default", thread), text)
 
 
 async def but_vectors(stage: Stage, thread: str) -> list[Event]:

@@ -5,20 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.memory_events import memory_id, recorded
+from helpers.sample_events import turn
+from helpers.servers import rows
 from langchain_core.messages import AIMessage, HumanMessage
-from places import rows
-from remembered import memory_id, recorded
-from samples import turn
 
-from turnlog.agent.memories.service import Memories
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import Completion
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.graph.messages import answer_message
-from turnlog.consumers.graph.persist import persist_node
-from turnlog.consumers.graph.receipt import Receipts
-from turnlog.consumers.graph.request import build_request
-from turnlog.consumers.graph.state import ConversationState, Node
-from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.consumers.langgraph.graph.generate import answer_message
+from turnlog.consumers.langgraph.graph.persist import persist_node
+from turnlog.consumers.langgraph.graph.receipt import Receipts
+from turnlog.consumers.langgraph.graph.request import build_request
+from turnlog.consumers.langgraph.graph.state import ConversationState, Node
+from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import AnswerReceipt, UsageMetered
 from turnlog.events.errors import LogFull
 from turnlog.events.subjects import STREAM, memory_thread

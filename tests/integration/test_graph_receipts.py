@@ -5,19 +5,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from conversation_graphs import THREAD, Instance, instance, settings_of
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+from helpers.conversation_graphs import THREAD, Instance, instance, settings_of
+from helpers.memory_events import memory_id, recorded
+from helpers.openai_server import OpenAIServer
+from helpers.sample_events import derivation, event
+from helpers.servers import end_deduplication_window, now
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
-from openai_server import OpenAIServer
-from places import forget_recent_ids, now
-from remembered import memory_id, recorded
-from said import Cli as Cli
-from said import turnlog as turnlog
-from samples import derivation, event
 
-from turnlog.agent.memories.service import Memories
-from turnlog.agent.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.settings import Settings
-from turnlog.consumers.graph.converse import thread_config
+from turnlog.agent.threads.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.consumers.langgraph.graph.build import thread_config
 from turnlog.events.contracts import HistoryPruned, SummaryWritten, TopicsTagged
 
 FILLER = "weather and traffic " * 12
@@ -159,7 +159,7 @@ async def test_calls_of_tools_and_words_said_twice_are_built_again(settings: Set
 async def test_a_node_that_runs_again_long_after_leaves_no_second_receipt(settings: Settings) -> None:
     async with instance(settings) as one:
         await one.ask("Hi.")
-        await forget_recent_ids(one.stage.runtime.log)
+        await end_deduplication_window(one.stage.runtime.log)
         [before] = [
             past async for past in one.graph.aget_state_history(thread_config(THREAD)) if "persist" in past.next
         ]

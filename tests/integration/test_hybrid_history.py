@@ -5,23 +5,23 @@ from contextlib import asynccontextmanager
 
 import pytest
 from conftest import Settled
-from openai_server import OpenAIServer
-from samples import event, turn
-from stage import Play, Stage, player
+from helpers.openai_server import OpenAIServer
+from helpers.questions import Place, answer_to
+from helpers.sample_events import event, turn
+from helpers.stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.receipts import rebuilt
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads import thread_context
+from turnlog.agent.threads.receipts import rebuilt
+from turnlog.agent.threads.state import thread_context
 from turnlog.consumers import roles
-from turnlog.consumers.conversing import Conversation, talk
 from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
 
 T = Scope("default", "t")
 DIRECTOR = ("Who directed Stalker?", "The director of Stalker is Andrei Tarkovsky.")
@@ -249,11 +249,11 @@ async def test_an_agent_that_is_told_to_shows_its_model_what_is_relevant_and_its
     play: Play, model: OpenAIServer
 ) -> None:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
-    place = Conversation("default", "t", "ann")
+    place = Place(user="ann")
     long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
     async with play("projectors", "agent", **given, hybrid_episodes=2) as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *long]))
-        await talk(stage.runtime, place, "Which director did we mention?", lambda piece: None)
+        await answer_to(stage.runtime, place, "Which director did we mention?")
         [receipt] = await stage.all("answer_receipt")
         async with stage.runtime.pool.connection() as conn:
             seq = receipt.as_of_seq

@@ -6,21 +6,21 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
-from places import eventually, rows
-from samples import MAY_8, memory_event, memory_of
+from helpers.sample_events import MAY_8, memory_event, memory_of
+from helpers.servers import eventually, rows
 
-from turnlog.agent.memories.policy import Policy, fate
+from turnlog.agent.jobs.decay import decay
+from turnlog.agent.jobs.job import Done, Job, OnProgress, last_runs, run_now, run_owed
+from turnlog.agent.jobs.schedule import Schedule
+from turnlog.agent.memory.deciding.policy import Policy, fate
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.clock import keep_jobs
-from turnlog.consumers.jobs.decay import decay
-from turnlog.consumers.jobs.history import last_runs
-from turnlog.consumers.jobs.job import Done, Job, OnProgress, run_now, run_owed
-from turnlog.consumers.jobs.schedule import Schedule
-from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.consumers.workers.jobs import keep_jobs
+from turnlog.events.contracts import JobRan
 from turnlog.events.errors import LogUnavailable
-from turnlog.events.memory_contracts import JobRan
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.memory_lookup import standings
+from turnlog.projectors.models.memories.lookup import policy_rows
 
 NIGHTLY = Schedule.of("0 3 * * *", "UTC")
 DUE = NIGHTLY.after(MAY_8)
@@ -144,7 +144,7 @@ async def test_the_daily_job_does_what_the_policy_says_and_only_that(runtime: Ru
     await remember(runtime, "bob", {5: 2, 6: 400})
     policy = Policy()
     async with runtime.pool.connection() as conn:
-        expected = {row.id: fate(row, DUE, policy) for row in [one async for one in standings(conn)]}
+        expected = {row.id: fate(row, DUE, policy) for row in [one async for one in policy_rows(conn)]}
     done = await decay(runtime, DUE, lambda done, total: None)
     await runtime.settle()
     async with runtime.pool.connection() as conn:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from helpers.langgraph_graphs import chat, config
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph_graphs import chat, config
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.langgraph.own_loop import Closed
-from turnlog.consumers.langgraph.store import TurnlogStore
+from turnlog.consumers.langgraph.store.store import TurnlogStore
+from turnlog.consumers.own_loop import LoopClosed
 
 Calls = list[Callable[[], Any]]
 ROOT = config(checkpoint_ns="", checkpoint_id="c")
@@ -68,7 +68,7 @@ def synchronous(saver: TurnlogSaver, store: TurnlogStore) -> Calls:
 
 async def all_closed(calls: Calls) -> None:
     for call in calls:
-        with pytest.raises(Closed, match=r"this Turnlog(Saver|Store) is closed: its `open` block has ended"):
+        with pytest.raises(LoopClosed, match=r"this Turnlog(Saver|Store) is closed: its `open` block has ended"):
             found = call()
             if isinstance(found, Coroutine):
                 await found

@@ -10,7 +10,7 @@ from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer,
 from turnlog.consumers.langgraph import TurnlogSaver
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
+from turnlog.projectors.engine.engine import Runner
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from helpers.langgraph_graphs import chat, config, history
+from helpers.mirrored_saver import MirroredSaver
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -19,13 +21,12 @@ from langchain_core.messages import (
 )
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
-from langgraph_graphs import chat, config, history
-from mirror import Mirror
 
+from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
+from turnlog.projectors.engine.engine import Runner
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[P
 
 
 @pytest.fixture
-async def mirror(log: Log, pool: Pool) -> AsyncIterator[Mirror]:
-    found = Mirror(TurnlogSaver(log, pool))
+async def mirror(log: Log, pool: Pool) -> AsyncIterator[MirroredSaver]:
+    found = MirroredSaver(TurnlogSaver(log, pool))
     yield found
     assert found.reads > 0
 
@@ -85,14 +86,14 @@ MESSAGES: list[BaseMessage] = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: f"{m.type}: {str(m.content)[:20]!a}")
 async def test_every_kind_of_message_comes_back_exactly(
-    log: Log, pool: Pool, mirror: Mirror, message: BaseMessage
+    log: Log, pool: Pool, mirror: MirroredSaver, message: BaseMessage
 ) -> None:
     asked = message.model_copy()
     graph = chat(mirror, [message])
     await graph.ainvoke({"messages": [asked]}, config())
     await graph.ainvoke({"messages": [HumanMessage("and")]}, config())
     warm = await history(graph)
-    fresh = Mirror(TurnlogSaver(log, pool), mirror.reference)
+    fresh = MirroredSaver(TurnlogSaver(log, pool), mirror.reference)
     assert len(await history(chat(fresh))) == len(warm)
     await chat(fresh).ainvoke({"messages": [HumanMessage("and on")]}, config())
     await history(chat(fresh))
@@ -138,7 +139,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.filterwarnings("ignore:.*unregistered type")
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: f"{type(v).__name__} {str(v)[:16]!a}")
-async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirror: Mirror, value: Any) -> None:
+async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirror: MirroredSaver, value: Any) -> None:
     checkpoint = {**empty_checkpoint(), "v": 4}
     version = mirror.get_next_version(None, None)
     checkpoint |= {"channel_values": {"one": value, "two": "x"}, "channel_versions": {"one": version, "two": version}}
@@ -148,5 +149,5 @@ async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirr
     )
     await mirror.aput_writes(stored, [("one", value), ("two", [value])], "task", "~path")
     await mirror.aget_tuple(config(checkpoint_ns=""))
-    await Mirror(TurnlogSaver(log, pool), mirror.reference).aget_tuple(config(checkpoint_ns=""))
+    await MirroredSaver(TurnlogSaver(log, pool), mirror.reference).aget_tuple(config(checkpoint_ns=""))
     assert [one async for one in mirror.alist(config())]

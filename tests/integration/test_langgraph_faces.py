@@ -9,23 +9,24 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from helpers.langgraph_graphs import chat, config, history, one_node, turns
+from helpers.mirrored_saver import MirroredSaver
+from helpers.servers import rows
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import create_checkpoint, empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph_graphs import chat, config, history, one_node, turns
-from mirror import Mirror
-from places import rows
 
+from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.langgraph.own_loop import WrongThread
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.consumers.langgraph.any_loop import WrongThread
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ async def test_an_encrypting_serializer_leaves_nothing_in_the_clear(log: Log, po
         def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
             return ciphertext[16:][::-1]
 
-    saver = Mirror(TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing())))
+    saver = MirroredSaver(TurnlogSaver(log, pool, serde=EncryptedSerializer(Reversing())))
     graph = chat(saver, [AIMessage("my secret too")])
     for _ in range(3):
         await graph.ainvoke({"messages": [HumanMessage("my secret")]}, config())

@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from helpers.langgraph_graphs import chat, config, one_node, turns
+from helpers.mirrored_saver import MirroredSaver, exact
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import MessagesState
-from langgraph_graphs import chat, config, one_node, turns
-from mirror import Mirror, exact
-from places import eventually
 
+from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.langgraph.first_look import NEWEST, first_look
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.consumers.langgraph.checkpoint.queries import NEWEST
+from turnlog.consumers.langgraph.checkpoint.reading import first_look
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
-from turnlog.events.remembered import forget_all
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.writer import Connection
+from turnlog.events.word_caches import forget_all
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[P
 
 
 @pytest.fixture
-async def mirror(log: Log, pool: Pool) -> Mirror:
-    return Mirror(TurnlogSaver(log, pool))
+async def mirror(log: Log, pool: Pool) -> MirroredSaver:
+    return MirroredSaver(TurnlogSaver(log, pool))
 
 
 async def said(graph: Any) -> list[BaseMessage]:
@@ -47,12 +47,12 @@ def spoil(messages: list[BaseMessage]) -> None:
 
 
 async def test_a_changed_state_damages_neither_the_thread_nor_other_readers(
-    log: Log, pool: Pool, mirror: Mirror, db: Connection
+    log: Log, pool: Pool, mirror: MirroredSaver, db: Connection
 ) -> None:
     reply = AIMessage("kept", id="a1", response_metadata={"told": ["one"]}, additional_kwargs={"a": {"b": [1]}})
     graph = chat(mirror, reply)
     result = await graph.ainvoke({"messages": [HumanMessage("one", id="h1")]}, config())
-    cold = chat(Mirror(TurnlogSaver(log, pool), mirror.reference))
+    cold = chat(MirroredSaver(TurnlogSaver(log, pool), mirror.reference))
     other, whole = await said(graph), exact(await said(graph))
     for spoilt in (result["messages"], await said(graph), await said(cold), await said(cold)):
         spoil(spoilt)
@@ -65,52 +65,18 @@ async def test_a_changed_state_damages_neither_the_thread_nor_other_readers(
     assert [content for _, content in await turns(db)] == ["one", "kept", "two", "I saw 3"]
 
 
-async def test_the_next_read_is_made_while_nothing_goes_on_and_is_the_readers_own(log: Log, pool: Pool) -> None:
-    saver = TurnlogSaver(log, pool)
-    graph = chat(saver)
-    given = await graph.ainvoke({"messages": [HumanMessage("one", id="h1")]}, config())
-    whole = exact(given["messages"])
-    items: Any = saver._threads.get("t").lists["", "messages"].items
-
-    async def is_made() -> bool:
-        return len(items._ahead) == len(items)
-
-    for more in ("two", "three"):
-        await eventually(is_made, timeout_s=10.0)
-        ahead = items._ahead
-        given = await said(graph)
-        assert given[0] is ahead[0]
-        assert exact(given[: len(whole)]) == whole
-        spoil(given)
-        assert exact((await said(graph))[: len(whole)]) == whole
-        await graph.ainvoke({"messages": [HumanMessage(more)]}, config())
-    await eventually(is_made, timeout_s=10.0)
-    ahead = items._ahead
+async def test_a_thread_whose_words_were_forgotten_is_read_again(log: Log, pool: Pool) -> None:
+    graph = chat(TurnlogSaver(log, pool))
+    await graph.ainvoke({"messages": [HumanMessage("one", id="h1")]}, config())
+    whole = exact(await said(graph))
+    before = pool.get_stats().get("requests_num", 0)
     forget_all()
-    last = await said(graph)
-    assert last[0] is not ahead[0], "an erasure reaches what was made"
-    assert [message.content for message in last] == ["one", "I saw 1", "two", "I saw 3", "three", "I saw 5"]
-
-
-async def test_a_put_alone_has_the_next_read_made_too(log: Log, pool: Pool) -> None:
-    saver = TurnlogSaver(log, pool)
-    messages = [HumanMessage("one", id="h1"), AIMessage("two", id="a1")]
-    place: Any = config(checkpoint_ns="")
-    for version in (1, 2):
-        put = empty_checkpoint() | {
-            "channel_values": {"messages": messages[:version]},
-            "channel_versions": {"messages": version},
-        }
-        place = await saver.aput(place, put, {}, {"messages": version})
-
-    async def is_made() -> bool:
-        return len(saver._threads.get("t").lists["", "messages"].items._ahead) == 2
-
-    await eventually(is_made, timeout_s=10.0)
+    assert exact(await said(graph)) == whole
+    assert pool.get_stats()["requests_num"] > before
 
 
 async def test_a_node_that_changes_messages_in_place_is_recorded_as_it_left_them(
-    log: Log, pool: Pool, mirror: Mirror, db: Connection
+    log: Log, pool: Pool, mirror: MirroredSaver, db: Connection
 ) -> None:
     async def node(state: MessagesState) -> Any:
         state["messages"][0].additional_kwargs.setdefault("seen", []).append(len(state["messages"]))
@@ -120,13 +86,13 @@ async def test_a_node_that_changes_messages_in_place_is_recorded_as_it_left_them
     graph = one_node(MessagesState, node, mirror)
     for text in ("one", "two"):
         await graph.ainvoke({"messages": [HumanMessage(text, id=text)]}, config())
-    cold = one_node(MessagesState, node, Mirror(TurnlogSaver(log, pool), mirror.reference))
+    cold = one_node(MessagesState, node, MirroredSaver(TurnlogSaver(log, pool), mirror.reference))
     first = (await said(cold))[0]
     assert (first.content, first.additional_kwargs) == ("one!!", {"seen": [1, 3]})
     assert exact(await said(graph)) == exact(await said(cold))
 
 
-async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: Mirror) -> None:
+async def test_a_fresh_saver_asks_postgres_once(log: Log, pool: Pool, mirror: MirroredSaver) -> None:
     graph = chat(mirror)
     for text in ("one", "two", "three"):
         await graph.ainvoke({"messages": [HumanMessage(text)]}, config())

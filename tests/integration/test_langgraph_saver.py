@@ -6,6 +6,9 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
+from helpers.langgraph_graphs import chat, config, history, one_node, turns
+from helpers.mirrored_saver import MirroredSaver
+from helpers.servers import rows
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -18,16 +21,14 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer, add_messages
 from langgraph.types import Command, Send, interrupt
-from langgraph_graphs import chat, config, history, one_node, turns
-from mirror import Mirror
-from places import rows
 from typing_extensions import TypedDict
 
+from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
 
 
 @pytest.fixture
@@ -42,13 +43,13 @@ async def saver(log: Log, pool: Pool) -> TurnlogSaver:
 
 
 @pytest.fixture
-async def mirror(saver: TurnlogSaver) -> AsyncIterator[Mirror]:
-    found = Mirror(saver)
+async def mirror(saver: TurnlogSaver) -> AsyncIterator[MirroredSaver]:
+    found = MirroredSaver(saver)
     yield found
     assert found.reads > 0
 
 
-async def test_a_conversation_reads_back_and_its_messages_are_turns_once(mirror: Mirror, db: Connection) -> None:
+async def test_a_conversation_reads_back_and_its_messages_are_turns_once(mirror: MirroredSaver, db: Connection) -> None:
     graph = chat(mirror)
     for said in ("one", "two", "three"):
         await graph.ainvoke({"messages": [HumanMessage(said)]}, config())
@@ -63,14 +64,14 @@ async def test_a_conversation_reads_back_and_its_messages_are_turns_once(mirror:
     ]
 
 
-async def test_input_that_is_no_message_yet_is_a_turn_once_it_is_one(mirror: Mirror, db: Connection) -> None:
+async def test_input_that_is_no_message_yet_is_a_turn_once_it_is_one(mirror: MirroredSaver, db: Connection) -> None:
     graph = chat(mirror)
     await graph.ainvoke({"messages": [("user", "a tuple"), {"role": "user", "content": "a dict"}]}, config())
     await history(graph)
     assert await turns(db) == [("user", "a tuple"), ("user", "a dict"), ("assistant", "I saw 2")]
 
 
-async def test_an_agent_calls_tools_in_parallel(mirror: Mirror, db: Connection) -> None:
+async def test_an_agent_calls_tools_in_parallel(mirror: MirroredSaver, db: Connection) -> None:
     async def agent(state: MessagesState) -> Any:
         if isinstance(state["messages"][-1], ToolMessage):
             return {"messages": [AIMessage("done")]}
@@ -101,7 +102,7 @@ async def test_an_agent_calls_tools_in_parallel(mirror: Mirror, db: Connection) 
     assert calls == [('{"n":2}',)] * 2
 
 
-async def test_an_interrupted_run_resumes_in_another_process(log: Log, pool: Pool, mirror: Mirror) -> None:
+async def test_an_interrupted_run_resumes_in_another_process(log: Log, pool: Pool, mirror: MirroredSaver) -> None:
     async def ask(state: MessagesState) -> Any:
         return {"messages": [AIMessage(f"you said {interrupt({'question': state['messages'][-1]})}")]}
 
@@ -109,7 +110,7 @@ async def test_an_interrupted_run_resumes_in_another_process(log: Log, pool: Poo
     graph.add_node("ask", ask)
     graph.add_edge(START, "ask")
     await graph.compile(checkpointer=mirror).ainvoke({"messages": [HumanMessage("hello")]}, config())
-    elsewhere = graph.compile(checkpointer=Mirror(TurnlogSaver(log, pool), mirror.reference))
+    elsewhere = graph.compile(checkpointer=MirroredSaver(TurnlogSaver(log, pool), mirror.reference))
     state = await elsewhere.aget_state(config())
     assert state.interrupts[0].value["question"].content == "hello"
     result = await elsewhere.ainvoke(Command(resume="yes"), config())
@@ -117,7 +118,9 @@ async def test_an_interrupted_run_resumes_in_another_process(log: Log, pool: Poo
     assert len(await history(graph.compile(checkpointer=mirror))) == 3
 
 
-async def test_subgraphs_keep_their_own_state_and_name_the_turns_of_the_root(mirror: Mirror, db: Connection) -> None:
+async def test_subgraphs_keep_their_own_state_and_name_the_turns_of_the_root(
+    mirror: MirroredSaver, db: Connection
+) -> None:
     async def think(state: MessagesState) -> Any:
         return {"messages": [AIMessage(f"thought of {interrupt('?')}")]}
 
@@ -145,14 +148,14 @@ async def test_subgraphs_keep_their_own_state_and_name_the_turns_of_the_root(mir
 
 
 async def test_what_a_subgraph_says_is_a_turn_once_in_another_process_too(
-    log: Log, pool: Pool, mirror: Mirror, db: Connection, settled: Any
+    log: Log, pool: Pool, mirror: MirroredSaver, db: Connection, settled: Any
 ) -> None:
     async def answer(state: MessagesState) -> Any:
         return {"messages": [AIMessage(f"I saw {len(state['messages'])}")]}
 
     expected = []
     for text in ("one", "two", "three"):
-        saver = Mirror(TurnlogSaver(log, pool), mirror.reference)
+        saver = MirroredSaver(TurnlogSaver(log, pool), mirror.reference)
         graph = one_node(MessagesState, one_node(MessagesState, answer, None), saver)
         await graph.ainvoke({"messages": [HumanMessage(text)]}, config())
         expected += [text, f"I saw {len(expected) + 1}"]
@@ -161,7 +164,7 @@ async def test_what_a_subgraph_says_is_a_turn_once_in_another_process_too(
     assert [m.content for m in (await chat(mirror).aget_state(config())).values["messages"]] == expected
 
 
-async def test_messages_that_are_removed_edited_and_replaced(mirror: Mirror, db: Connection) -> None:
+async def test_messages_that_are_removed_edited_and_replaced(mirror: MirroredSaver, db: Connection) -> None:
     graph = chat(
         mirror,
         [AIMessage("first", id="a1")],
@@ -179,7 +182,7 @@ async def test_messages_that_are_removed_edited_and_replaced(mirror: Mirror, db:
     ]
 
 
-async def test_time_travel_and_forks(mirror: Mirror) -> None:
+async def test_time_travel_and_forks(mirror: MirroredSaver) -> None:
     graph = chat(mirror)
     for said in ("one", "two", "three"):
         await graph.ainvoke({"messages": [HumanMessage(said, id=said)]}, config())
@@ -194,7 +197,7 @@ async def test_time_travel_and_forks(mirror: Mirror) -> None:
     await history(graph)
 
 
-async def test_lists_that_are_no_messages(mirror: Mirror, db: Connection) -> None:
+async def test_lists_that_are_no_messages(mirror: MirroredSaver, db: Connection) -> None:
     class State(TypedDict):
         log: Annotated[list[Any], operator.add]
         notes: list[str]
@@ -222,7 +225,7 @@ async def test_lists_that_are_no_messages(mirror: Mirror, db: Connection) -> Non
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_delta_channels_are_made_again_from_their_writes(
-    log: Log, pool: Pool, mirror: Mirror, durability: Any
+    log: Log, pool: Pool, mirror: MirroredSaver, durability: Any
 ) -> None:
     class State(TypedDict):
         messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=3)]
@@ -239,7 +242,7 @@ async def test_delta_channels_are_made_again_from_their_writes(
         await mirror.saver.aprune(["t"])
 
 
-async def test_add_messages_on_a_differently_named_channel(mirror: Mirror, db: Connection) -> None:
+async def test_add_messages_on_a_differently_named_channel(mirror: MirroredSaver, db: Connection) -> None:
     class State(TypedDict):
         dialogue: Annotated[list[AnyMessage], add_messages]
         last: AnyMessage

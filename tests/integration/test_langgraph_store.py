@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from helpers.langgraph_stores import Stores, keys
 from langgraph.store.base import (
     GetOp,
     InvalidNamespaceError,
@@ -17,10 +18,9 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
-from store_stage import Stores, keys
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.store import TurnlogStore
+from turnlog.consumers.langgraph.store.store import TurnlogStore
 
 
 @pytest.fixture

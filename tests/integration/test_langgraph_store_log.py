@@ -5,22 +5,23 @@ from collections.abc import AsyncIterator
 from typing import Any, TypedDict
 
 import pytest
+from helpers.langgraph_stores import Stores, WordVectors, index_by, keys
+from helpers.sample_events import event
+from helpers.servers import eventually, running_projector
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, PutOp
-from places import eventually, runner_of
-from samples import event
-from store_stage import Stores, Words, by, keys
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.own_loop import Closed, WrongThread
-from turnlog.consumers.langgraph.store import TurnlogStore
-from turnlog.consumers.langgraph.store_ops import InvalidItem
+from turnlog.consumers.langgraph.any_loop import WrongThread
+from turnlog.consumers.langgraph.store.ops import InvalidItem
+from turnlog.consumers.langgraph.store.store import TurnlogStore
+from turnlog.consumers.own_loop import LoopClosed
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import EventTooLarge, InvalidToken
 from turnlog.events.log import Log
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.store_items import store_thread
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.store.projection import store_thread
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ async def test_two_stores_on_one_log_see_each_others_writes(stores: Stores) -> N
 
 
 async def test_a_tenant_sees_only_its_own(stores: Stores) -> None:
-    index = by(Words(), "text")
+    index = index_by(WordVectors(), "text")
     async with stores.opened("ann", index) as ann, stores.opened("bob", index) as bob:
         await ann.aput(("a",), "k", {"text": "cat"})
         await bob.aput(("b",), "k", {"text": "cat"})
@@ -77,7 +78,7 @@ async def test_what_was_appended_while_no_projector_ran_is_there_when_one_does(
 ) -> None:
     async with opened(settings) as runtime:
         store = TurnlogStore(runtime.log, runtime.pool, index=False)
-        async with runner_of(log, database_url):
+        async with running_projector(log, database_url):
             await store.aput(("a",), "before", {"n": 1})
         writing = asyncio.gather(*(store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)))
 
@@ -86,7 +87,7 @@ async def test_what_was_appended_while_no_projector_ran_is_there_when_one_does(
 
         await eventually(is_appended)
         assert keys(await store.asearch(("a",))) == ["before"]
-        async with runner_of(log, database_url):
+        async with running_projector(log, database_url):
             await writing
         assert len(await store.asearch(("a",), limit=100)) == 21
         await store.aclose()
@@ -190,14 +191,14 @@ async def test_calls_in_another_event_loop_are_answered(settings: Settings) -> N
 
 async def test_programs_without_a_loop_open_it_synchronously(settings: Settings) -> None:
     def program() -> tuple[Any, TurnlogStore]:
-        with TurnlogStore.open_sync(settings, index=by(Words(), "text")) as store:
+        with TurnlogStore.open_sync(settings, index=index_by(WordVectors(), "text")) as store:
             store.put(("a",), "k", {"text": "cat"})
             [item] = store.search(("a",), query="cat")
         return item.score, store
 
     score, closed = await asyncio.to_thread(program)
     assert score == pytest.approx(1, abs=1e-3)
-    with pytest.raises(Closed, match="open it anew"):
+    with pytest.raises(LoopClosed, match="open it again"):
         await asyncio.to_thread(closed.get, ("a",), "k")
 
     def misnamed() -> None:

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from helpers.langgraph_stores import DIMENSIONS, Stores, WordVectors, index_by, keys
+from helpers.openai_bodies import bag_of_words
+from helpers.openai_server import OpenAIServer
+from helpers.servers import rows
 from langgraph.store.base import PutOp
-from openai_server import OpenAIServer
-from openai_wire import bag_of_words
-from places import rows
-from store_stage import DIMENSIONS, Stores, Words, by, keys
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph import store_reindex
-from turnlog.consumers.langgraph.store_embedder import InvalidIndex, model_name
+from turnlog.consumers.langgraph.store import reindex as store_reindex
+from turnlog.consumers.langgraph.store.index import InvalidIndex, model_name
 from turnlog.events.errors import InvalidToken
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.store_items import STORE_ITEMS
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.projection import STORE_ITEMS
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
 
 VECTORS = "SELECT key, field FROM store_vectors ORDER BY key, field"
 
@@ -86,8 +86,8 @@ async def test_a_put_may_name_other_fields_or_none(stores: Stores, db: Connectio
 
 
 async def test_by_default_the_whole_value_is_embedded(stores: Stores) -> None:
-    words = Words()
-    async with stores.opened(index=by(words)) as store:
+    words = WordVectors()
+    async with stores.opened(index=index_by(words)) as store:
         await store.aput(("d",), "a", {"b": "这是中文", "a": [1, None]})
         await store.aput(("d",), "e", {"b": "это русский"})
         assert '{"a": [1, null], "b": "这是中文"}' in words.texts
@@ -105,8 +105,8 @@ async def test_an_update_takes_the_old_words_away(stores: Stores) -> None:
 
 
 async def test_a_blank_text_and_a_blank_query_are_not_embedded(stores: Stores, db: Connection) -> None:
-    words = Words()
-    async with stores.opened(index=by(words, "text")) as store:
+    words = WordVectors()
+    async with stores.opened(index=index_by(words, "text")) as store:
         await store.aput(("d",), "a", {"text": "  "})
         for query in ("", " ", None):
             assert [item.score for item in await store.asearch(("d",), query=query)] == [None]
@@ -114,8 +114,8 @@ async def test_a_blank_text_and_a_blank_query_are_not_embedded(stores: Stores, d
 
 
 async def test_the_same_text_is_embedded_once(stores: Stores) -> None:
-    words = Words()
-    async with stores.opened(index=by(words, "text")) as store:
+    words = WordVectors()
+    async with stores.opened(index=index_by(words, "text")) as store:
         await asyncio.gather(*(store.aput(("d", str(n)), "k", {"text": f"text {n % 3}"}) for n in range(30)))
         await store.aput(("d",), "k", {"text": "text 1"})
     assert sorted(words.texts) == ["text 0", "text 1", "text 2", "turnlog"]
@@ -135,28 +135,28 @@ async def test_functions_embed_as_well(stores: Stores) -> None:
 
 
 def test_vectors_are_kept_under_a_name_of_their_model() -> None:
-    words = Words()
-    assert model_name({"embed": words, "dims": 5}) == "langgraph:store_stage.Words:5"
+    words = WordVectors()
+    assert model_name({"embed": words, "dims": 5}) == "langgraph:helpers.langgraph_stores.WordVectors:5"
     assert model_name({"embed": "openai:text-embedding-3-small"}) == "langgraph:openai:text-embedding-3-small"
     assert model_name({"embed": len, "dims": 5}) == "langgraph:builtins.len:5"
     named: Any = {"embed": words, "dims": 5, "model": "mine"}
     assert model_name(named) == "langgraph:mine"
     words.model = "large"  # type: ignore[attr-defined]
-    assert model_name({"embed": words}) == "langgraph:store_stage.Words:large"
+    assert model_name({"embed": words}) == "langgraph:helpers.langgraph_stores.WordVectors:large"
 
 
 async def test_another_function_under_an_old_name_is_refused(stores: Stores) -> None:
-    class Changed(Words):
+    class Changed(WordVectors):
         def embed_documents(self, texts: list[str]) -> list[list[float]]:
             return [vector[::-1] for vector in super().embed_documents(texts)]
 
-    async with stores.opened(index={**by(Words(), "t"), "model": "m"}) as store:
+    async with stores.opened(index={**index_by(WordVectors(), "t"), "model": "m"}) as store:
         await store.aput(("d",), "a", {"t": "cat"})
-    async with stores.opened(index={**by(Changed(), "t"), "model": "m"}) as store:
+    async with stores.opened(index={**index_by(Changed(), "t"), "model": "m"}) as store:
         with pytest.raises(InvalidIndex, match="needs a new name"):
             await store.aput(("d",), "b", {"t": "dog"})
         assert await store.aget(("d",), "b") is None
-    async with stores.opened(index={**by(Changed(), "t"), "model": "m2"}) as store:
+    async with stores.opened(index={**index_by(Changed(), "t"), "model": "m2"}) as store:
         await store.aput(("d",), "b", {"t": "dog"})
         found = await store.asearch(("d",), query="dog")
         assert [(item.key, item.score is None) for item in found] == [("b", False), ("a", True)]
@@ -166,17 +166,17 @@ async def test_another_function_under_an_old_name_is_refused(stores: Stores) -> 
 
 async def test_an_index_that_cannot_be_is_refused(stores: Stores) -> None:
     wrong: list[Any] = [
-        {"dims": 20_000, "embed": Words()},
+        {"dims": 20_000, "embed": WordVectors()},
         {"dims": 5},
         {"dims": 5, "embed": "nobody:nothing"},
-        {"dims": 5, "embed": Words(), "fields": [1]},
-        {"dims": 5, "embed": Words(), "distance_type": "l2"},
+        {"dims": 5, "embed": WordVectors(), "fields": [1]},
+        {"dims": 5, "embed": WordVectors(), "distance_type": "l2"},
     ]
     for index in wrong:
         with pytest.raises(InvalidIndex, match="index"):
             async with stores.opened(index=index):
                 pass
-    async with stores.opened(index={"dims": 5, "embed": Words()}) as store:
+    async with stores.opened(index={"dims": 5, "embed": WordVectors()}) as store:
         with pytest.raises(InvalidIndex, match="gave vectors of 256 dimensions"):
             await store.aput(("d",), "a", {"t": "cat"})
 
@@ -184,8 +184,8 @@ async def test_an_index_that_cannot_be_is_refused(stores: Stores) -> None:
 async def test_while_the_embedder_is_away_items_are_stored_and_found_without_it(
     stores: Stores, db: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = Words()
-    async with stores.opened(index=by(words, "text", "list[*]")) as store:
+    words = WordVectors()
+    async with stores.opened(index=index_by(words, "text", "list[*]")) as store:
         await store.aput(("d",), "before", {"text": "cat"})
         words.away = True
         with caplog.at_level(logging.WARNING, "turnlog.consumers"):
@@ -212,9 +212,9 @@ async def test_items_that_want_no_vectors_are_not_in_the_way_of_those_that_do(
     stores: Stores, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_reindex, "AT_ONCE", 2)
-    words = Words()
+    words = WordVectors()
     words.away = True
-    async with stores.opened(index=by(words, "text")) as store:
+    async with stores.opened(index=index_by(words, "text")) as store:
         for n in range(5):
             await store.aput(("d",), f"none {n}", {"text": "dog"}, index=False)
         for n in range(3):
@@ -225,9 +225,9 @@ async def test_items_that_want_no_vectors_are_not_in_the_way_of_those_that_do(
 
 
 async def test_a_later_put_brings_the_vectors(stores: Stores, db: Connection) -> None:
-    words = Words()
+    words = WordVectors()
     words.away = True
-    async with stores.opened(index=by(words, "text")) as store:
+    async with stores.opened(index=index_by(words, "text")) as store:
         await store.aput(("d",), "a", {"text": "cat"})
         assert await rows(db, VECTORS) == []
         words.away = False
@@ -236,9 +236,9 @@ async def test_a_later_put_brings_the_vectors(stores: Stores, db: Connection) ->
 
 
 async def test_reindexing_undoes_no_newer_put(stores: Stores, db: Connection) -> None:
-    words = Words()
+    words = WordVectors()
     words.away = True
-    async with stores.opened(index=by(words, "text")) as store:
+    async with stores.opened(index=index_by(words, "text")) as store:
         await store.abatch([PutOp(("d",), f"k{n}", {"text": f"old {n}"}) for n in range(300)])
         words.away = False
         _, *done = await asyncio.gather(
@@ -256,8 +256,8 @@ async def test_reindexing_undoes_no_newer_put(stores: Stores, db: Connection) ->
 async def test_a_rebuild_gives_identical_rows_and_embeds_nothing(
     stores: Stores, database_url: str, db: Connection
 ) -> None:
-    words = Words()
-    async with stores.opened(index=by(words, "text")) as store:
+    words = WordVectors()
+    async with stores.opened(index=index_by(words, "text")) as store:
         await asyncio.gather(*(store.aput(("d", str(n % 3)), f"k{n}", {"text": f"text {n}"}) for n in range(40)))
         words.away = True
         await asyncio.gather(*(store.aput(("d", str(n % 3)), f"k{n}", {"text": f"more {n}"}) for n in range(5)))

@@ -4,23 +4,24 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from helpers.langgraph_graphs import chat, config, history, one_node, turns
+from helpers.mirrored_saver import MirroredSaver
+from helpers.sample_events import memory_event, memory_of
+from helpers.servers import rows
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import MessagesState
-from langgraph_graphs import chat, config, history, one_node, turns
-from mirror import Mirror
-from places import rows
-from samples import memory_event, memory_of
 
+from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph import TurnlogSaver
-from turnlog.consumers.runtime import Pool, connection_pool
+from turnlog.consumers.runtime import connection_pool
 from turnlog.events.errors import InvalidToken
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, thread_filter
-from turnlog.projectors.checkpoints import CHECKPOINTS
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
+from turnlog.projectors.rebuild.verify import verify
 
 
 @pytest.fixture
@@ -35,17 +36,17 @@ async def saver(log: Log, pool: Pool) -> TurnlogSaver:
 
 
 @pytest.fixture
-async def mirror(saver: TurnlogSaver) -> AsyncIterator[Mirror]:
-    found = Mirror(saver)
+async def mirror(saver: TurnlogSaver) -> AsyncIterator[MirroredSaver]:
+    found = MirroredSaver(saver)
     yield found
     assert found.reads > 0
 
 
 async def test_a_second_saver_goes_on_from_what_the_first_wrote(
-    log: Log, pool: Pool, mirror: Mirror, db: Connection
+    log: Log, pool: Pool, mirror: MirroredSaver, db: Connection
 ) -> None:
     for n in range(40):
-        saver = Mirror(TurnlogSaver(log, pool), mirror.reference) if n % 2 else mirror
+        saver = MirroredSaver(TurnlogSaver(log, pool), mirror.reference) if n % 2 else mirror
         await chat(saver).ainvoke({"messages": [HumanMessage(f"m{n}")]}, config())
     await history(chat(mirror))
     assert len(await turns(db)) == 80
@@ -71,7 +72,7 @@ async def test_what_is_given_out_is_the_callers_own(saver: TurnlogSaver) -> None
         found.clear()
 
 
-async def test_a_message_changed_in_place_is_stored_as_it_is_now(mirror: Mirror) -> None:
+async def test_a_message_changed_in_place_is_stored_as_it_is_now(mirror: MirroredSaver) -> None:
     async def agent(state: MessagesState) -> Any:
         first = state["messages"][0]
         first.content = f"seen {len(state['messages'])}"
@@ -129,7 +130,7 @@ async def test_a_value_that_cannot_be_read_is_an_error_and_the_thread_goes_on(lo
     assert [m.content for m in (await graph.aget_state(config())).values["messages"]] == ["one", "I saw 1"]
 
 
-async def test_a_copy_lives_on_when_its_source_is_deleted(mirror: Mirror, db: Connection) -> None:
+async def test_a_copy_lives_on_when_its_source_is_deleted(mirror: MirroredSaver, db: Connection) -> None:
     graph = chat(mirror)
     for said in ("one", "two"):
         await graph.ainvoke({"messages": [HumanMessage(said)]}, config("source", user_id="ann"))
@@ -200,7 +201,7 @@ async def test_no_thread_has_or_deletes_a_name_of_turnlogs_own(
     assert await rows(db, "SELECT thread_id, content FROM memories") == [("memories/ann", "fact 1")]
 
 
-async def test_a_rebuild_makes_the_same_rows(log: Log, database_url: str, mirror: Mirror, settled: Any) -> None:
+async def test_a_rebuild_makes_the_same_rows(log: Log, database_url: str, mirror: MirroredSaver, settled: Any) -> None:
     graph = chat(mirror, [AIMessage("reply", id="a1")], [RemoveMessage(id="a1")])
     for n in range(4):
         await graph.ainvoke({"messages": [HumanMessage(f"m{n}")]}, config())

@@ -5,31 +5,28 @@ from uuid import UUID
 
 import pytest
 from conftest import Settled
-from mind import ANN, Mind, minding, said
-from places import rows
-from samples import MAY_8, event
+from helpers.sample_events import MAY_8, event
+from helpers.servers import rows
+from helpers.user_memories import ANN, UserMemories, extracted, open_user_memories
 
-from turnlog.agent.memories import forgetting
+from turnlog.agent.memory.deciding import forgetting
+from turnlog.events.contracts import Interval, MemoriesCompacted
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import (
-    Interval,
-    MemoriesCompacted,
-)
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.memory_lookup import conflicts
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.lookup import conflicts
 
 
 @pytest.fixture
 async def mind(
     log: Log, db: Connection, settled: Settled, database_url: str, running_projectors: Runner
-) -> AsyncIterator[Mind]:
-    async with minding(log, db, settled, database_url) as found:
+) -> AsyncIterator[UserMemories]:
+    async with open_user_memories(log, db, settled, database_url) as found:
         yield found
 
 
-async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: Mind) -> None:
+async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: UserMemories) -> None:
     old = await mind.says("My PIN is 1234")
     new = await mind.memories.edit("default", "ann", old, "My PIN is 4321")
     other = await mind.says("I like tea")
@@ -42,7 +39,7 @@ async def test_forgetting_drops_the_words_of_all_that_says_the_same(mind: Mind) 
     assert (await mind.row(other)).status == "valid"
 
 
-async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_too(mind: Mind) -> None:
+async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_too(mind: UserMemories) -> None:
     for city in ("Berlin", "Bonn", "Berlin"):
         last = await mind.says(f"I live in {city}", dedupe_key="home")
         mind.clock.days(1)
@@ -52,9 +49,11 @@ async def test_forgetting_drops_the_words_where_they_were_said_at_other_times_to
     assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == [("I live in Bonn",)]
 
 
-async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind: Mind) -> None:
+async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind: UserMemories) -> None:
     merged = {"strategy": "MERGE", "dedupe_key": "pets"}
-    candidates = [said(n, f"I have a {pet}", n, value=pet, **merged) for n, pet in enumerate(["cat", "dog", "fish"], 1)]
+    candidates = [
+        extracted(n, f"I have a {pet}", n, value=pet, **merged) for n, pet in enumerate(["cat", "dog", "fish"], 1)
+    ]
     await mind.memories.remember_many("default", "ann", candidates)
     mind.clock.days(3)
     assert await mind.holds() == ["I have a cat; I have a dog; I have a fish"]
@@ -66,9 +65,9 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
 
 
 async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
-    mind: Mind, monkeypatch: pytest.MonkeyPatch
+    mind: UserMemories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "AT_ONCE", 2)
+    monkeypatch.setattr(forgetting, "MAX_FORGOTTEN_PER_WRITE", 2)
     kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
     intervals = tuple(Interval(memory_id=one, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for one in others)
     made = MemoriesCompacted(method="dedupe", members=(kept, *others), kept=kept, intervals=intervals, similarity=0.95)
@@ -80,7 +79,7 @@ async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
     assert await rows(mind.db, "SELECT content FROM memories WHERE content <> ''") == []
 
 
-async def test_forgetting_what_a_question_is_about_settles_it(mind: Mind) -> None:
+async def test_forgetting_what_a_question_is_about_settles_it(mind: UserMemories) -> None:
     ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
     old = await mind.says("Berlin", **ask)
     mind.clock.days(1)
@@ -97,7 +96,7 @@ async def test_forgetting_what_a_question_is_about_settles_it(mind: Mind) -> Non
     assert question == ("",)
 
 
-async def test_the_same_words_can_be_said_anew_after_they_were_forgotten(mind: Mind) -> None:
+async def test_the_same_words_can_be_said_anew_after_they_were_forgotten(mind: UserMemories) -> None:
     old = await mind.says("I like tea")
     await mind.memories.forget("default", "ann", old)
     assert (await mind.memories.remember("default", "ann", "I like tea")).what == "recorded"

@@ -7,33 +7,28 @@ from uuid import UUID
 
 import pytest
 from conftest import Settled
-from mind import ANN, Mind, gpa, minding, said
-from places import rows
-from samples import MAY_8, SAID, event
+from helpers.sample_events import MAY_8, SOURCE, event
+from helpers.servers import rows
+from helpers.user_memories import ANN, UserMemories, extracted, gpa, open_user_memories
 
-from turnlog.agent.memories.by_hand import InvalidMemory
-from turnlog.agent.memories.revisions import MemoryNotInUse, NothingToRevert, QuestionSettled
-from turnlog.agent.memories.service import Memories
-from turnlog.agent.memories.writing import MemoriesParked
-from turnlog.events.contracts import ThreadDeleted
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory
+from turnlog.agent.memory.deciding.revisions import MemoryNotInUse, NothingToRevert, QuestionSettled
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import MemoriesParked
+from turnlog.events.contracts import EntitiesFound, Entity, MemoriesExtracted, ThreadDeleted
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import (
-    EntitiesFound,
-    Entity,
-    MemoriesExtracted,
-)
 from turnlog.events.subjects import memory_thread, publish_subject
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.memory_lookup import (
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.entities import entities_of
+from turnlog.projectors.models.memories.lookup import (
     conflicts,
-    entities_of,
     extraction_progress,
     history,
     memories_as_of,
     valid_memories,
 )
-from turnlog.projectors.writer import Connection
 
 NOWHERE = UUID(int=404)
 
@@ -41,12 +36,12 @@ NOWHERE = UUID(int=404)
 @pytest.fixture
 async def mind(
     log: Log, db: Connection, settled: Settled, database_url: str, running_projectors: Runner
-) -> AsyncIterator[Mind]:
-    async with minding(log, db, settled, database_url) as found:
+) -> AsyncIterator[UserMemories]:
+    async with open_user_memories(log, db, settled, database_url) as found:
         yield found
 
 
-async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: Mind) -> None:
+async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: UserMemories) -> None:
     first = await mind.memories.remember("default", "ann", "  I live in Berlin. ", "FACT", category="home")
     again = await mind.memories.remember("default", "ann", "i live in  Berlin")
     assert (first.what, again.what, again.memory_id) == ("recorded", "known", first.memory_id)
@@ -55,11 +50,11 @@ async def test_what_is_remembered_holds_and_said_again_it_is_the_same(mind: Mind
     assert (row.origin, row.confidence, row.category, row.valid_from) == ("user", 1.0, "home", MAY_8)
 
 
-async def test_users_tenants_and_shadows_stand_apart(mind: Mind) -> None:
+async def test_users_tenants_and_shadows_stand_apart(mind: UserMemories) -> None:
     await mind.says("I live in Berlin")
     await mind.memories.remember("default", "bob", "I live in Rome")
     await mind.memories.remember("acme", "ann", "I live in Paris")
-    [outcome] = await mind.memories.remember_many("default", "ann", [said(1, "I live in Oslo")], shadow="new")
+    [outcome] = await mind.memories.remember_many("default", "ann", [extracted(1, "I live in Oslo")], shadow="new")
     assert outcome.what == "recorded"
     assert await mind.holds() == ["I live in Berlin"]
     assert await mind.holds("bob") == ["I live in Rome"]
@@ -67,8 +62,8 @@ async def test_users_tenants_and_shadows_stand_apart(mind: Mind) -> None:
     assert [one.content for one in found] == ["I live in Oslo"]
 
 
-async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: Mind) -> None:
-    candidates = [gpa(1, "3.60"), said(2, "I like tea"), gpa(3, "3.80", day=1), said(4, "I LIKE TEA", day=2)]
+async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: UserMemories) -> None:
+    candidates = [gpa(1, "3.60"), extracted(2, "I like tea"), gpa(3, "3.80", day=1), extracted(4, "I LIKE TEA", day=2)]
     outcomes = await mind.memories.remember_many("default", "ann", candidates)
     assert [(one.what, one.memory_id.int - 1_000) for one in outcomes] == [
         ("recorded", 1),
@@ -87,10 +82,10 @@ async def test_later_candidates_of_a_call_see_what_earlier_ones_led_to(mind: Min
     )
 
 
-async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: Mind) -> None:
-    candidates = [gpa(1, "3.60"), gpa(2, "3.80", day=1), said(3, "I like tea")]
+async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: UserMemories) -> None:
+    candidates = [gpa(1, "3.60"), gpa(2, "3.80", day=1), extracted(3, "I like tea")]
     extra = [
-        EntitiesFound(entities=(Entity(type="SCHOOL", name="Yale", sources=(SAID,)),)),
+        EntitiesFound(entities=(Entity(type="SCHOOL", name="Yale", sources=(SOURCE,)),)),
         MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=3, stored=3),
     ]
     first = await mind.memories.remember_many("default", "ann", candidates, extra, cause=UUID(int=7))
@@ -106,7 +101,7 @@ async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: Mind
     assert (entity["name"], entity["mention_count"]) == ("Yale", 1)
 
 
-async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(mind: Mind) -> None:
+async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(mind: UserMemories) -> None:
     thread = memory_thread("ann", "new")
     looked = MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=1)
     for _ in range(3):
@@ -124,17 +119,19 @@ async def test_a_shadow_that_was_dropped_can_be_made_again_under_the_same_name(m
         assert await valid_memories(mind.db, "default", thread, MAY_8) == []
 
 
-async def test_a_loser_is_recorded_and_ended_at_once(mind: Mind) -> None:
+async def test_a_loser_is_recorded_and_ended_at_once(mind: UserMemories) -> None:
     await mind.memories.remember_many("default", "ann", [gpa(1, "3.90", strategy="KEEP_HIGHEST")])
     [outcome] = await mind.memories.remember_many("default", "ann", [gpa(2, "3.10", 1, strategy="KEEP_HIGHEST")])
     assert (outcome.what, outcome.replaced_by) == ("ended", UUID(int=1_001))
     assert await mind.holds() == ["GPA is 3.90"]
 
 
-async def test_fifty_writers_at_once_lose_nothing(mind: Mind) -> None:
+async def test_fifty_writers_at_once_lose_nothing(mind: UserMemories) -> None:
     others = [Memories(mind.log, mind.memories._writer._pool, mind.clock) for _ in range(5)]
     calls = [
-        others[n % 5].remember_many("default", "ann", [said(n, f"I own {n} boats", n), gpa(100 + n, f"3.{n:02}", n)])
+        others[n % 5].remember_many(
+            "default", "ann", [extracted(n, f"I own {n} boats", n), gpa(100 + n, f"3.{n:02}", n)]
+        )
         for n in range(1, 51)
     ]
     mind.clock.days(50)
@@ -148,7 +145,7 @@ async def test_fifty_writers_at_once_lose_nothing(mind: Mind) -> None:
     assert [one.valid_to for one in chain[:-1]] == [one.valid_from for one in chain[1:]]
 
 
-async def test_memories_can_be_asked_for_as_of_any_time(mind: Mind) -> None:
+async def test_memories_can_be_asked_for_as_of_any_time(mind: UserMemories) -> None:
     await mind.memories.remember_many("default", "ann", [gpa(1, "3.60"), gpa(2, "3.80", day=10)])
     await mind.settled("memories")
     for day, expected in ((-1, []), (0, ["3.60"]), (9, ["3.60"]), (10, ["3.80"]), (99, ["3.80"])):
@@ -156,14 +153,14 @@ async def test_memories_can_be_asked_for_as_of_any_time(mind: Mind) -> None:
         assert [one.value for one in found] == expected
 
 
-async def test_a_time_to_live_ends_a_memory_before_the_daily_job_sees_it(mind: Mind) -> None:
+async def test_a_time_to_live_ends_a_memory_before_the_daily_job_sees_it(mind: UserMemories) -> None:
     await mind.says("I am in Rome", expires_at=MAY_8 + timedelta(days=3))
     assert await mind.holds() == ["I am in Rome"]
     mind.clock.days(3)
     assert await mind.holds() == []
 
 
-async def test_an_edit_takes_the_place_of_what_it_corrects(mind: Mind) -> None:
+async def test_an_edit_takes_the_place_of_what_it_corrects(mind: UserMemories) -> None:
     old = await mind.says("I live in Berlin", dedupe_key="home")
     mind.clock.days(1)
     new = await mind.memories.edit("default", "ann", old, " I live in Bonn ")
@@ -178,7 +175,7 @@ async def test_an_edit_takes_the_place_of_what_it_corrects(mind: Mind) -> None:
         await mind.memories.edit("default", "ann", old, "I live in Rome")
 
 
-async def test_a_memory_can_be_gone_back_to(mind: Mind) -> None:
+async def test_a_memory_can_be_gone_back_to(mind: UserMemories) -> None:
     first = await mind.says("I live in Berlin", dedupe_key="home")
     mind.clock.days(1)
     second = await mind.says("I live in Bonn", dedupe_key="home")
@@ -193,7 +190,7 @@ async def test_a_memory_can_be_gone_back_to(mind: Mind) -> None:
         await mind.memories.revert("default", "ann", first)
 
 
-async def test_what_would_not_hold_now_cannot_be_gone_back_to(mind: Mind) -> None:
+async def test_what_would_not_hold_now_cannot_be_gone_back_to(mind: UserMemories) -> None:
     short = gpa(1, "3.6", expires_at=MAY_8 + timedelta(days=10))
     await mind.memories.remember_many("default", "ann", [short, gpa(2, "3.7", day=5)])
     mind.clock.days(20)
@@ -202,7 +199,7 @@ async def test_what_would_not_hold_now_cannot_be_gone_back_to(mind: Mind) -> Non
     assert await mind.holds() == ["GPA is 3.7"]
 
 
-async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind: Mind) -> None:
+async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind: UserMemories) -> None:
     id_ = await mind.says("I like tea")
     await mind.memories.rate("default", "ann", id_, 0.25)
     for cause in (UUID(int=1), UUID(int=1), None):
@@ -212,7 +209,7 @@ async def test_ratings_and_accesses_are_events_and_one_cause_is_one_access(mind:
     assert (row.importance, row.access_count, row.last_accessed_at) == (0.25, 2, MAY_8)
 
 
-async def test_two_tenants_may_use_the_same_id(mind: Mind) -> None:
+async def test_two_tenants_may_use_the_same_id(mind: UserMemories) -> None:
     id_ = UUID(int=7)
     for tenant, city in (("default", "Berlin"), ("other", "Rome")):
         await mind.memories.remember(tenant, "ann", f"I live in {city}", id_=id_)
@@ -221,7 +218,7 @@ async def test_two_tenants_may_use_the_same_id(mind: Mind) -> None:
     assert found == [("default", "I live in Berlin"), ("other", "I live in Rome")]
 
 
-async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:
+async def test_the_user_is_asked_and_the_answer_decides(mind: UserMemories) -> None:
     ask = {"strategy": "ASK_USER", "dedupe_key": "home"}
     for answer, expected in (("new", ["Bonn"]), ("old", ["Berlin"]), ("both", ["Berlin", "Bonn"])):
         user = f"ann-{answer}"
@@ -241,7 +238,7 @@ async def test_the_user_is_asked_and_the_answer_decides(mind: Mind) -> None:
             await mind.memories.answer("default", user, asked.conflict_id, "old" if answer == "new" else "new")
 
 
-async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: Mind) -> None:
+async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: UserMemories) -> None:
     memories = mind.memories
     for call in (
         memories.edit("default", "ann", NOWHERE, "x"),
@@ -269,19 +266,19 @@ async def test_unknown_ids_and_bad_input_are_told_and_store_nothing(mind: Mind) 
     assert await mind.events() == []
 
 
-async def test_a_parked_event_stops_decisions_instead_of_misleading_them(mind: Mind) -> None:
+async def test_a_parked_event_stops_decisions_instead_of_misleading_them(mind: UserMemories) -> None:
     await mind.says("I like tea")
     await mind.log.nc.jetstream().publish(publish_subject("default", ANN, "memory_recorded"), b"{")
     with pytest.raises(MemoriesParked):
         await mind.says("I like coffee")
 
 
-async def test_more_than_one_atomic_batch_is_refused_whole(mind: Mind) -> None:
+async def test_more_than_one_atomic_batch_is_refused_whole(mind: UserMemories) -> None:
     with pytest.raises(ValueError, match="atomic batch"):
-        await mind.memories.remember_many("default", "ann", [said(n, f"I own {n} boats") for n in range(1, 1_002)])
+        await mind.memories.remember_many("default", "ann", [extracted(n, f"I own {n} boats") for n in range(1, 1_002)])
     assert await mind.events() == []
 
 
-async def test_odd_characters_are_no_poison(mind: Mind) -> None:
+async def test_odd_characters_are_no_poison(mind: UserMemories) -> None:
     outcome = await mind.memories.remember("default", "ann", 'a\0b {"x",} \\ \'', category="a\0b")
     assert (await mind.row(outcome.memory_id)).status == "valid"

@@ -5,17 +5,17 @@ from datetime import timedelta
 from uuid import UUID
 
 import numpy as np
+from helpers.projection_spec import stored
+from helpers.random_events import INTERVALS, MANY_IDS, MEMORIES_SAID, MEMORY_IDS, SHARES, SOURCES
+from helpers.sample_events import GPA, MAY_8, SOURCE, event
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_events import INTERVALS, MANY_IDS, MEMORIES_SAID, MEMORY_IDS, SHARES, SOURCES
-from samples import GPA, MAY_8, SAID, event
-from spec import stored
 
-from turnlog.agent.memories.known import Known
-from turnlog.agent.memories.writing import Place
-from turnlog.events.contracts import EventData
-from turnlog.events.memory_contracts import (
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.events.contracts import (
     EndReason,
+    EventData,
     Interval,
     MemoriesCompacted,
     MemoriesRevised,
@@ -27,23 +27,23 @@ from turnlog.events.memory_contracts import (
     MemoryRecorded,
 )
 from turnlog.events.read import recorded
-from turnlog.projectors.memories import MEMORIES, NEIGHBOUR_INDEXES
-from turnlog.projectors.memories_sql import MAX_SOURCES
-from turnlog.projectors.memory_lookup import (
+from turnlog.projectors.engine.writer import Connection, perform
+from turnlog.projectors.models.memories.lookup import (
     SAME_KEY_UP_TO,
     conflicts,
     family,
     history,
     memories_as_of,
     memories_by_id,
-    rivals,
+    memories_with_keys,
     valid_memories,
 )
-from turnlog.projectors.memory_neighbours import cached_vectors, nearest
-from turnlog.projectors.memory_tables import memories
-from turnlog.projectors.memory_text import content_key
-from turnlog.projectors.neighbours import ensure_neighbour_index
-from turnlog.projectors.writer import Connection, perform
+from turnlog.projectors.models.memories.projection import MEMORIES, NEIGHBOUR_INDEXES
+from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.memories.tables import memories
+from turnlog.projectors.models.memories.text import content_key
+from turnlog.projectors.models.memories.vectors import cached_vectors, nearest
+from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 ANN = Place("default", "ann")
 HERE = (ANN.tenant, ANN.thread)
@@ -102,7 +102,7 @@ async def test_what_is_known_of_events_to_come_is_what_their_rows_will_be(
 ) -> None:
     await db.execute("TRUNCATE memories, memory_conflicts, memory_compactions")
     await apply(db, *data)
-    known = Known(ANN, [], MAY_8)
+    known = MemoryState(ANN, [], MAY_8)
     known.apply(data)
     rows = await memories_by_id(db, *HERE, [UUID(int=n) for n in range(1, 5)])
     assert known.rows == {id_: replace(row, seq=known.rows[id_].seq) for id_, row in rows.items()}
@@ -119,21 +119,25 @@ async def test_rivals_are_found_by_key_words_or_id_in_any_status(db: Connection)
         MemoryForgotten(memory_id=UUID(int=2)),
     )
     key = content_key("FACT", "I LIKE TEA")
-    assert [one.id.int for one in await rivals(db, *HERE, ["gpa"], [])] == [1]
-    assert [one.id.int for one in await rivals(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [1, 2, 3]
-    assert await rivals(db, "acme", ANN.thread, ["gpa"], [key], [UUID(int=3)]) == []
+    assert [one.id.int for one in await memories_with_keys(db, *HERE, ["gpa"], [])] == [1]
+    assert [one.id.int for one in await memories_with_keys(db, *HERE, ["gpa", "none"], [key], [UUID(int=3)])] == [
+        1,
+        2,
+        3,
+    ]
+    assert await memories_with_keys(db, "acme", ANN.thread, ["gpa"], [key], [UUID(int=3)]) == []
 
 
 async def test_a_memory_that_is_said_every_day_keeps_its_first_sources_up_to_a_bound(db: Connection) -> None:
     said_again = [
         MemoryConfirmed(
-            memory_id=UUID(int=1), source=SAID.model_copy(update={"seq": seq}), importance=0.5, confidence=0.5
+            memory_id=UUID(int=1), source=SOURCE.model_copy(update={"seq": seq}), importance=0.5, confidence=0.5
         )
         for seq in range(1_000, 1_000 + MAX_SOURCES)
     ]
-    await apply(db, MemoryRecorded(memory=memory(1, sources=(SAID,))), *said_again)
+    await apply(db, MemoryRecorded(memory=memory(1, sources=(SOURCE,))), *said_again)
     row = (await memories_by_id(db, *HERE, [UUID(int=1)]))[UUID(int=1)]
-    assert (len(row.sources), row.sources[0], row.sources[-1]) == (MAX_SOURCES, SAID, said_again[-2].source)
+    assert (len(row.sources), row.sources[0], row.sources[-1]) == (MAX_SOURCES, SOURCE, said_again[-2].source)
 
 
 async def test_what_holds_is_a_rival_however_many_of_its_key_ended_after_it(db: Connection) -> None:
@@ -146,7 +150,7 @@ async def test_what_holds_is_a_rival_however_many_of_its_key_ended_after_it(db: 
         for n in range(2, SAME_KEY_UP_TO + 3)
     ]
     await apply(db, MemoryRecorded(memory=first), *others)
-    found = await rivals(db, *HERE, ["gpa"], [])
+    found = await memories_with_keys(db, *HERE, ["gpa"], [])
     assert len(found) == SAME_KEY_UP_TO + 1
     assert [one.id.int for one in found if one.status == "valid"] == [1]
 

@@ -6,22 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai_wire import Step
-from places import eventually
-from samples import event, turn
-from stage import MemoryServer, Play, Stage, player
+from helpers.openai_bodies import Step
+from helpers.questions import Place, answer_to
+from helpers.sample_events import event, turn
+from helpers.servers import eventually
+from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.models import calls
 from turnlog.agent.recall.search import Recall
-from turnlog.consumers.conversing import Conversation, talk
-from turnlog.consumers.reactors import derive, round
-from turnlog.consumers.reactors.results import SOURCE
+from turnlog.agent.summarising import derive
+from turnlog.agent.summarising import results as round
+from turnlog.agent.summarising.results import SOURCE
 from turnlog.events.contracts import Event, ThreadDeleted, ToolCall
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.checkpoints import thread_state
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.summaries import thread_summary
+from turnlog.projectors.models.checkpoints.projection import thread_state
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.summaries import thread_summary
 
 ROLES = ("projectors", "reactors")
 DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")
@@ -205,8 +206,8 @@ async def test_while_summaries_fail_answers_come_with_the_old_summary_and_later_
         well_again = Step(text="They booked it.", until=(go := threading.Event()))
         model.first["summary"] = [*[failure] * 4, well_again]  # the first try and its repetitions
         await stage.say(31, 35, length=6)
-        answer = await talk(stage.runtime, Conversation("default", "t"), "where to?", lambda text: None)
-        assert answer["answer"] == "echo: where to?"
+        answer = await answer_to(stage.runtime, Place(), "where to?")
+        assert answer == "echo: where to?"
         assert "They planned a trip." in json.dumps(model.asked("answer")[-1])
         assert len(await stage.all("summary_written")) == 1
         model.said["summary"] = "They booked it."

@@ -9,22 +9,38 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 from conftest import Settled
+from helpers.memory_events import (
+    NOW,
+    WordVectors,
+    cached_vectors,
+    embedded,
+    entities,
+    event,
+    memory_id,
+    recorded,
+    said_again,
+)
 from numpy.typing import NDArray
-from remembered import NOW, Words, cached_vectors, embedded, entities, event, memory_id, recorded, said_again
 
-from turnlog.agent.memories.fusion import DEFAULT
-from turnlog.agent.memories.policy import SEED, importance_now
-from turnlog.agent.memories.retrieval import MemoriesFound, MemoryRecall, QueryEmbedder
+from turnlog.agent.memory.deciding.policy import SEED, importance_now
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.events.contracts import Event
+from turnlog.agent.recall.memories import DEFAULT, MemoriesFound, MemoryRecall
+from turnlog.agent.recall.search import QueryEmbedder
+from turnlog.events.contracts import Event, Interval, MemoriesAccessed, MemoryForgotten
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import Interval, MemoriesAccessed, MemoryForgotten
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors import memory_search
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.memory_lookup import StoredMemory
-from turnlog.projectors.memory_search import WHOLE_UP_TO, Asked, MemoryScope, Size, candidates, thread_size
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories import search as memory_search
+from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.search import (
+    WHOLE_UP_TO,
+    MemoryQuery,
+    MemoryScope,
+    ThreadSize,
+    candidates,
+    thread_size,
+)
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
 
@@ -88,7 +104,7 @@ async def test_a_vector_finds_what_the_words_do_not(ann: Remembering) -> None:
     said = [f"note {n} about nothing at all" for n in range(30)] + ["my pet is a small rabbit"]
     await cached_vectors(ann.db, said)
     await ann.given(*(recorded(content) for content in said), embedded(*said))
-    found = await ann.ask("is a small pet", embedder=Words())
+    found = await ann.ask("is a small pet", embedder=WordVectors())
     assert found.degraded is None
     assert contents(found)[0] == "my pet is a small rabbit"
     assert found.memories[0].explain()["vector"]["value"] > 0.5
@@ -199,7 +215,7 @@ async def test_every_part_is_explained_with_its_value_and_weight(ann: Rememberin
     said = ["I met Ann Lee in Rome"]
     await cached_vectors(ann.db, said)
     await ann.given(recorded(said[0], entities=("Ann Lee",)), embedded(*said), entities(("PERSON", "Ann Lee")))
-    (one,) = (await ann.ask("Where did I meet Ann Lee yesterday?", embedder=Words())).memories
+    (one,) = (await ann.ask("Where did I meet Ann Lee yesterday?", embedder=WordVectors())).memories
     shown = one.explain()
     parts = ("words", "vector", "entity", "time")
     assert all(0 <= shown[name]["value"] <= 1 and shown[name]["weight"] > 0 for name in parts)
@@ -215,7 +231,7 @@ class Away:
         raise ModelUnavailable("the embedding server is away")
 
 
-class Wider(Words):
+class Wider(WordVectors):
     async def embed_query(self, text: str) -> NDArray:  # type: ignore[type-arg]
         return (await super().embed_query(text))[:32]
 
@@ -234,7 +250,7 @@ async def test_without_the_embedding_model_words_entities_and_dates_still_find(
 
 
 async def test_an_embedding_model_that_does_not_answer_is_not_waited_for(ann: Remembering) -> None:
-    class Silent(Words):
+    class Silent(WordVectors):
         async def embed_query(self, text: str) -> NDArray[np.float32]:
             await asyncio.Event().wait()
             raise AssertionError
@@ -255,7 +271,7 @@ async def test_a_question_may_hold_what_postgres_cannot(ann: Remembering, questi
 
 async def test_memories_that_have_no_vector_yet_are_said_to_have_none(ann: Remembering) -> None:
     await ann.given(recorded("I like tea"))
-    found = await ann.ask("tea", embedder=Words())
+    found = await ann.ask("tea", embedder=WordVectors())
     assert contents(found) == ["I like tea"]
     assert "yet" in (found.degraded or "")
 
@@ -293,7 +309,7 @@ async def test_in_a_large_thread_what_has_both_words_comes_before_what_has_the_r
 
 @pytest.mark.parametrize("count", [5, WHOLE_UP_TO + 100])
 async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int) -> None:
-    class Zeros(Words):
+    class Zeros(WordVectors):
         async def embed_query(self, text: str) -> NDArray[np.float32]:
             return np.zeros_like(await super().embed_query(text))
 
@@ -306,11 +322,13 @@ async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int
         (first.encode(),),
     )
     await ann.given(*map(recorded, said), embedded(*said))
-    [best, *_] = (await ann.ask("is a small pet", embedder=Words())).memories
+    [best, *_] = (await ann.ask("is a small pet", embedder=WordVectors())).memories
     assert best.memory.content == "my pet is a small rabbit"
     assert 0 < best.rank.parts["vector"].value <= 1
     of_first = [
-        one for one in (await ann.ask("nothing note", 10, embedder=Words())).memories if one.memory.content == first
+        one
+        for one in (await ann.ask("nothing note", 10, embedder=WordVectors())).memories
+        if one.memory.content == first
     ]
     assert all("vector" not in one.rank.parts for one in of_first)
     for one in (await ann.ask("is a small pet", embedder=Zeros())).memories:
@@ -319,8 +337,8 @@ async def test_a_vector_of_zeros_is_near_to_nothing(ann: Remembering, count: int
 
 @pytest.mark.parametrize("size", [1, WHOLE_UP_TO + 1])
 async def test_memories_that_were_erased_since_they_were_counted_are_not_found(db: Connection, size: int) -> None:
-    scope, asked = MemoryScope("default", memory_thread("ann"), NOW), Asked(["falcon"])
-    assert await candidates(db, scope, asked, Size(size, None, ())) == []
+    scope, asked = MemoryScope("default", memory_thread("ann"), NOW), MemoryQuery(["falcon"])
+    assert await candidates(db, scope, asked, ThreadSize(size, None, ())) == []
 
 
 @pytest.mark.parametrize(("counted", "rare"), [(2_000, 1_000), (100, 0)])
@@ -352,7 +370,7 @@ async def test_in_a_large_thread_each_way_of_looking_finds_its_own(
     assert (await first("What of Maria Lopez?"))[0] == "It is about somebody"
     assert "Something of long ago" in await first("What was in March 2020?")
     assert "Something said again" in await first("What was in July 2019?")
-    assert "unrelated but near in space" in await first("near unrelated space", embedder=Words())
+    assert "unrelated but near in space" in await first("near unrelated space", embedder=WordVectors())
     assert (await first("both together common words"))[0] == "common words and here again with both together"
     assert contents(await ann.ask("falcon", user="bob")) == []
     scope = MemoryScope("default", memory_thread("ann"), NOW)

@@ -3,21 +3,23 @@
 from base64 import b64encode
 from typing import Any
 
-from samples import event, turn
-from spec import Spec, seq
+from helpers.projection_spec import Spec, seq
+from helpers.sample_events import event, turn
 
-from turnlog.events.contracts import Event, HistoryPruned, ThreadDeleted
-from turnlog.events.langgraph_contracts import (
+from turnlog.events.contracts import (
     Blob,
     CheckpointSaved,
     CheckpointsDropped,
     CheckpointWritesSaved,
+    Event,
+    HistoryPruned,
     ListGrowth,
     PendingWrite,
+    ThreadDeleted,
 )
-from turnlog.projectors.checkpoints import CHECKPOINTS, State, pruned_through, thread_state
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS, State, pruned_through, thread_state
+from turnlog.projectors.models.messages import MESSAGES
 
 SIZES = (
     "SELECT (SELECT count(*) FROM checkpoints), (SELECT count(*) FROM checkpoint_blobs), "

@@ -4,17 +4,25 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from samples import MAY_8, SAID, event
-from spec import Spec
+from helpers.projection_spec import Spec
+from helpers.sample_events import MAY_8, SOURCE, event
 
-from turnlog.events.contracts import Event, ThreadDeleted
-from turnlog.events.memory_contracts import EntitiesFound, Entity, EntityRelation, JobRan, MemoryForgotten, MemorySource
-from turnlog.projectors.entities import ENTITIES
-from turnlog.projectors.jobs import JOBS
-from turnlog.projectors.memories_sql import MAX_SOURCES
-from turnlog.projectors.writer import Connection
+from turnlog.events.contracts import (
+    EntitiesFound,
+    Entity,
+    EntityRelation,
+    Event,
+    JobRan,
+    MemoryForgotten,
+    MemorySource,
+    ThreadDeleted,
+)
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.jobs import JOBS
+from turnlog.projectors.models.memories.sql import MAX_SOURCES
 
-LATER = SAID.model_copy(update={"event_id": UUID(int=42), "said_at": MAY_8 + timedelta(days=1)})
+LATER = SOURCE.model_copy(update={"event_id": UUID(int=42), "said_at": MAY_8 + timedelta(days=1)})
 LIKES, APPLIED = EntityRelation(type="interested_in", target="Ann"), EntityRelation(type="applied_to", target="Ann")
 ROWS = "SELECT type, name, description, mention_count FROM entities ORDER BY 1, 2"
 
@@ -47,11 +55,11 @@ async def test_case_and_width_make_no_second_entity_but_another_type_does(db: Co
 
 async def test_the_newest_description_stays_and_attributes_relations_and_sources_add_up(db: Connection) -> None:
     first = school(description="A dream", attributes={"round": "ED", "notes": None}, relations=(LIKES, LIKES))
-    second = school(attributes={"round": "RD"}, relations=(APPLIED, LIKES), sources=(LATER, SAID, LATER))
-    third = school(description="Admitted", sources=(SAID,))
+    second = school(attributes={"round": "RD"}, relations=(APPLIED, LIKES), sources=(LATER, SOURCE, LATER))
+    third = school(description="Admitted", sources=(SOURCE,))
     await (
         Spec(db, ENTITIES)
-        .given(found(first.model_copy(update={"sources": (SAID,)})))
+        .given(found(first.model_copy(update={"sources": (SOURCE,)})))
         .when(found(second), found(third))
         .then(
             "SELECT description, attributes, relations, jsonb_path_query_array(sources, '$[*].said_at'), "

@@ -4,13 +4,15 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from samples import GPA, MAY_8, SAID, event
-from spec import Spec
+from helpers.projection_spec import Spec
+from helpers.sample_events import GPA, MAY_8, SOURCE, event
 
-from turnlog.events.contracts import Erased, Event, EventData, ThreadDeleted
-from turnlog.events.memory_contracts import (
+from turnlog.events.contracts import (
     CompactionUndone,
     EndReason,
+    Erased,
+    Event,
+    EventData,
     Interval,
     MemoriesAccessed,
     MemoriesCompacted,
@@ -19,16 +21,18 @@ from turnlog.events.memory_contracts import (
     MemoriesReviewed,
     MemoriesRevised,
     Memory,
+    MemoryArchived,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
     MemoryForgotten,
     MemoryRated,
     MemoryRecorded,
+    ThreadDeleted,
 )
-from turnlog.projectors.memories import MEMORIES
-from turnlog.projectors.memory_text import content_key
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.projection import MEMORIES
+from turnlog.projectors.models.memories.text import content_key
 
 OLD, NEW, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 STATE = "SELECT content, status, valid_to, replaced_by, closed_reason FROM memories ORDER BY id"
@@ -108,10 +112,10 @@ async def test_a_closed_memory_holds_again_when_it_is_revised(db: Connection) ->
 
 
 async def test_what_is_said_again_has_one_more_source_and_a_new_time_to_live(db: Connection) -> None:
-    later = SAID.model_copy(update={"event_id": UUID(int=42), "seq": 42, "said_at": at(60), "quote": "GPA：3.8"})
+    later = SOURCE.model_copy(update={"event_id": UUID(int=42), "seq": 42, "said_at": at(60), "quote": "GPA：3.8"})
     confirmed = [
         said(MemoryConfirmed(memory_id=OLD, source=source, importance=0.97, confidence=0.95), 90)
-        for source in (later, SAID, later)
+        for source in (later, SOURCE, later)
     ]
     spec = Spec(db, MEMORIES).given(recorded(memory())).when(*confirmed)
     await spec.then(WORTH, [(0.97, at(90), 0.95, 0, None)])
@@ -122,7 +126,7 @@ async def test_what_is_said_again_has_one_more_source_and_a_new_time_to_live(db:
 
 
 async def test_what_was_said_earlier_than_was_known_holds_since_then(db: Connection) -> None:
-    earlier = SAID.model_copy(update={"event_id": UUID(int=42), "said_at": at(-60)})
+    earlier = SOURCE.model_copy(update={"event_id": UUID(int=42), "said_at": at(-60)})
     confirmed = MemoryConfirmed(
         memory_id=NEW, source=earlier, importance=0.97, confidence=0.95, intervals=(closed(OLD, minutes=-60),)
     )
@@ -154,6 +158,31 @@ async def test_ratings_and_accesses_are_counted_and_nothing_decays_here(db: Conn
     )
 
 
+async def test_a_memory_archived_by_hand_has_the_last_reason_given(db: Connection) -> None:
+    archived = said(MemoryArchived(memory_id=OLD, reason="I have moved"), 30)
+    again = said(MemoryArchived(memory_id=OLD, reason="sold"), 40)
+    spec = Spec(db, MEMORIES).given(recorded(memory())).when(archived, again)
+    await spec.then("SELECT status, archived_at, archived_reason FROM memories", [("archived", at(30), "sold")])
+
+
+async def test_an_archived_memory_that_holds_again_has_no_reason(db: Connection) -> None:
+    archived = said(MemoryArchived(memory_id=OLD, reason="I have moved"), 30)
+    revived = said(MemoriesRevised(intervals=(Interval(memory_id=OLD),)), 40)
+    spec = Spec(db, MEMORIES).given(recorded(memory()), archived).when(revived)
+    await spec.then("SELECT status, archived_at, archived_reason FROM memories", [("valid", None, None)])
+
+
+async def test_a_forgotten_memory_has_no_reason_and_a_closed_one_is_not_archived(db: Connection) -> None:
+    archived = said(MemoryArchived(memory_id=OLD, reason="I have moved"), 30)
+    late = said(MemoryArchived(memory_id=NEW, reason="too late"), 35)
+    spec = Spec(db, MEMORIES).given(
+        recorded(memory()), recorded(memory(NEW, "GPA is 3.90"), closed(NEW, OLD)), archived
+    )
+    await spec.when(late, said(MemoryForgotten(memory_id=OLD), 40)).then(
+        "SELECT status, archived_reason FROM memories ORDER BY id", [("forgotten", None), ("closed", None)]
+    )
+
+
 async def test_a_forgotten_memory_leaves_an_id_an_interval_and_a_hash(db: Connection) -> None:
     spec = Spec(db, MEMORIES, setup=CACHED).given(
         recorded(memory(), closed(OLD, THIRD)),
@@ -166,7 +195,7 @@ async def test_a_forgotten_memory_leaves_an_id_an_interval_and_a_hash(db: Connec
     )
     gone = spec.when(
         said(MemoryForgotten(memory_id=OLD), 20),
-        said(MemoryConfirmed(memory_id=OLD, source=SAID, importance=1, confidence=1), 21),
+        said(MemoryConfirmed(memory_id=OLD, source=SOURCE, importance=1, confidence=1), 21),
         said(MemoriesEmbedded(model="m", dimensions=3, memory_ids=(OLD,)), 22),
         said(MemoriesRevised(intervals=(Interval(memory_id=OLD, reason="forgotten"),)), 23),
     )

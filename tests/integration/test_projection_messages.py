@@ -3,12 +3,12 @@
 import json
 from uuid import UUID
 
-from samples import BLOCKS, MAY_8, event, turn
-from spec import Spec, seq
+from helpers.projection_spec import Spec, seq
+from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
 from turnlog.events.contracts import Erased, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
-from turnlog.projectors.messages import MESSAGES, message_by_event, thread_messages
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES, message_by_event, thread_messages
 
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 

@@ -6,44 +6,42 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from helpers.projection_spec import Spec, seq, stored
+from helpers.sample_events import BLOCKS, DERIVED, event, turn
+from helpers.servers import rows
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from places import rows
-from samples import BLOCKS, DERIVED, event, turn
-from spec import Spec, seq, stored
 
 from turnlog.events.contracts import (
+    REMOVALS,
     Erased,
     Event,
     EventData,
     Recorded,
-    TextBlock,
-    ThreadDeleted,
-    ThreadOpened,
-    ToolCall,
-    TurnRecorded,
-)
-from turnlog.events.session_contracts import (
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SegmentCheckpointRequested,
     SegmentRules,
     SessionCreated,
     SessionUpdated,
+    TextBlock,
+    ThreadDeleted,
+    ThreadOpened,
+    ToolCall,
+    TurnRecorded,
 )
-from turnlog.projectors import positions
-from turnlog.projectors.apply import apply_batch
-from turnlog.projectors.duplicates import without_duplicates
-from turnlog.projectors.incoming import Incoming, incoming
-from turnlog.projectors.message import Message
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.positions import LIVE
-from turnlog.projectors.projection import REMOVALS
-from turnlog.projectors.session_lookup import SESSION, segment_checkpoints, session_state
-from turnlog.projectors.session_state import SessionState, evolve, message_of
-from turnlog.projectors.sessions import SESSIONS
-from turnlog.projectors.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine import positions
+from turnlog.projectors.engine.apply import apply_batch
+from turnlog.projectors.engine.duplicates import without_duplicates
+from turnlog.projectors.engine.incoming import Incoming, incoming
+from turnlog.projectors.engine.positions import LIVE
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.sessions.lookup import SESSION, segment_checkpoints, session_state
+from turnlog.projectors.models.sessions.projection import SESSIONS
+from turnlog.projectors.models.sessions.state import SessionState, evolve, message_of
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 
 PROJECTIONS = (MESSAGES, SESSIONS, THREAD_ACTIVITY)
 TABLES = "messages, thread_forks, sessions, session_checkpoints, thread_activity, projection_positions, event_ids"

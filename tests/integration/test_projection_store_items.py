@@ -4,18 +4,17 @@ import hashlib
 from typing import Any
 
 from conftest import Settled
-from places import rows
-from samples import MAY_8, event
-from spec import Spec, seq
+from helpers.projection_spec import Spec, seq
+from helpers.sample_events import MAY_8, event
+from helpers.servers import rows
 
-from turnlog.events.contracts import Event, ThreadDeleted
-from turnlog.events.langgraph_contracts import StoreItemDeleted, StoreItemPut
+from turnlog.events.contracts import Event, StoreItemDeleted, StoreItemPut, ThreadDeleted
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.rebuild import rebuild
-from turnlog.projectors.store_items import STORE_ITEMS, namespace_text, store_thread
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.projection import STORE_ITEMS, namespace_text, store_thread
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
 
 ITEMS = "SELECT namespace, key, value, seq FROM store_items ORDER BY seq"
 TIMES = "SELECT key, created_at, updated_at FROM store_items ORDER BY key"

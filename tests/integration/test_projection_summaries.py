@@ -1,11 +1,11 @@
 """P4 conversation_summaries: one rolling summary a thread."""
 
-from samples import DERIVED, MAY_8, event
-from spec import Spec, seq
+from helpers.projection_spec import Spec, seq
+from helpers.sample_events import DERIVED, MAY_8, event
 
 from turnlog.events.contracts import Erased, Event, SummaryWritten
-from turnlog.projectors.summaries import SUMMARIES, Summary, thread_summary
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.summaries import SUMMARIES, Summary, thread_summary
 
 
 def summary(text: str, covered: int, thread: str = "t") -> Event:

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from samples import MAY_8, event, turn
-from spec import Spec, seq
+from helpers.projection_spec import Spec, seq
+from helpers.sample_events import MAY_8, event, turn
 
 from turnlog.events.contracts import ThreadDeleted, ThreadOpened, ThreadRenamed
-from turnlog.projectors.thread_activity import THREAD_ACTIVITY, list_threads
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY, list_threads
 
 
 async def test_messages_are_counted_by_role(db: Connection) -> None:

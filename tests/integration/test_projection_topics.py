@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from samples import MAY_8, derivation, event
-from spec import Spec
+from helpers.projection_spec import Spec
+from helpers.sample_events import MAY_8, derivation, event
 
 from turnlog.events.contracts import Event, ThreadDeleted, TopicsTagged
-from turnlog.projectors.topics import TOPICS, tagged_through, thread_topics
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.topics import TOPICS, tagged_through, thread_topics
 
 ROWS = "SELECT thread_id, topic, mention_count FROM memory_topics ORDER BY 1, 3 DESC, 2"
 

@@ -3,12 +3,12 @@
 from datetime import date
 from typing import Any
 
-from samples import event
-from spec import Spec
+from helpers.projection_spec import Spec
+from helpers.sample_events import event
 
 from turnlog.events.contracts import Event, ThreadDeleted, UsageMetered
-from turnlog.projectors.usage import USAGE, usage_rows
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.usage import USAGE, usage_by
 
 
 def used(user: str | None = "ann", thread: str = "t", tenant: str = "default", minutes: int = 0, **data: Any) -> Event:
@@ -27,7 +27,7 @@ async def test_tokens_cost_latency_and_errors_add_up_over_threads(db: Connection
             [(date(2023, 5, 8), "ann", 4, 11, 5, 300_000, 1, 400, 300)],
         )
     )
-    (row,) = await usage_rows(db, "default", "ann")
+    (row,) = await usage_by(db, "default", "ann", "user")
     assert (row["cost_usd"], row["latency_ms_mean"]) == (0.3, 100)
 
 
@@ -39,9 +39,21 @@ async def test_every_key_has_its_own_row(db: Connection) -> None:
         .when(used(provider="offline"), used(minutes=day), used(tenant="acme"))
         .then("SELECT count(*), sum(calls)::int FROM usage", [(8, 8)])
     )
-    assert len(await usage_rows(db, "default")) == 7
-    assert [row["user_id"] for row in await usage_rows(db, "default", "ann")] == ["ann"] * 6
-    assert len(await usage_rows(db, "acme")) == 1
+
+
+async def test_usage_is_added_up_by_each_key(db: Connection) -> None:
+    day, month = 24 * 60, 31 * 24 * 60
+    spec = Spec(db, USAGE).given(used(cost_usd=2), used(None, agent="ESSAY"), used(model="gpt-5", minutes=day))
+    await spec.when(used("bob", minutes=month), used(tenant="acme")).then("SELECT count(*) FROM usage", [(5,)])
+
+    async def counted(by: str, user: str | None = None) -> list[tuple[str, int]]:
+        return [(row["key"], row["calls"]) for row in await usage_by(db, "default", user, by)]
+
+    assert await counted("user") == [("ann", 2), ("", 1), ("bob", 1)]
+    assert await counted("model") == [("gpt-4o", 3), ("gpt-5", 1)]
+    assert await counted("agent", "ann") == [("", 2)]
+    assert await counted("day") == [("2023-06-08", 1), ("2023-05-09", 1), ("2023-05-08", 2)]
+    assert await counted("month") == [("2023-06", 1), ("2023-05", 3)]
 
 
 async def test_deleting_a_thread_does_not_undo_what_it_cost(db: Connection) -> None:

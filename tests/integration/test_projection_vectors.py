@@ -1,13 +1,13 @@
 """P5 memory_vectors: chunks of every turn with topics and vectors, and episodes."""
 
-from samples import BLOCKS, derivation, event, turn
-from spec import Spec, seq, stored
+from helpers.projection_spec import Spec, seq, stored
+from helpers.sample_events import BLOCKS, derivation, event, turn
 
 from turnlog.events.contracts import ChunksEmbedded, Event, ThreadDeleted, TopicsTagged
 from turnlog.events.read import recorded
-from turnlog.projectors.chunking import chunks
-from turnlog.projectors.vectors import VECTORS
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.chunking import chunks
+from turnlog.projectors.models.chunks.projection import VECTORS
 
 CHUNKS = "SELECT seq, seqs, speaker, chunk FROM memory_vectors ORDER BY seq, piece"
 TOPICS = "SELECT chunk, topics FROM memory_vectors ORDER BY seq"

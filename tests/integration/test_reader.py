@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from places import eventually
-from samples import said, turn
+from helpers.sample_events import text_of, turn
+from helpers.servers import eventually
 
 from turnlog.events.codec import decode, encode
 from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
@@ -29,7 +29,7 @@ async def test_everything_comes_in_order_however_large_the_log(log: Log) -> None
     async with log.reader(0, 1) as reader:
         found = [stored async for stored in reader.until_caught_up()]
     assert [stored.seq for stored in found] == list(range(1, 5_001))
-    assert [said(recorded(stored).event) for stored in found[:3]] == ["0", "1", "2"]
+    assert [text_of(recorded(stored).event) for stored in found[:3]] == ["0", "1", "2"]
     assert found[-1].pending == 0
 
 
@@ -40,6 +40,16 @@ async def test_a_reader_starts_where_it_is_told_and_goes_on_with_what_comes(log:
         assert await reader.batch(wait_s=0.05) == []
         await log.append(turn("live"))
         assert [s.seq for s in await reader.batch(wait_s=5)] == [11]
+
+
+async def test_a_wait_that_is_ended_loses_nothing_and_doubles_nothing(log: Log) -> None:
+    async with log.reader(0, 1) as reader, asyncio.timeout(60):
+        waiting = asyncio.create_task(reader.batch(wait_s=3_600))
+        await log.nc.flush()
+        reader.wake()
+        assert await waiting == []
+        await fill(log, 3)
+        assert [stored.seq for stored in await read_until(reader, 3)] == [1, 2, 3]
 
 
 async def test_a_batch_is_no_larger_than_asked_for(log: Log) -> None:
@@ -71,7 +81,7 @@ async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log
 async def test_a_thread_filter_gives_only_that_thread(log: Log) -> None:
     await fill(log, 30)
     await log.append_many([turn("odd id", thread="t.1"), turn("other tenant", thread="t1", tenant="acme")])
-    found = [said(r.event) async for r in log.read_thread("default", "t1")]
+    found = [text_of(r.event) async for r in log.read_thread("default", "t1")]
     assert found == [str(i) for i in range(1, 30, 3)]
     assert [r.seq async for r in log.read_thread("default", "t1", start_seq=6, through_seq=12)] == [8, 11]
     assert [r.seq async for r in log.read_thread("default", "t.1")] == [31]
@@ -107,7 +117,7 @@ async def test_a_message_that_somebody_took_away_is_a_gap(log: Log) -> None:
         await log.append(turn("taken"))
         thief = await log.nc.subscribe("thief")
         await log.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer.name}", b'{"batch": 1}', "thief")
-        assert said(decode((await thief.next_msg(5)).data)) == "taken"
+        assert text_of(decode((await thief.next_msg(5)).data)) == "taken"
         await log.append(turn("seen"))
         with pytest.raises(GapInLog, match="consumer sequence 2 came where 1 was due"):
             await reader.batch(wait_s=5)
@@ -139,7 +149,7 @@ async def test_heads_are_zero_until_something_is_there(log: Log) -> None:
 
 async def test_one_message_is_found_by_its_sequence(log: Log) -> None:
     await fill(log, 3)
-    assert said(recorded(await log.stored(2)).event) == "1"
+    assert text_of(recorded(await log.stored(2)).event) == "1"
     with pytest.raises(NotFound, match="no event at sequence 9"):
         await log.stored(9)
 

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import pytest
 from conftest import Settled
-from places import parked, rows, runner_of
-from samples import event, turn
+from helpers.sample_events import event, turn
+from helpers.servers import parked, rows, running_projector
 
 from turnlog.events.contracts import ChunksEmbedded, Event, Recorded, ThreadDeleted, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.projectors.build import Progress, RebuildRunning, RebuildStopped, building, ignore
-from turnlog.projectors.changes import Change
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.rebuild import rebuild, rebuild_several
-from turnlog.projectors.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.replay import drop, retry
-from turnlog.projectors.vectors import VECTORS
-from turnlog.projectors.verify import Difference, verify, verify_several
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.projection import VECTORS
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.build import Progress, RebuildRunning, RebuildStopped, building, ignore
+from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
+from turnlog.projectors.rebuild.replay import drop, retry
+from turnlog.projectors.rebuild.verify import Difference, verify, verify_several
 
 POISON = turn("poison", tokens_in=2**31)
 SHADOWS = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'turnlog\\_%'"
@@ -159,7 +159,7 @@ async def test_a_rebuild_ahead_of_a_slow_live_projection_takes_it_along(
     await log.append_many(conversation(30))
     await rebuild(log, database_url, MESSAGES)
     assert await rows(db, "SELECT position FROM projection_positions WHERE projection = 'messages'") == [(30,)]
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append(turn("live"))
         await settled()
     assert await rows(db, "SELECT count(*)::int FROM messages") == [(31,)]
@@ -183,9 +183,9 @@ async def test_every_partition_is_rebuilt(nats_url: str, db: Connection, databas
     try:
         await log.append_many(conversation(60, threads=20))
         async with (
-            runner_of(log, database_url, partition=0),
-            runner_of(log, database_url, partition=1),
-            runner_of(log, database_url, partition=2),
+            running_projector(log, database_url, partition=0),
+            running_projector(log, database_url, partition=1),
+            running_projector(log, database_url, partition=2),
         ):
             for partition in range(3):
                 await wait_for(db, tuple(BY_NAME), partition, await log.partition_head(partition))
@@ -216,7 +216,7 @@ async def test_what_is_parked_stays_parked_over_a_rebuild(
 async def test_a_mended_projector_brings_parked_events_back_by_a_rebuild(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url, [broken_at("1 about essays")]):
+    async with running_projector(log, database_url, [broken_at("1 about essays")]):
         await log.append_many(conversation(20))
         await settled("messages")
     assert [seq for seq, _, _ in await parked(db, "messages")] == [2, 7, 12, 17]
@@ -252,12 +252,12 @@ async def test_a_rebuild_stops_at_new_poison_and_leaves_everything_as_it_was(
 async def test_a_new_version_is_rebuilt_before_it_runs(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         await log.append_many(conversation(10))
         await settled()
     newer = replace(MESSAGES, version=2)
     await rebuild(log, database_url, newer)
-    async with runner_of(log, database_url, [newer]) as runner:
+    async with running_projector(log, database_url, [newer]) as runner:
         await log.append(turn("after"))
         await settled("messages")
         assert runner.last_error is None
@@ -265,7 +265,7 @@ async def test_a_new_version_is_rebuilt_before_it_runs(
 
 
 async def test_only_one_build_of_a_projection_goes_on_at_a_time(log: Log, database_url: str, projected: Runner) -> None:
-    async with building(log, database_url, [MESSAGES], "verify", ignore):
+    async with building(database_url, [MESSAGES], "verify", ignore):
         with pytest.raises(RebuildRunning, match="wait for it"):
             await rebuild(log, database_url, MESSAGES)
         with pytest.raises(RebuildRunning):
@@ -277,10 +277,10 @@ async def test_a_build_that_was_killed_leaves_nothing_in_the_way_of_the_next(
     log: Log, db: Connection, database_url: str, projected: Runner
 ) -> None:
     with pytest.raises(Exception, match="terminat"):
-        async with building(log, database_url, [MESSAGES], "rebuild", ignore) as build:
-            await build.fill(0, 30)
+        async with building(database_url, [MESSAGES], "rebuild", ignore) as build:
+            await build.fill(log, 0, 30)
             await db.execute("SELECT pg_terminate_backend(%s)", (build.conn.info.backend_pid,))
-            await build.fill(0, 60)
+            await build.fill(log, 0, 60)
     assert await rows(db, SHADOWS) == [("turnlog_rebuild_messages",)]
     await rebuild(log, database_url, MESSAGES)
     assert await rows(db, SHADOWS) == []

@@ -5,17 +5,17 @@ from datetime import timedelta
 
 import pytest
 from conftest import Settled
-from samples import turn
+from helpers.sample_events import turn
 
 from turnlog.agent.recall import Query, rank
-from turnlog.agent.recall.large import likely_part, sampled
+from turnlog.agent.recall.large import candidate_chunks, sample_scope
 from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.log import Log
-from turnlog.projectors.chunk_candidates import around, by_terms, probe
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.database import connect
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.candidates import around, by_terms, probe
+from turnlog.projectors.models.chunks.lookup import Scope
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
 T = Scope("default", "t")
@@ -31,7 +31,7 @@ def chat(count: int = 120) -> list[Event]:
 
 
 async def likely(db: Connection, scope: Scope, query: str, k: int = 5) -> list[tuple[int, float]]:
-    keys, index = await likely_part(db, scope, query, None, None, await sampled(db, scope, None, None))
+    keys, index = await candidate_chunks(db, scope, query, None, None, await sample_scope(db, scope, None, None))
     return [(keys[one.chunk][1], round(one.score, 4)) for one in rank(Query(query), index, k)]
 
 
@@ -79,13 +79,13 @@ async def test_turns_between_two_neighbourhoods_are_known_to_be_missing(
 async def test_a_sample_is_taken_again_when_the_scope_has_grown(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many(chat(60))
     await settled()
-    before = await sampled(db, T, None, None)
-    assert await sampled(db, T, None, before) is before
-    assert before.chunks == 60 and before.whole.frequency["llama"] == 1
+    before = await sample_scope(db, T, None, None)
+    assert await sample_scope(db, T, None, before) is before
+    assert before.chunks == 60 and before.statistics.frequency["llama"] == 1
     await log.append_many([turn(f"the llama number {n}", thread="t", minutes=200 + n) for n in range(2_000)])
     await settled()
-    after = await sampled(db, T, None, before)
-    assert 1_800 <= after.chunks <= 2_300 and after.whole.frequency["llama"] > 1_000
+    after = await sample_scope(db, T, None, before)
+    assert 1_800 <= after.chunks <= 2_300 and after.statistics.frequency["llama"] > 1_000
 
 
 async def test_a_scope_of_a_user_never_reads_what_another_said(log: Log, db: Connection, settled: Settled) -> None:

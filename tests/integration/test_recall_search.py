@@ -2,12 +2,12 @@
 
 import pytest
 from conftest import Settled
-from samples import turn
+from helpers.sample_events import turn
 
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.events.log import Log
-from turnlog.projectors.chunk_lookup import Scope
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
 T = Scope("default", "t")

@@ -5,23 +5,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from extraction import ExtractingServer, memory, user_turn
-from places import rows
+from helpers.extraction import ExtractingServer, memory, user_turn
+from helpers.servers import rows
 
-from turnlog.agent.memories.extraction import Talk
-from turnlog.agent.memories.service import Memories
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.extraction.run import NotNow, at_once, extraction_of, locked
+from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.consumers.noting import fields_by_rules
-from turnlog.consumers.reactors.extraction import NotNow, at_once, extraction_of, locked
-from turnlog.consumers.rederiving import Compared, all_shadows, compare, derive, drop, promote
-from turnlog.consumers.runtime import Runtime, opened, projecting
+from turnlog.agent.use_cases.memory_changes import fields_by_rules
+from turnlog.agent.use_cases.rederiving import Compared, all_shadows, compare, derive, drop, promote
+from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.memory_lookup import StoredMemory
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.shadow_lookup import all_memories
+from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+from turnlog.projectors.rebuild.shadow_lookup import all_memories
 
 ANN = memory_thread("ann")
 TEXTS = ("My name is Ann.", "我住在北京。", "I take cello lessons every Tuesday.")
@@ -51,7 +52,7 @@ async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
         await made.settle()
         extraction = extraction_of(made, make_models(made.settings))
         async with made.pool.connection() as conn:
-            await extraction.by_rules(conn, Talk("default", "ann", "t"), finish=True)
+            await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)
         await made.settle()
         yield made
 
@@ -186,7 +187,7 @@ async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: R
     await runtime.settle()
     async with runtime.pool.connection() as conn:
         extraction = extraction_of(runtime, make_models(runtime.settings))
-        await extraction.by_rules(conn, Talk("default", "ann", "t"), finish=True)
+        await extraction.by_rules(conn, UserConversation("default", "ann", "t"), finish=True)
     told = await valid(runtime)
     assert [text for text in told if "上海" in text] and not [text for text in told if "北京" in text]
     assert (await the_difference(runtime)).found.nothing
@@ -195,12 +196,12 @@ async def test_what_was_said_after_the_run_is_neither_gone_nor_undone(runtime: R
 
 
 async def test_a_shadow_waits_for_no_other_extraction_of_the_same_conversation(runtime: Runtime) -> None:
-    talk = Talk("default", "ann", "t")
-    async with runtime.pool.connection() as conn, locked(conn, talk):
+    conversation = UserConversation("default", "ann", "t")
+    async with runtime.pool.connection() as conn, locked(conn, conversation):
         assert await derive(runtime, "default", "next", [], nothing) == 1
         async with runtime.pool.connection() as other:
             with pytest.raises(NotNow, match="another worker"), at_once():
-                async with locked(other, talk):
+                async with locked(other, conversation):
                     raise AssertionError("two at once")
 
 
@@ -265,5 +266,5 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime,
 async def test_a_name_that_is_none_and_a_user_who_said_nothing_are_told(runtime: Runtime) -> None:
     with pytest.raises(InvalidToken, match="no name of a shadow"):
         await derive(runtime, "default", "next one", [], nothing)
-    with pytest.raises(NotFound, match="nobody said anything"):
+    with pytest.raises(NotFound, match="no turn there has a user"):
         await derive(runtime, "default", "next", ["nobody"], nothing)

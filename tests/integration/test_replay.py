@@ -5,21 +5,21 @@ from dataclasses import replace
 
 import pytest
 from conftest import Settled
-from places import parked, rows, runner_of
-from samples import turn
+from helpers.sample_events import turn
+from helpers.servers import parked, rows, running_projector
 
 from turnlog.events.contracts import Recorded, TurnRecorded
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
-from turnlog.projectors.changes import Change
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.replay import NotPerThread, drop, rebuild_tenant, rebuild_thread, retry
-from turnlog.projectors.usage import USAGE
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.usage import USAGE
+from turnlog.projectors.rebuild.replay import NotPerThread, drop, rebuild_tenant, rebuild_thread, retry
+from turnlog.projectors.rebuild.verify import verify
 
 CONTENTS = "SELECT thread_id, content FROM messages ORDER BY seq"
 PLACE = ("default", "t")
@@ -89,7 +89,7 @@ async def test_an_unknown_thread_is_said_to_be_unknown(log: Log, database_url: s
 async def test_a_mended_projector_takes_the_parked_events_in_order(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url, [broken_at("b")]):
+    async with running_projector(log, database_url, [broken_at("b")]):
         await log.append_many([turn(text) for text in "abcd"])
         await settled("messages")
     assert await contents(db) == ["a"]
@@ -103,7 +103,7 @@ async def test_a_mended_projector_takes_the_parked_events_in_order(
 async def test_a_retry_stops_at_the_next_poison_and_keeps_the_rest(
     log: Log, db: Connection, database_url: str, settled: Settled
 ) -> None:
-    async with runner_of(log, database_url, [broken_at("b", "d")]):
+    async with running_projector(log, database_url, [broken_at("b", "d")]):
         await log.append_many([turn(text) for text in "abcde"])
         await settled("messages")
     done = await retry(log, database_url, broken_at("d"), PLACE)
@@ -169,7 +169,7 @@ async def test_a_thread_longer_than_a_batch_is_rebuilt_in_one_piece(
 ) -> None:
     events = [turn(str(i)) for i in range(2_100)]
     await log.append_many(events)
-    async with runner_of(log, database_url, [MESSAGES]):
+    async with running_projector(log, database_url, [MESSAGES]):
         await settled("messages")
     assert (await rebuild_thread(log, database_url, MESSAGES, "default", "t")).events == 2_100
     assert await contents(db) == [str(i) for i in range(2_100)]

@@ -2,20 +2,19 @@
 
 import pytest
 from conftest import Settled
-from places import rows
-from remembered import NOW, entities, event, memory, memory_id, recorded
-from samples import turn
+from helpers.memory_events import NOW, entities, event, memory, memory_id, recorded
+from helpers.sample_events import turn
+from helpers.servers import rows
 
-from turnlog.agent.memories.context import ContextMeta, retrieval_context
-from turnlog.agent.memories.preferences import UserPreferences
-from turnlog.agent.memories.retrieval import MemoryRecall
-from turnlog.agent.memories.service import Memories
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.retrieval_context import ContextMeta, UserPreferences, retrieval_context
 from turnlog.consumers.runtime import connection_pool
+from turnlog.events.contracts import EntitiesFound, Entity
 from turnlog.events.log import Log
-from turnlog.events.memory_contracts import EntitiesFound, Entity
-from turnlog.projectors.entities import ENTITIES
-from turnlog.projectors.verify import verify
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.rebuild.verify import verify
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
 

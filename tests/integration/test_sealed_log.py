@@ -6,32 +6,30 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from helpers.key_rings import KeysAtHand
+from helpers.random_events import MEMORIES, SHORT_TERM
+from helpers.sample_events import EVERY_CONTRACT, event, text_of, turn
+from helpers.servers import eventually, parked, rows, running_projector
+from helpers.stage import Play, Stage, on_stage, player
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from key_rings import KeysAtHand
-from places import eventually, parked, rows, runner_of
-from random_events import MEMORIES, SHORT_TERM
-from samples import EVERY_CONTRACT, event, said, turn
-from stage import Play, Stage, on_stage, player
 from test_equivalence import DERIVED_EVENTS, THREADS, TURNS, Make
 
 from turnlog.agent.privacy.key_admin import destroy
 from turnlog.agent.settings import Settings
-from turnlog.consumers.tailing import line_at
+from turnlog.agent.use_cases.tailing import line_at
 from turnlog.events.codec import encode
-from turnlog.events.contracts import Event, ThreadOpened, TurnRecorded
+from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
 from turnlog.events.errors import KeyUnavailable
-from turnlog.events.frozen import ERASED
 from turnlog.events.log import Log
 from turnlog.events.read import read_to
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.projection import ARCHIVING, REMOVALS
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.tables import metadata
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 SECRET = "My blood type is AB negative, 我是熊猫血"
 WORDS = ("essay", "申请", "headaches", "头晕", "Ann plans", "trip", "Yale", "耶鲁", "tea", "茶")
@@ -88,7 +86,7 @@ async def test_reactors_agent_and_lookups_read_what_is_sealed(play: Play) -> Non
     async with play("projectors", "analytics") as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann", tokens_in=3))
         await stage.runtime.settle()
-        assert [said(one) for one in await stage.events()] == [SECRET]
+        assert [text_of(one) for one in await stage.events()] == [SECRET]
         assert SECRET.encode() not in await bodies(stage.runtime.log)
         line = await line_at(stage.runtime.log, done.seq)
         assert line.document()["event"]["data"]["content"] == SECRET
@@ -132,7 +130,7 @@ async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> N
         assert await contents(stage) == [SECRET, "I am back."]  # the first was projected before
         keys = {json.loads(body)["sealedkey"] for body in (await bodies(stage.runtime.log)).splitlines()}
         assert len(keys) == 2
-        assert [said(one) for one in await stage.events()] == [ERASED, "I am back."]
+        assert [text_of(one) for one in await stage.events()] == [ERASED, "I am back."]
 
 
 @settings(
@@ -161,7 +159,7 @@ async def test_an_event_whose_key_cannot_be_had_waits_and_is_neither_parked_nor_
     async with log_with(nats_url, keys) as log:
         await log.append_many([turn("before"), turn(SECRET, user="ann"), turn("after")])
         keys.away = True
-        async with runner_of(log, database_url) as runner:
+        async with running_projector(log, database_url) as runner:
 
             async def is_waiting() -> bool:
                 return "KeyUnavailable" in (runner.last_error or "")
@@ -186,7 +184,7 @@ async def test_a_seal_that_was_tampered_with_is_parked_where_everybody_sees_it(
         document = json.loads(encode(turn(SECRET, user="ann"), keys))
         moved = json.dumps({**document, "id": str(turn().id)}).encode()
         await log.nc.jetstream().publish(publish_subject("default", "t", "turn_recorded"), moved)
-        async with runner_of(log, database_url):
+        async with running_projector(log, database_url):
 
             async def is_parked() -> bool:
                 return await parked(db, "messages") == [(1, "poison", "parked")]

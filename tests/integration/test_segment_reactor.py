@@ -6,28 +6,28 @@ from functools import partial
 from typing import Any
 
 import pytest
-from openai_wire import Step
-from places import eventually, rows
-from samples import event
-from stage import MemoryServer, Play, Stage, player
+from helpers.openai_bodies import Step
+from helpers.sample_events import event
+from helpers.servers import eventually, rows
+from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.models import calls
 from turnlog.agent.models.breaker import Breaker
-from turnlog.consumers.reactors import segments
-from turnlog.consumers.reactors.segment_results import SOURCE
-from turnlog.consumers.reactors.segments import NAME
-from turnlog.events.contracts import Event, ThreadDeleted
-from turnlog.events.session_contracts import (
+from turnlog.consumers.workers.reactors import segments
+from turnlog.consumers.workers.reactors.segments import NAME, SOURCE
+from turnlog.events.contracts import (
+    Event,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SegmentCheckpointRequested,
     SegmentRules,
     SessionCreated,
+    ThreadDeleted,
 )
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.database import connect
-from turnlog.projectors.session_lookup import segment_checkpoints, session_state
-from turnlog.projectors.session_state import SessionState
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.models.sessions.lookup import segment_checkpoints, session_state
+from turnlog.projectors.models.sessions.state import SessionState
 
 ROLES = ("projectors", "reactors")
 RULES = SegmentRules(model_context_window=2_000)

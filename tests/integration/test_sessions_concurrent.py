@@ -5,16 +5,16 @@ import json
 import sys
 from collections import Counter
 
-import session_writer
+from helpers import session_writer
 
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import EventData, TurnRecorded
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import wait_for
-from turnlog.projectors.session_lookup import session_state
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.sessions.lookup import session_state
 
 WRITERS, TURNS = {"p0": 13, "p1": 13, "p2": 12, "p3": 12}, 20
 

@@ -7,39 +7,51 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from helpers.sample_events import event, turn
+from helpers.servers import eventually
+from helpers.session_processes import (
+    KV_STREAM,
+    Processes,
+    contents,
+    conversation,
+    key,
+    slots,
+    turn_data,
+    wait_for_slow_levels,
+)
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from places import eventually
-from samples import event, turn
-from session_bench import KV_STREAM, Bench, contents, conversation, key, never_away, said, slots
 
-from turnlog.agent.sessions import bucket, held
+from turnlog.agent.sessions import bucket, hot_copies
 from turnlog.agent.sessions.tail import Copy, from_log
 from turnlog.consumers.runtime import connection_pool
-from turnlog.events.contracts import Erased, EventData, ThreadDeleted, ThreadRenamed
-from turnlog.events.errors import NotFound
-from turnlog.events.log import Log
-from turnlog.events.session_contracts import (
+from turnlog.events.contracts import (
+    Erased,
+    EventData,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SessionCreated,
+    ThreadDeleted,
+    ThreadRenamed,
 )
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import SESSION_BUCKET, STREAM
-from turnlog.projectors.engine import Runner
+from turnlog.projectors.engine.engine import Runner
 
 Settled = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    never_away(monkeypatch)
+async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Processes]:
+    wait_for_slow_levels(monkeypatch)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(connection_pool(database_url))
-        yield Bench(log, pool, stack)
+        yield Processes(log, pool, stack)
 
 
-async def test_a_copy_of_another_log_is_no_copy(bench: Bench, nats_url: str) -> None:
+async def test_a_copy_of_another_log_is_no_copy(bench: Processes, nats_url: str) -> None:
     await conversation(await bench.process())
     await bench.log.nc.jetstream().delete_stream(STREAM)
     await (await Log.connect(nats_url, StreamOptions())).close()
@@ -51,7 +63,7 @@ async def test_a_copy_of_another_log_is_no_copy(bench: Bench, nats_url: str) -> 
 
 
 async def test_a_copy_that_no_version_of_ours_wrote_is_no_copy(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     state = await conversation(await bench.process())
     await settled()
@@ -61,11 +73,11 @@ async def test_a_copy_that_no_version_of_ours_wrote_is_no_copy(
     assert await (await bench.process()).get_with_level("t") == (state, "kv")
 
 
-async def test_an_old_writer_does_not_replace_a_newer_copy(bench: Bench) -> None:
+async def test_an_old_writer_does_not_replace_a_newer_copy(bench: Processes) -> None:
     first, second = await bench.process(), await bench.process()
     await conversation(first)
     old = await bench.in_bucket()
-    state = await second.record("t", [said("new")])
+    state = await second.record("t", [turn_data("new")])
     newer = await bench.in_bucket()
     assert newer != old
     writer = bucket.Bucket(bench.log, "default")
@@ -74,35 +86,35 @@ async def test_an_old_writer_does_not_replace_a_newer_copy(bench: Bench) -> None
 
 
 async def test_a_session_that_is_too_large_for_the_bucket_is_read_from_elsewhere(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     assert await bench.in_bucket() is not None
-    state = await sessions.record("t", [said("x" * bucket.MAX_VALUE_BYTES)])
+    state = await sessions.record("t", [turn_data("x" * bucket.MAX_VALUE_BYTES)])
     assert await bench.in_bucket() is None
     await settled()
     assert await (await bench.process()).get_with_level("t") == (state, "postgres")
 
 
-async def test_copies_in_the_bucket_end_after_half_an_hour(bench: Bench) -> None:
+async def test_copies_in_the_bucket_end_after_half_an_hour(bench: Processes) -> None:
     await bench.process()
     config = (await bench.log.nc.jetstream().stream_info(KV_STREAM)).config
     assert (config.max_age, config.max_msgs_per_subject) == (1800, 1)
 
 
-async def test_the_least_used_copies_leave_memory(bench: Bench) -> None:
-    hold = held.Hold(bench.log.nc, "default", keep=3)
+async def test_the_least_used_copies_leave_memory(bench: Processes) -> None:
+    copies = hot_copies.HotCopies(bench.log.nc, "default", keep=3)
     before = bench.log.nc._subs.copy()
     for thread in "abcd":
-        await hold.join(thread)
-        hold.put(thread, Copy(None, 1), None, 0)
-    assert [thread for thread in "abcd" if hold.find(thread)] == ["b", "c", "d"]
-    await hold.close()
+        await copies.join(thread)
+        copies.put(thread, Copy(None, 1), None, 0)
+    assert [thread for thread in "abcd" if copies.find(thread)] == ["b", "c", "d"]
+    await copies.close()
     assert bench.log.nc._subs.keys() == before.keys()
 
 
-async def test_over_another_connection_what_is_written_is_seen_soon(bench: Bench, nats_url: str) -> None:
+async def test_over_another_connection_what_is_written_is_seen_soon(bench: Processes, nats_url: str) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     other = await Log.connect(nats_url, StreamOptions())
@@ -117,7 +129,7 @@ async def test_over_another_connection_what_is_written_is_seen_soon(bench: Bench
 
 
 async def test_what_is_written_while_the_connection_is_lost_is_seen_when_it_is_back(
-    bench: Bench, nats_url: str
+    bench: Processes, nats_url: str
 ) -> None:
     other = await Log.connect(nats_url, StreamOptions())
     sessions = await bench.process()
@@ -137,7 +149,7 @@ async def test_what_is_written_while_the_connection_is_lost_is_seen_when_it_is_b
 
 
 CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
-    st.just([said("why?"), said("so", "assistant", agent="doctor")]),
+    st.just([turn_data("why?"), turn_data("so", "assistant", agent="doctor")]),
     st.builds(lambda n: slots(n=n), st.integers(0, 9)),
     st.builds(
         lambda n: [
@@ -148,7 +160,7 @@ CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
     st.just([SegmentCheckpointFailed(attempts=3, error="away")]),
     st.just([SessionCreated(agent="x")]),
     st.just([ThreadRenamed(label="x")]),
-    st.sampled_from([[ThreadDeleted(), SessionCreated()], [Erased(), SessionCreated(), said()]]),
+    st.sampled_from([[ThreadDeleted(), SessionCreated()], [Erased(), SessionCreated(), turn_data()]]),
 )
 
 
@@ -160,7 +172,7 @@ CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
 )
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(["raw", "a", "b", "change", "new", "kv"])), max_size=25))
 async def test_after_whatever_happens_every_copy_is_what_the_log_tells(
-    bench: Bench, steps: list[tuple[Sequence[EventData], str]]
+    bench: Processes, steps: list[tuple[Sequence[EventData], str]]
 ) -> None:
     thread = f"t{uuid4()}"
     processes = {"a": await bench.process(), "b": await bench.process()}
@@ -182,7 +194,7 @@ async def test_after_whatever_happens_every_copy_is_what_the_log_tells(
             assert await sessions.get(thread) == told.state
 
 
-async def test_many_readers_at_once_agree(bench: Bench) -> None:
+async def test_many_readers_at_once_agree(bench: Processes) -> None:
     await conversation(await bench.process())
     await bench.empty_bucket()
     reader = await bench.process()

@@ -7,39 +7,42 @@ from contextlib import AsyncExitStack
 from uuid import UUID
 
 import pytest
-from places import eventually
-from samples import event, turn
-from session_bench import THREADS, Bench, contents, conversation, never_away, said, slots
+from helpers.sample_events import event, turn
+from helpers.servers import eventually
+from helpers.session_processes import THREADS, Processes, contents, conversation, slots, turn_data, wait_for_slow_levels
 
-from turnlog.agent.sessions import held
+from turnlog.agent.sessions import hot_copies
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.codec import encode
-from turnlog.events.contracts import Erased, EventData, ThreadDeleted, ThreadRenamed
-from turnlog.events.errors import FutureEventVersion, NotFound
-from turnlog.events.log import Log
-from turnlog.events.session_contracts import (
+from turnlog.events.contracts import (
+    Erased,
+    EventData,
     SegmentCheckpointFailed,
     SessionCreated,
     SessionUpdated,
+    ThreadDeleted,
+    ThreadRenamed,
 )
+from turnlog.events.errors import FutureEventVersion, NotFound
+from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.session_state import SessionState
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.models.sessions.state import SessionState
 
 Settled = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    never_away(monkeypatch)
+async def bench(log: Log, database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Processes]:
+    wait_for_slow_levels(monkeypatch)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(connection_pool(database_url))
-        yield Bench(log, pool, stack)
+        yield Processes(log, pool, stack)
 
 
 @pytest.mark.parametrize("thread", THREADS)
 async def test_every_level_gives_the_same_session(
-    bench: Bench, running_projectors: Runner, settled: Settled, thread: str
+    bench: Processes, running_projectors: Runner, settled: Settled, thread: str
 ) -> None:
     state = await conversation(await bench.process(), thread)
     assert (state.mode, contents(state), state.turn_count) == ("SUMMARY_N", ["Since when?"], 1)
@@ -58,14 +61,14 @@ async def test_every_level_gives_the_same_session(
 
 
 async def test_what_another_process_does_is_seen_at_once_at_every_level(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     first, second = await bench.process(), await bench.process()
     await conversation(first)
     await second.get("t")
     for n in range(5):
         writer, reader = (first, second) if n % 2 else (second, first)
-        written = await writer.record("t", [said(f"question {n}"), said(f"answer {n}", "assistant")])
+        written = await writer.record("t", [turn_data(f"question {n}"), turn_data(f"answer {n}", "assistant")])
         assert await reader.get_with_level("t") == (written, "ram")
     old = await bench.in_bucket()
     await bench.log.append(turn("by somebody who knows no sessions"))
@@ -79,9 +82,9 @@ async def test_what_another_process_does_is_seen_at_once_at_every_level(
 
 
 async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "SUSPECT_S", 3_600.0)  # else one question comes so long after the first look
+    monkeypatch.setattr(hot_copies, "SUSPECT_S", 3_600.0)  # else one question comes so long after the first look
     sessions = await bench.process()
     state = await conversation(sessions)
     await sessions.get("t")
@@ -91,7 +94,7 @@ async def test_a_copy_in_memory_is_given_without_a_question_to_any_server(
     assert bench.log.nc.stats["out_msgs"] == sent
 
 
-async def test_events_that_are_not_of_sessions_leave_it_as_it_is(bench: Bench) -> None:
+async def test_events_that_are_not_of_sessions_leave_it_as_it_is(bench: Processes) -> None:
     sessions = await bench.process()
     state = await conversation(sessions)
     await bench.log.append(event(ThreadRenamed(label="x")))
@@ -101,7 +104,7 @@ async def test_events_that_are_not_of_sessions_leave_it_as_it_is(bench: Bench) -
 
 @pytest.mark.parametrize("removal", [ThreadDeleted(), Erased()])
 async def test_a_removed_session_is_nowhere(
-    bench: Bench, running_projectors: Runner, settled: Settled, removal: EventData
+    bench: Processes, running_projectors: Runner, settled: Settled, removal: EventData
 ) -> None:
     known, other = await bench.process(), await bench.process()
     await conversation(known)
@@ -122,7 +125,7 @@ async def test_a_removed_session_is_nowhere(
     assert (await other.get("t")).user is None
 
 
-async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(bench: Bench) -> None:
+async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(bench: Processes) -> None:
     await conversation(await bench.process())
     assert await bench.in_bucket() is not None
     await bench.log.append(event(Erased()))
@@ -133,41 +136,43 @@ async def test_the_bucket_forgets_a_removed_session_that_nobody_reads_again(benc
     await eventually(is_purged)
 
 
-async def test_a_session_that_is_removed_just_now_gets_no_turn(bench: Bench) -> None:
+async def test_a_session_that_is_removed_just_now_gets_no_turn(bench: Processes) -> None:
     """The removal is on its way when the turn is decided: nothing has been heard of it."""
     sessions = await bench.process()
     await conversation(sessions)
     _, written = await asyncio.gather(
-        bench.log.append_many([event(ThreadDeleted())]), sessions.record("t", [said("late")]), return_exceptions=True
+        bench.log.append_many([event(ThreadDeleted())]),
+        sessions.record("t", [turn_data("late")]),
+        return_exceptions=True,
     )
     assert isinstance(written, NotFound)
     assert [one.event.type async for one in bench.log.read_thread("default", "t")][-1] == "thread_deleted"
 
 
-async def test_a_thread_without_a_session_has_none_at_any_level(bench: Bench) -> None:
+async def test_a_thread_without_a_session_has_none_at_any_level(bench: Processes) -> None:
     sessions = await bench.process()
     await bench.log.append_many([turn("one"), turn("two", "assistant")])
     before = await bench.log.head()
     with pytest.raises(NotFound):
-        await sessions.record("t", [said()])
+        await sessions.record("t", [turn_data()])
     with pytest.raises(NotFound):
         await sessions.get("another")
     assert await bench.log.head() == before
     assert await bench.in_bucket() is None
 
 
-async def test_a_reset_leaves_all_that_was_before_out(bench: Bench) -> None:
+async def test_a_reset_leaves_all_that_was_before_out(bench: Processes) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     await sessions.create("t", user="bob")
-    await sessions.record("t", [said("anew")])
+    await sessions.record("t", [turn_data("anew")])
     for reader in (sessions, await bench.process()):
         state = await reader.get("t")
         assert (state.user, contents(state), state.summary, state.turn_count) == ("bob", ["anew"], "", 0)
         assert await reader.checkpoints("t") == []
 
 
-async def test_after_a_failed_checkpoint_the_segment_is_whole_again_although_no_copy_had_it(bench: Bench) -> None:
+async def test_after_a_failed_checkpoint_the_segment_is_whole_again_although_no_copy_had_it(bench: Processes) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     state = await sessions.change("t", lambda state: [SegmentCheckpointFailed(attempts=3, error="away")])
@@ -177,7 +182,7 @@ async def test_after_a_failed_checkpoint_the_segment_is_whole_again_although_no_
 
 
 async def test_checkpoints_are_listed_at_once_and_from_postgres_later(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     state = await conversation(sessions)
@@ -189,7 +194,7 @@ async def test_checkpoints_are_listed_at_once_and_from_postgres_later(
 
 
 async def test_a_late_repeat_of_an_event_is_no_second_one(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     await sessions.create("t")
@@ -209,21 +214,21 @@ async def test_a_late_repeat_of_an_event_is_no_second_one(
 
 
 async def test_an_event_that_nobody_can_read_is_passed_over(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     state = await conversation(sessions)
     for type_ in ("turn_recorded", "session_created", "session_updated", "of_no_type"):
         await bench.log.nc.jetstream().publish(publish_subject("default", "t", type_), b"{")
     assert await sessions.get("t") == state
-    state = await sessions.record("t", [said("I go on.")])
+    state = await sessions.record("t", [turn_data("I go on.")])
     await settled()
     for level in ("kv", "postgres"):
         assert await (await bench.process()).get_with_level("t") == (state, level)
         await bench.empty_bucket()
 
 
-async def test_what_a_newer_turnlog_wrote_is_never_passed_over(bench: Bench) -> None:
+async def test_what_a_newer_turnlog_wrote_is_never_passed_over(bench: Processes) -> None:
     sessions = await bench.process()
     await conversation(sessions)
     newer = json.loads(encode(event(SessionUpdated(global_state={}))))
@@ -238,18 +243,18 @@ async def test_what_a_newer_turnlog_wrote_is_never_passed_over(bench: Bench) -> 
 
 
 async def test_a_text_with_nul_reads_alike_at_every_level(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     await sessions.create("t")
-    state = await sessions.record("t", [said("a\0b"), said("c\0", "assistant")])
+    state = await sessions.record("t", [turn_data("a\0b"), turn_data("c\0", "assistant")])
     assert contents(state) == ["a\ufffdb", "c\ufffd"]
     await settled()
     await bench.empty_bucket()
     assert await (await bench.process()).get_with_level("t") == (state, "postgres")
 
 
-async def test_a_repeated_change_with_the_same_ids_changes_nothing(bench: Bench) -> None:
+async def test_a_repeated_change_with_the_same_ids_changes_nothing(bench: Processes) -> None:
     sessions, ids = await bench.process(), [UUID(int=7)]
     await sessions.create("t")
     for n in range(3):
@@ -257,10 +262,10 @@ async def test_a_repeated_change_with_the_same_ids_changes_nothing(bench: Bench)
         assert state.global_state == {"agent_slots": {"n": 0}}
     for reader in (sessions, await bench.process()):
         for _ in range(2):
-            assert (await reader.record("t", [said("once", "assistant")], ids=[UUID(int=8)])).turn_count == 1
+            assert (await reader.record("t", [turn_data("once", "assistant")], ids=[UUID(int=8)])).turn_count == 1
 
 
-async def test_an_empty_decision_appends_nothing(bench: Bench) -> None:
+async def test_an_empty_decision_appends_nothing(bench: Processes) -> None:
     sessions = await bench.process()
     await sessions.create("t")
     before = await bench.log.head()
@@ -268,7 +273,7 @@ async def test_an_empty_decision_appends_nothing(bench: Bench) -> None:
     assert await bench.log.head() == before
 
 
-async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench: Bench) -> None:
+async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench: Processes) -> None:
     sessions = await bench.process()
     await sessions.create("t")
     before = await bench.log.head()
@@ -282,7 +287,7 @@ async def test_what_decide_raises_reaches_the_caller_and_nothing_is_stored(bench
     assert (await sessions.change("t", lambda state: slots(a=1))).global_state == {"agent_slots": {"a": 1}}
 
 
-async def test_a_long_tail_of_others_is_read_whole(bench: Bench) -> None:
+async def test_a_long_tail_of_others_is_read_whole(bench: Processes) -> None:
     sessions = await bench.process()
     await sessions.create("t")
     await bench.log.append_many([turn(f"message {n}") for n in range(2_500)])
@@ -290,13 +295,13 @@ async def test_a_long_tail_of_others_is_read_whole(bench: Bench) -> None:
 
 
 async def test_a_conversation_that_is_older_than_its_session_is_part_of_it_at_every_level(
-    bench: Bench, running_projectors: Runner, settled: Settled
+    bench: Processes, running_projectors: Runner, settled: Settled
 ) -> None:
     sessions = await bench.process()
     await bench.log.append_many([turn("out"), turn("one"), turn("two", "assistant")])
     state = await sessions.create("t", SessionCreated(after_seq=1, turn_count=1, last_bot_message="two"))
     assert (contents(state), state.turn_count, state.last_bot_message) == (["one", "two"], 1, "two")
-    state = await sessions.record("t", [said("three")])
+    state = await sessions.record("t", [turn_data("three")])
     assert contents(state) == ["one", "two", "three"]
     await settled()
     await bench.empty_bucket()

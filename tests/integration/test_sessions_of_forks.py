@@ -5,25 +5,31 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from samples import event, turn
-from session_bench import Bench, contents, never_away, said
-from short_term import create, memory_of, query
-from stage import Play, Stage, player
+from helpers.sample_events import event, turn
+from helpers.session_processes import Processes, contents, turn_data, wait_for_slow_levels
+from helpers.short_term_memory import create, memory_of, query
+from helpers.stage import Play, Stage, player
 
-from turnlog.agent.forking import fork
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryWriteRequest
-from turnlog.events.contracts import Erased, EventData, ThreadDeleted
+from turnlog.agent.threads.forking import fork
+from turnlog.events.contracts import (
+    Erased,
+    EventData,
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SessionCreated,
+    ThreadDeleted,
+)
 from turnlog.events.errors import NotFound
-from turnlog.events.session_contracts import SegmentCheckpointed, SegmentCheckpointFailed, SessionCreated
-from turnlog.projectors.session_state import SessionState
+from turnlog.projectors.models.sessions.state import SessionState
 
 PAST = [("May in Lisbon?", "user"), ("May is mild.", "assistant"), ("900 euros?", "user"), ("It will do.", "assistant")]
 
 
 @pytest.fixture
 async def play(nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Play:
-    never_away(monkeypatch)
+    wait_for_slow_levels(monkeypatch)
     return player(nats_url, database_url, ("projectors",))
 
 
@@ -43,7 +49,7 @@ async def forked(stage: Stage, at: int, new: str = "f", parent: str = "t") -> No
 async def at_every_level(stage: Stage, thread: str = "f") -> SessionState:
     """The session as new processes find it, in Postgres and, without that row, on the log: the same one."""
     async with AsyncExitStack() as stack:
-        bench = Bench(stage.runtime.log, stage.runtime.pool, stack)
+        bench = Processes(stage.runtime.log, stage.runtime.pool, stack)
         await stage.runtime.settle()
         state, level = await (await bench.process()).get_with_level(thread)
         assert level == "postgres"
@@ -138,7 +144,7 @@ async def test_a_checkpoint_ends_the_shared_past_and_a_failed_one_brings_it_back
         seqs = await past(stage)
         await forked(stage, seqs[3])
         await memory.create(on_fork())
-        await sessions.record("f", [said("On?"), said("On.", "assistant")])
+        await sessions.record("f", [turn_data("On?"), turn_data("On.", "assistant")])
         for covered, shown in ((seqs[1], [*words(4)[2:], "On?", "On."]), (seqs[3], ["On?", "On."])):
             checkpoint = ended(covered)
             await sessions.change("f", lambda state, made=checkpoint: [made])
@@ -162,7 +168,7 @@ async def test_a_deleted_parent_takes_its_turns_out_of_the_sessions_of_its_forks
         seqs = await past(stage)
         await forked(stage, seqs[3])
         await memory.create(on_fork())
-        await sessions.record("f", [said("On?"), said("On.", "assistant")])
+        await sessions.record("f", [turn_data("On?"), turn_data("On.", "assistant")])
         assert contents(await sessions.get("f")) == [*words(4), "On?", "On."]
         await stage.runtime.log.append(event(removal))
         await stage.runtime.settle()

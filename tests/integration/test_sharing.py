@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from conftest import TestServers
-from places import eventually, rows
-from samples import turn
+from helpers.sample_events import turn
+from helpers.servers import eventually, rows
 
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.lag import lag, wait_for
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.sharing import Share
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import lag, wait_for
+from turnlog.projectors.engine.sharing import Share
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
 
 PARTITIONS = 8
 

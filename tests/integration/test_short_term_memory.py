@@ -8,25 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from markdown import blocks
-from openai_wire import Step
-from places import eventually
-from samples import event, turn
-from short_term import SMALL, create, memory_of, query, shown, until_mode, write, write_turns
-from stage import MemoryServer, Play, Stage, player
+from helpers.markdown_examples import blocks
+from helpers.openai_bodies import Step
+from helpers.sample_events import event, turn
+from helpers.servers import eventually
+from helpers.short_term_memory import SMALL, create, memory_of, query, shown_turns, until_mode, write, write_turns
+from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.sessions.changes import InvalidMemoryRequest
-from turnlog.agent.sessions.value import (
-    GlobalState,
-    MemoryWriteRequest,
-    SessionValue,
-    UserSnapshot,
-)
-from turnlog.consumers.reactors import segments
-from turnlog.consumers.reactors.segments import NAME
+from turnlog.agent.sessions.value import GlobalState, MemoryWriteRequest, SessionValue, UserSnapshot
+from turnlog.consumers.workers.reactors import segments
+from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import STREAM
@@ -110,7 +105,7 @@ async def test_the_flow_of_the_seed_summarises_off_the_path_and_again_in_summary
             found = await memory.query_memory_context(query(f"question {number} " + "word " * 12))
             modes.append(found.mode)
             covered = (await memory.checkpoints("t"))[-1].turns_covered if found.mode == "SUMMARY_N" else 0
-            assert shown(found, number - 1) == list(range(covered + 1, number))
+            assert shown_turns(found, number - 1) == list(range(covered + 1, number))
             prompt = f"Turn {number}. The history is:\n{found.history}"
             answer = await models.chat.complete(ChatRequest([{"role": "user", "content": prompt}]))
             await memory.write_turn(
@@ -165,7 +160,7 @@ async def test_a_manual_checkpoint_keeps_the_recent_turns_and_its_summary_as_giv
         [stored] = await memory.checkpoints("t")
     assert made.message_context.mode == found.mode == "SUMMARY_N"
     assert found.history.startswith("[Conversation Summary]\n用户咨询了高血压。\n\nUser: question 10 ")
-    assert shown(found, 12) == [10, 11, 12]
+    assert shown_turns(found, 12) == [10, 11, 12]
     assert made.message_context.checkpoint_message_id == str(stored.checkpoint_id)
     assert made.message_context.cached_checkpoint == "[Conversation Summary]\n用户咨询了高血压。"
     assert (stored.trigger, stored.turns_covered, stored.summary) == ("manual", 9, "用户咨询了高血压。")
@@ -180,7 +175,7 @@ async def test_a_manual_checkpoint_with_fewer_turns_than_it_keeps_covers_none_of
         await memory.checkpoint("t", "All of it.", 0)
         nothing_left = await memory.query_memory_context(query())
     assert found.history.startswith("[Conversation Summary]\nBefore all this.")
-    assert shown(found, 3) == [1, 2, 3]
+    assert shown_turns(found, 3) == [1, 2, 3]
     assert nothing_left.history == "[Conversation Summary]\nAll of it."
 
 
@@ -196,7 +191,7 @@ async def test_reset_begins_anew_with_user_rules_and_snapshot_and_forgets_the_re
         assert await memory.checkpoints("t") == []
         await memory.create(create())
         assert (await memory.query_memory_context(query())).history == "", "so does create()"
-    assert (found.mode, shown(found, 6)) == ("FULL_HISTORY", [6])
+    assert (found.mode, shown_turns(found, 6)) == ("FULL_HISTORY", [6])
     assert "Old." not in found.history
     assert found.session.user_snapshot.name == "Ann"
     assert found.session.flow_context.turn_count == 1
@@ -214,7 +209,7 @@ async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_b
         assert (await memory.query_memory_context(query())).should_checkpoint_summary
         [failed] = await stage.until("segment_checkpoint_failed", 1)
         found = await memory.query_memory_context(query())
-        assert (found.mode, shown(found, 16)) == ("FULL_HISTORY", list(range(1, 17)))
+        assert (found.mode, shown_turns(found, 16)) == ("FULL_HISTORY", list(range(1, 17)))
         await memory.write_turn(write(17))
         await memory.query_memory_context(query())
         value = await until_mode(memory, "SUMMARY_N")
@@ -249,7 +244,7 @@ async def test_an_old_session_in_summary_mode_without_a_checkpoint_id_has_its_fu
         await forget_hot_copies(stage)
         async with memory_of(stage) as memory:
             found = await memory.query_memory_context(query())
-    assert (found.mode, shown(found, 6)) == ("FULL_HISTORY", list(range(1, 7)))
+    assert (found.mode, shown_turns(found, 6)) == ("FULL_HISTORY", list(range(1, 7)))
     assert found.session.message_context.checkpoint_message_id == ""
     assert "Old." not in found.history
 
@@ -274,7 +269,7 @@ async def test_an_old_conversation_without_a_session_begins_with_its_whole_histo
             await stage.until("segment_checkpointed", 1)
             summarised = await until_mode(memory, "SUMMARY_N")
             assert summarised.flow_context.turn_count == 12
-    assert (found.mode, shown(found, 12)) == ("FULL_HISTORY", list(range(1, 13)))
+    assert (found.mode, shown_turns(found, 12)) == ("FULL_HISTORY", list(range(1, 13)))
     assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 12)
     assert made.flow_context.last_bot_message == "question 12 was said"
     assert "gone" not in found.history

@@ -6,14 +6,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from helpers.session_processes import wait_for_slow_levels
+from helpers.short_term_memory import SMALL, create, memory_of, query, shown_turns, write, write_turns
+from helpers.stage import MemoryServer, Play, player
 from prometheus_client import REGISTRY
-from session_bench import never_away
-from short_term import SMALL, create, memory_of, query, shown, write, write_turns
-from stage import MemoryServer, Play, player
 
 from turnlog.agent.sessions.changes import InvalidMemoryRequest
 from turnlog.agent.sessions.value import MemoryWriteRequest, SessionValue
-from turnlog.consumers.reactors.segments import NAME
+from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
@@ -58,7 +58,7 @@ async def test_checkpoints_and_turns_at_the_same_time_lose_nothing(play: Play) -
         found = await memory.query_memory_context(query())
     assert {one.summary for one in stored} == {"One.", "Two."}
     assert found.session.flow_context.turn_count == 15
-    assert len(shown(found, 15)) == 15 - stored[-1].turns_covered
+    assert len(shown_turns(found, 15)) == 15 - stored[-1].turns_covered
 
 
 async def test_nobody_reads_across_tenants_or_users(play: Play) -> None:
@@ -139,7 +139,7 @@ async def test_a_conversation_that_never_pauses_gets_its_checkpoints_all_the_sam
         # With room for whatever was said while a slow machine made the summary.
         found = await memory.query_memory_context(query(model_context_window=100_000))
     assert found.session.flow_context.turn_count == number
-    assert shown(found, number) == list(range(covered + 1, number + 1))
+    assert shown_turns(found, number) == list(range(covered + 1, number + 1))
 
 
 async def test_two_users_who_begin_one_conversation_at_once_do_not_share_it(play: Play) -> None:
@@ -215,7 +215,7 @@ async def test_an_empty_text_is_a_field_that_was_not_given(play: Play) -> None:
 
 async def test_every_operation_leaves_its_number_in_the_metrics(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """What B asks to watch: checkpoints, lengths of summaries, token ratios, and read times of each store."""
-    never_away(monkeypatch)
+    wait_for_slow_levels(monkeypatch)
     names = {
         "turnlog_session_checkpoints_total": {"trigger": "automatic", "outcome": "made"},
         "turnlog_session_summary_tokens_count": {},

@@ -2,27 +2,28 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from conftest import Settled
-from places import eventually, parked, rows, runner_of
+from helpers.sample_events import event, turn
+from helpers.servers import eventually, parked, rows, running_projector
 from psycopg.pq import TransactionStatus
-from samples import event, turn
 
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Recorded, ThreadRenamed
 from turnlog.events.log import Log
-from turnlog.projectors import engine, positions
-from turnlog.projectors.apply import TOGETHER_UP_TO, apply_batch
-from turnlog.projectors.changes import Change
-from turnlog.projectors.database import connect
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.incoming import Incoming, incoming
-from turnlog.projectors.messages import MESSAGES
-from turnlog.projectors.positions import LIVE, PositionMoved
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.registry import BY_NAME
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine import engine, positions
+from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
+from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.incoming import Incoming, incoming
+from turnlog.projectors.engine.positions import LIVE, PositionMoved
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.registry import BY_NAME
 
 CONTENTS = "SELECT content FROM messages ORDER BY seq"
 
@@ -45,11 +46,26 @@ async def test_a_resting_runner_stops_at_once(
         await running
 
 
+async def test_a_runner_that_waits_for_events_stops_at_once_and_the_next_goes_on(
+    log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "step", partial(engine.step, wait_s=3_600.0))
+    for number in range(3):
+        await log.append(turn(str(number)))
+        runner = Runner(log, database_url, [MESSAGES], 0)
+        running = asyncio.create_task(runner.run())
+        await settled("messages")
+        runner.stop()
+        async with asyncio.timeout(60):
+            await running
+    assert await rows(db, CONTENTS) == [("0",), ("1",), ("2",)]
+
+
 async def test_events_that_come_while_a_runner_rests_are_one_batch(
     log: Log, db: Connection, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "REST_S", 2.0)
-    async with runner_of(log, database_url):
+    async with running_projector(log, database_url):
         for number in range(8):
             await log.append(turn(str(number)))
         await settled()

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from places import eventually
+from helpers.servers import eventually
 
-from turnlog.agent.embedded import lease, start
+from turnlog.consumers.servers import lease, start
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions

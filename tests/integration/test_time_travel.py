@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from places import eventually
-from samples import derivation, event, turn
-from stage import MemoryServer, Play, Stage, player
+from helpers.questions import Place, answer_to
+from helpers.sample_events import derivation, event, turn
+from helpers.servers import eventually
+from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.importers import Rejected, Skipped, events, read
-from turnlog.agent.past import past_state
-from turnlog.agent.receipts import Rebuilt, Received, rebuilt, receipts
 from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads import receipt_settings, thread_context
-from turnlog.consumers.conversing import Conversation, talk
+from turnlog.agent.threads.past import past_state
+from turnlog.agent.threads.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.threads.state import receipt_settings, thread_context
 from turnlog.events.contracts import Event, HistoryPruned, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
-from turnlog.projectors.rebuild import rebuild_several
-from turnlog.projectors.registry import PROJECTIONS
-from turnlog.projectors.thread_lookup import thread_overview
+from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.rebuild.rebuild import rebuild_several
 
 ROLES = ("projectors", "reactors", "agent")
 SMALL = {"context_window": 3_000, "max_messages_per_thread": 60, "full_recent_count": 6, "condensed_tool_max": 60}
@@ -55,8 +55,7 @@ def sample_events() -> list[Event]:
 
 
 async def ask(stage: Stage, text: str, thread: str = THREAD) -> str:
-    answer = await talk(stage.runtime, Conversation("default", thread, USER), text, lambda piece: None)
-    return str(answer["answer"])
+    return await answer_to(stage.runtime, Place("default", thread, USER), text)
 
 
 async def converse(stage: Stage, model: MemoryServer) -> None:

@@ -1,14 +1,14 @@
 """Threads kept in memory give what Postgres has: after new turns, after pruning, after a removal."""
 
 from conftest import Settled
-from samples import event, turn
+from helpers.sample_events import event, turn
 
-from turnlog.agent.transcripts import Transcripts
+from turnlog.agent.threads.state import Transcripts
 from turnlog.events.contracts import HistoryPruned, ThreadDeleted
 from turnlog.events.log import Log
-from turnlog.projectors.engine import Runner
-from turnlog.projectors.thread_lookup import thread_overview
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.thread_lookup import thread_overview
 
 
 async def said(transcripts: Transcripts, db: Connection, thread: str = "t") -> list[object]:

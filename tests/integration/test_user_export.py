@@ -8,15 +8,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from people import conversation, secret
-from samples import turn
-from stage import Play, Stage, player
+from helpers.personal_events import conversation, secret
+from helpers.sample_events import turn
+from helpers.stage import Play, Stage, player
 
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.sanitise import SanitiseLevel
-from turnlog.consumers.erasing import person_of
-from turnlog.consumers.exporting import write_user
-from turnlog.projectors.messages import thread_messages
+from turnlog.agent.privacy.traces import person_of
+from turnlog.consumers.cli.exporting import write_user
+from turnlog.projectors.models.messages import thread_messages
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
 MAIL = "write to ann@example.com or call 13812345678, GPA: 3.9"

@@ -12,27 +12,29 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
-from key_rings import KEK
-from outages import OwnServers, own_servers
-from places import eventually, parked, rows
+from helpers.key_rings import KEK
+from helpers.own_servers import OwnServers, own_servers
+from helpers.sample_events import text_of, turn
+from helpers.servers import eventually, parked, rows
+from helpers.stage import Play, Stage, on_stage, player
 from pydantic import SecretStr
-from samples import said, turn
-from stage import Play, Stage, on_stage, player
 
 from turnlog.agent.privacy import key_admin
 from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of, new_kek
 from turnlog.agent.privacy.key_admin import destroy, rewrap, rotate, uses
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
-from turnlog.consumers.checkup import _key_waited_for
+from turnlog.agent.use_cases.checkup import _key_waited_for
 from turnlog.consumers.runtime import opened
-from turnlog.events.errors import InvalidEvent, KeyUnavailable, NotFound
-from turnlog.events.frozen import ERASED
-from turnlog.projectors.database import connect
-from turnlog.projectors.lag import lag
-from turnlog.projectors.messages import thread_messages
-from turnlog.projectors.writer import Connection
+from turnlog.events.contracts import ERASED
+from turnlog.events.errors import InvalidEvent, InvalidToken, KeyUnavailable, NotFound
+from turnlog.events.read import recorded
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import lag
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import thread_messages
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
 pytestmark = pytest.mark.filterwarnings(
@@ -95,6 +97,54 @@ async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url:
             store.find("default", "ann", "key 1")
 
 
+@pytest.fixture
+def key_queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement that the key table sends from now on: nothing else has a connection without asyncio."""
+    sent: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def noted(conn: Any, query: Any, *args: Any, **named: Any) -> Any:
+        sent.append(str(query).split()[0])
+        return execute(conn, query, *args, **named)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", noted)
+    return sent
+
+
+async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
+    play: Play, key_queries: list[str]
+) -> None:
+    turns = [turn(f"I am user {number % 50}.", user=f"user {number % 50}") for number in range(100)]
+    async with play() as stage:
+        await stage.runtime.log.append_many(turns)
+        assert key_queries == ["SELECT", "INSERT", "SELECT"]
+        await stage.runtime.settle()  # or the projectors read, and fetch, in the next block too
+    del key_queries[:]
+    async with play() as stage:
+        assert [text_of(one) for one in await stage.events()] == [text_of(one) for one in turns]
+        assert set(key_queries) == {"SELECT"}
+        assert len(key_queries) < 5  # one a batch, and not one a user; a slow server sends several batches
+
+
+async def test_a_missing_key_in_a_batch_keeps_only_its_own_event_from_being_read(db: Connection, play: Play) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many([turn(f"I am {user}.", user=user) for user in ("ann", "bob", "cho")])
+    await db.execute("DELETE FROM user_keys WHERE user_id = 'bob'")
+    async with play() as stage:
+        read = [stored async for stored in stage.runtime.log.read_stored("default", "t")]
+        assert text_of(recorded(read[0]).event) == "I am ann."
+        assert text_of(recorded(read[2]).event) == "I am cho."
+        with pytest.raises(KeyUnavailable, match="of user 'bob' is not in the table"):
+            recorded(read[1])
+
+
+async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgres_about_it(play: Play) -> None:
+    async with play() as stage:
+        with pytest.raises(InvalidToken, match="user id holds a NUL"):
+            await stage.runtime.log.append_many([turn("Hello.", user="ann"), turn("Hello.", user="b\0b")])
+        assert (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq == 1
+
+
 async def test_a_key_that_the_table_lacks_is_waited_for_until_a_backup_brings_it(db: Connection, play: Play) -> None:
     async with play() as stage:
         await stage.runtime.log.append(turn(SECRET, user="ann"))
@@ -142,7 +192,7 @@ async def test_a_key_that_is_lost_for_good_can_be_given_up_as_the_documentation_
 async def test_a_postgres_that_hangs_holds_nobody_for_ever(db: Connection, database_url: str) -> None:
     async with store_on(database_url) as store:
         store.current("default", "ann")
-        query = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%FROM user_keys%tenant = %user_id = %' "
+        query = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%FROM user_keys%unnest%' "
         [(backend,)] = await rows(db, query + "AND datname = current_database() AND pid <> pg_backend_pid()")
         os.kill(backend, signal.SIGSTOP)
         try:
@@ -190,7 +240,7 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
             return await key_of(stage, (await log.append(turn("two", user="ann"))).seq) != first
 
         await eventually(is_rotated)
-        assert {said(one) for one in await stage.events()} == {"one", "two"}
+        assert {text_of(one) for one in await stage.events()} == {"one", "two"}
         assert await rows(db, "SELECT count(*), count(retired_at) FROM user_keys") == [(2, 1)]
 
 
@@ -336,14 +386,14 @@ async def test_without_any_kek_words_are_stored_as_they_are_and_every_worker_say
     assert "TURNLOG_KEK" in caplog.text
 
 
-async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_written_in_clear(tmp_path: Path) -> None:
-    async with own_servers(tmp_path / "home") as own, on_stage(own.settings(), ["projectors"]) as stage:
+async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_written_in_clear(home: Path) -> None:
+    async with own_servers(home) as own, on_stage(own.settings(), ["projectors"]) as stage:
         log = stage.runtime.log
         await log.append(turn("one", user="ann"))
         await stage.runtime.settle()
         await own.kill("postgres")
         await log.append(turn("two", user="ann"))
-        assert [said(one) for one in await stage.events()] == ["one", "two"]
+        assert [text_of(one) for one in await stage.events()] == ["one", "two"]
         before = await log.head()
         with pytest.raises(KeyUnavailable, match=r"keys of user 'bob': Postgres does not answer.*Check DATABASE_URL"):
             await log.append(turn(SECRET, user="bob"))
@@ -360,7 +410,7 @@ async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_writt
         await eventually(is_stored)
         await stage.runtime.settle()
         assert SECRET.encode() not in (await log.stored(before + 1)).body
-        assert [said(one) for one in await stage.events()] == ["one", "two", SECRET]
+        assert [text_of(one) for one in await stage.events()] == ["one", "two", SECRET]
 
 
 def test_the_data_folder_gets_one_kek_that_only_its_owner_reads(tmp_path: Path) -> None:

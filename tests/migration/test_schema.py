@@ -8,13 +8,13 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from places import database_at, execute, rows
+from helpers.servers import database_at, execute, rows
 
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.migrations.upgrade import config, engine, upgrade
-from turnlog.projectors import registry
-from turnlog.projectors.tables import SCHEMA, metadata
-from turnlog.projectors.writer import Connection
+from turnlog.projectors.engine.tables import SCHEMA, metadata
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models import registry
 
 TABLES = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = %s"
 COLUMNS = "SELECT column_name::text FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "

@@ -8,7 +8,7 @@ import pytest
 from published import cases, published
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.store import TurnlogStore
+from turnlog.consumers.langgraph.store.store import TurnlogStore
 
 peer = published("langgraph_checkpoint_postgres", "test_store")
 globals().update(cases(peer))

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from faststream.specification.asyncapi.v3_0_0.schema import ApplicationSchema
+from helpers.key_rings import KeysAtHand
+from helpers.sample_events import EVERY_CONTRACT, event
 from jsonschema import Draft202012Validator
-from key_rings import KeysAtHand
-from samples import EVERY_CONTRACT, event
 
-from turnlog.consumers.answering.progress import Kind
-from turnlog.consumers.asyncapi import document, text
-from turnlog.events.codec import CONTRACTS, VERSIONS, encode
+from turnlog.agent.answering.progress import Kind
+from turnlog.consumers.workers.asyncapi import document, text
+from turnlog.events.codec import VERSIONS, encode
+from turnlog.events.contracts import CONTRACTS
 from turnlog.events.subjects import progress_subject, publish_subject
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def references(part: Any) -> Iterator[str]:
 
 def test_document_in_docs_is_what_the_code_gives() -> None:
     assert (ROOT / "docs/asyncapi.json").read_text("utf-8") == text(), (
-        "run python -m turnlog.consumers.asyncapi > docs/asyncapi.json"
+        "run python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json"
     )
 
 

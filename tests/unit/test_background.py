@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.background import pid_path, running_pid, stop
+from turnlog.consumers.servers.background import pid_path, running_pid, stop
 
 
 @pytest.fixture

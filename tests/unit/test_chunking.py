@@ -1,4 +1,4 @@
-"""Cutting turns into chunks and episodes."""
+"""Cutting turns into chunks."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -17,16 +17,13 @@ from turnlog.events.contracts import (
     TextBlock,
     ThinkingBlock,
     ThreadOpened,
-    ToolCall,
     ToolResultBlock,
     ToolUseBlock,
     TurnRecorded,
 )
-from turnlog.projectors import pieces
-from turnlog.projectors.chunking import chunks, fold
-from turnlog.projectors.episodes import episodes
-from turnlog.projectors.pieces import PIECE_TOKENS, estimated_tokens
-from turnlog.projectors.speech import TOOL_RESULT_CHARS
+from turnlog.projectors.models.chunks import chunking as pieces
+from turnlog.projectors.models.chunks.chunking import PIECE_TOKENS, chunks, estimated_tokens, fold
+from turnlog.projectors.models.speech import TOOL_RESULT_CHARS
 
 MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -45,7 +42,6 @@ def test_a_turn_is_one_chunk_indexed_with_date_and_speaker() -> None:
     assert chunk.text == "I ran 5 km."
     assert chunk.index_text == "[8 May 2023] Ann: I ran 5 km."
     assert (chunk.seqs, chunk.source_ids, chunk.terms) == ((7,), ("D1:1",), ("ran", "5", "km"))
-    assert {"ann", "may", "2023", "ran"} <= set(chunk.search_terms)
 
 
 def test_without_a_name_the_role_speaks() -> None:
@@ -131,41 +127,3 @@ def test_of_many_short_sentences_each_is_counted_a_few_times(monkeypatch: pytest
 def test_a_long_text_without_any_border_is_cut_too() -> None:
     made = chunks(turn("x" * 100_000))
     assert sum(len(chunk.text) for chunk in made) >= 100_000
-
-
-def test_a_question_and_its_answer_are_an_episode() -> None:
-    found, pending = episodes(None, [turn("Where?", seq=1), turn("Here.", "assistant", seq=2)])
-    assert pending is None
-    assert [(e.question, e.answer, e.question_seq, e.answer_seq) for e in found] == [("Where?", "Here.", 1, 2)]
-    assert found[0].index_text == "User: Where?\nAssistant: Here."
-
-
-def test_a_question_waits_for_its_answer_across_batches_and_tool_calls() -> None:
-    call = (ToolCall(id="1", name="search"),)
-    result = turn((ToolResultBlock(tool_use_id="1", content="42"),), "user", seq=4)
-    log = [
-        turn("How many?", seq=1),
-        turn("", "assistant", seq=2, tool_calls=call),
-        turn("42", "tool", seq=3, tool_call_id="1"),
-        result,
-        turn("42.", "assistant", seq=5),
-        turn("Anything else?", "assistant", seq=6),
-        turn("Why?", seq=7),
-    ]
-    whole = episodes(None, log)
-    for cut in range(len(log) + 1):
-        first, pending = episodes(None, log[:cut])
-        second, last = episodes(pending, log[cut:])
-        assert (first + second, last) == whole
-    assert [(e.question_seq, e.answer_seq) for e in whole[0]] == [(1, 5)]
-    assert whole[1] is not None and whole[1].seq == 7
-
-
-def test_of_two_questions_in_a_row_the_later_is_answered() -> None:
-    found, _ = episodes(None, [turn("A?", seq=1), turn("B?", seq=2), turn("Yes", "assistant", seq=3)])
-    assert [e.question_seq for e in found] == [2]
-
-
-def test_a_long_question_and_answer_fit_one_embedding() -> None:
-    found, _ = episodes(None, [turn("why " * 5000, seq=1), turn("因为" * 5000, "assistant", seq=2)])
-    assert estimated_tokens(found[0].index_text) <= PIECE_TOKENS + 10

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
+from helpers.sample_events import BLOCKS, EVERY_CONTRACT, MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import BLOCKS, EVERY_CONTRACT, MAY_8, event, turn
 
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import Event, EventData, ToolUseBlock, TurnRecorded

@@ -7,7 +7,7 @@ import typer
 from psycopg.errors import DiskFull, OperationalError
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli import console
+from turnlog.consumers.cli import runner
 
 FULL = "could not extend file: No space left on device"
 
@@ -25,14 +25,14 @@ def test_an_error_is_one_line_with_a_code(
     error: Exception, code: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logging.basicConfig", lambda **_: None)  # the log of the tests stays as it is
-    monkeypatch.setattr(console, "sanitise_log_lines", lambda: None)
+    monkeypatch.setattr(runner, "sanitise_log_lines", lambda: None)
 
     async def work(settings: Settings) -> int:
         raise error
 
     for as_json in (False, True):
         with pytest.raises(typer.Exit) as ended:
-            console.run(work, as_json)
+            runner.run(work, as_json)
         shown = capsys.readouterr()
         assert ended.value.exit_code == 1
         if as_json:

@@ -1,10 +1,10 @@
 """The condenser (C3)."""
 
 import pytest
-from context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user
+from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user
 
 from turnlog.agent.context.condense import MARK, condense
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 
 @pytest.mark.parametrize("role", ["user", "system"])

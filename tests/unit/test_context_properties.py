@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from context_messages import turn
+from helpers.context_messages import turn
+from helpers.openai_validation import validate_openai_messages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessageParam
@@ -14,9 +15,8 @@ from pydantic import TypeAdapter
 from turnlog.agent.context import ContextInput, ContextSettings, Summary, build_context, counter_for
 from turnlog.agent.context.condense import condense
 from turnlog.agent.context.selection import OVER_BUDGET
-from turnlog.agent.context.validate import validate_openai_messages
 from turnlog.agent.context.wire import WireOptions, body
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 COUNTER = counter_for("gpt-4o")
 OPENAI = TypeAdapter(list[ChatCompletionMessageParam])

@@ -3,14 +3,13 @@
 from typing import Any
 
 import pytest
-from context_messages import assistant, chat, tool, user
+from helpers.context_messages import assistant, chat, tool, user
+from helpers.openai_validation import validate_openai_messages
 
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
-from turnlog.agent.context.boundary import Shares, Weights
 from turnlog.agent.context.condense import MARK
-from turnlog.agent.context.selection import Pin, Selection, select
-from turnlog.agent.context.validate import validate_openai_messages
-from turnlog.projectors.message import Message
+from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
+from turnlog.projectors.models.message import Message
 
 
 def context(messages: list[Message], relevant: tuple[int, ...] = (), **more: Any) -> Context:

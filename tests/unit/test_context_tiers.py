@@ -7,7 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from context_messages import assistant, chat, image, text, thinking, tool, tool_use, turn, user
+from helpers.context_messages import assistant, chat, image, text, thinking, tool, tool_use, turn, user
+from helpers.openai_validation import validate_openai_messages
 
 from turnlog.agent.context import (
     Context,
@@ -21,9 +22,8 @@ from turnlog.agent.context import (
 )
 from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.digest import digest, digest_text
-from turnlog.agent.context.validate import validate_openai_messages
 from turnlog.events.contracts import ReceiptSettings
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 COUNTER = counter_for("gpt-4o")
 SUMMARY = Summary("用户讨论了 PostgreSQL 表设计。", 7)

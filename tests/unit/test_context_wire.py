@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user
+from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, turn, user
+from helpers.openai_validation import validate_openai_messages
 
-from turnlog.agent.context.validate import validate_openai_messages
 from turnlog.agent.context.wire import WireOptions, to_wire
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 
 def wire(message: Message, keep_thinking: bool = False) -> list[dict[str, Any]]:

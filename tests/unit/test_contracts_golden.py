@@ -8,12 +8,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from samples import EVERY_CONTRACT, event
+from helpers.sample_events import EVERY_CONTRACT, event
 
-from turnlog.events.codec import CONTRACTS, VERSIONS, decode, encode
-from turnlog.events.contracts import Event, EventData
-from turnlog.events.upcasters import UPCASTERS
-from turnlog.projectors.registry import PROJECTIONS
+from turnlog.events.codec import VERSIONS, decode, encode
+from turnlog.events.contracts import CONTRACTS, Event, EventData
+from turnlog.events.contracts.upcasters import UPCASTERS
+from turnlog.projectors.models.registry import PROJECTIONS
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 EVERY_VERSION = [(name, version) for name, top in VERSIONS.items() for version in range(1, top + 1)]

@@ -1,7 +1,7 @@
 """Explicit remember (M1): the seed's two patterns, and what must not be taken for a request."""
 
 import pytest
-from extraction import contents, found, look, reasons
+from helpers.extraction import apply_rules, contents, found, rejection_reasons
 
 REQUESTS = [
     ("remember my favorite color is blue", "Favourite color: blue"),
@@ -99,13 +99,13 @@ def test_the_kind_follows_from_what_is_said(text: str, kind: str) -> None:
 
 
 def test_what_was_refused_says_why() -> None:
-    assert "no-request" in reasons("I remember that day well.")
-    assert "says-nothing" in reasons("Remember when we met?")
-    assert "question" in reasons("Can you remember my name?")
+    assert "no-request" in rejection_reasons("I remember that day well.")
+    assert "says-nothing" in rejection_reasons("Remember when we met?")
+    assert "question" in rejection_reasons("Can you remember my name?")
 
 
 def test_a_statement_beside_a_request_is_read_by_the_rules_as_ever() -> None:
-    looked = look("I live in Berlin. Remember that the bin goes out on Mondays.")
+    looked = apply_rules("I live in Berlin. Remember that the bin goes out on Mondays.")
     assert [(one.content, one.origin) for one in looked.findings] == [
         ("the bin goes out on Mondays", "explicit"),
         ("Lives in Berlin", "rule"),

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from extraction import look, said
+from helpers.extraction import apply_rules, extractor_turn
 
-from turnlog.agent.memories.by_rules import Extractor
-from turnlog.agent.memories.rules import InvalidRules, load_rules
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.rules import InvalidRules, load_rules
 
 TEA = """
 [rule.tea]
@@ -30,7 +30,7 @@ def file(folder: Path, text: str) -> Path:
 
 def test_a_file_adds_rules_without_code(tmp_path: Path) -> None:
     rules = load_rules(file(tmp_path, TEA))
-    looked = look("My tea is Oolong", "我的茶是龙井", "My tea is cold", "My name is Ann", rules=rules)
+    looked = apply_rules("My tea is Oolong", "我的茶是龙井", "My tea is cold", "My name is Ann", rules=rules)
     assert [one.content for one in looked.findings] == ["Tea: oolong", "茶：龙井", "Name is Ann"]
 
 
@@ -38,7 +38,7 @@ def test_a_rule_with_the_same_id_takes_the_place_of_turnlogs(tmp_path: Path) -> 
     own = TEA.replace("rule.tea", "rule.gpa")
     rules = load_rules(file(tmp_path, own))
     assert len(rules.rules) == len(load_rules().rules)
-    assert look("My GPA is 3.8", rules=rules).findings == ()
+    assert apply_rules("My GPA is 3.8", rules=rules).findings == ()
 
 
 def test_a_rule_can_be_switched_off(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_file_that_is_not_there_is_an_error_that_names_the_setting(tmp_path: P
 def test_a_pattern_that_runs_away_is_stopped_and_its_rule_rests(tmp_path: Path) -> None:
     slow = TEA.replace("my tea is (?P<value>\\w+)", "(?P<value>(?:a|aa|a?a)+)[xyz]")
     extractor = Extractor(load_rules(file(tmp_path, slow)))
-    looked = extractor.look([said("a" * 500), said("My name is Ann.", 2)])
+    looked = extractor.extract([extractor_turn("a" * 500), extractor_turn("My name is Ann.", 2)])
     assert [one.content for one in looked.findings] == ["Name is Ann"]
     assert looked.counts() == {"slow-pattern": 1}
     assert extractor.slow == {"tea"}

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from extraction import SAID_AT, contents, found, look, reasons, said
-from memory_cases import told
+from helpers.dated_claims import decided
+from helpers.extraction import FIRST_TURN_AT, apply_rules, contents, extractor_turn, found, rejection_reasons
 
-from turnlog.agent.memories.by_rules import Extractor
-from turnlog.agent.memories.candidates import candidates
-from turnlog.agent.memories.rules import load_rules
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.rules import load_rules
 
 READ = [
     ("My name is Emily. Nice to meet you.", "Name is Emily"),
@@ -183,7 +183,7 @@ def test_liking_and_no_longer_liking_contradict_each_other_and_other_tastes_do_n
 )
 def test_the_opposite_of_a_taste_ends_it_and_does_not_confirm_it(first: str, second: str) -> None:
     findings = found(first, second)
-    held = told(candidates("default", "ann", findings))
+    held = decided(candidates("default", "ann", findings))
     assert held.valid == [findings[1].content]
 
 
@@ -204,21 +204,21 @@ def test_the_rules_cover_the_seed_and_many_more_in_both_languages() -> None:
 def test_a_memory_lives_as_long_as_its_rule_says_from_when_it_was_said() -> None:
     [gpa] = found("My GPA is 3.8")
     assert gpa.expires_at == gpa.source.said_at + timedelta(days=365)
-    assert abs(gpa.source.said_at - SAID_AT) < timedelta(hours=1)
+    assert abs(gpa.source.said_at - FIRST_TURN_AT) < timedelta(hours=1)
 
 
 def test_the_quote_is_the_sentence_as_it_stands_in_the_turn() -> None:
     text = "Well…  I'm back!  我叫张伟，很高兴认识你。 I live in\tBerlin, and you?"
-    looked = look(text)
+    looked = apply_rules(text)
     assert [one.source.quote for one in looked.findings] == ["我叫张伟，很高兴认识你。", "I live in\tBerlin, and you?"]
     assert all(one.source.quote in text for one in looked.findings)
 
 
 @pytest.mark.parametrize("text", ["My GPA is 3.80.", "I live in Berlin now!", "我对花生过敏。", "我现在住在北京。"])
 def test_a_text_that_is_one_claim_is_a_finding_as_a_whole(text: str) -> None:
-    one = said(text)
+    one = extractor_turn(text)
     extractor = Extractor(load_rules())
-    assert [extractor.whole(one)] == list(extractor.look([one]).findings)
+    assert [extractor.only_finding(one)] == list(extractor.extract([one]).findings)
 
 
 @pytest.mark.parametrize(
@@ -233,17 +233,17 @@ def test_a_text_that_is_one_claim_is_a_finding_as_a_whole(text: str) -> None:
     ],
 )
 def test_a_text_that_says_more_than_a_rule_reads_is_none(text: str) -> None:
-    assert Extractor(load_rules()).whole(said(text)) is None
+    assert Extractor(load_rules()).only_finding(extractor_turn(text)) is None
 
 
 def test_a_rejection_says_why() -> None:
-    assert reasons("Is my GPA 3.8?") == {"question"}
-    assert reasons("If I wanted, my GPA is 3.8") == {"hypothetical"}
-    assert reasons("Tom said my GPA is 3.8") == {"reported"}
-    assert reasons("My GPA is 9.8") == {"invalid-value"}
-    assert reasons("The place where I live in Berlin is small") == {"inside-a-clause"}
-    assert reasons('The song "I live in Berlin" is old') == {"quoted"}
-    assert reasons("Today I plan to move house") == {"excluded"}
+    assert rejection_reasons("Is my GPA 3.8?") == {"question"}
+    assert rejection_reasons("If I wanted, my GPA is 3.8") == {"hypothetical"}
+    assert rejection_reasons("Tom said my GPA is 3.8") == {"reported"}
+    assert rejection_reasons("My GPA is 9.8") == {"invalid-value"}
+    assert rejection_reasons("The place where I live in Berlin is small") == {"inside-a-clause"}
+    assert rejection_reasons('The song "I live in Berlin" is old') == {"quoted"}
+    assert rejection_reasons("Today I plan to move house") == {"excluded"}
 
 
 def test_entities_come_with_the_memories_that_name_them() -> None:

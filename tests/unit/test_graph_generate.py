@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from helpers.openai_server import OpenAIServer
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.runtime import Runtime as Run
-from openai_server import OpenAIServer
 
 from turnlog.agent.context import WindowTooSmall, counter_for
 from turnlog.agent.models.errors import ModelRefused
@@ -15,11 +15,9 @@ from turnlog.agent.models.factory import Models, make_models
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.settings import Settings
-from turnlog.consumers.graph.generate import generate_node
-from turnlog.consumers.graph.messages import to_messages
-from turnlog.consumers.graph.notes import notes, notes_message
-from turnlog.consumers.graph.request import build_request
-from turnlog.consumers.graph.state import ConversationState
+from turnlog.consumers.langgraph.graph.generate import generate_node
+from turnlog.consumers.langgraph.graph.request import build_request, notes, notes_message, to_messages
+from turnlog.consumers.langgraph.graph.state import ConversationState
 
 MODEL = "gpt-4o"
 

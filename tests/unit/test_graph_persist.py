@@ -3,9 +3,9 @@
 from langchain_core.messages import AIMessage, HumanMessage
 
 from turnlog.agent.models.protocol import Completion
-from turnlog.consumers.graph.messages import answer_message
-from turnlog.consumers.graph.persist import usage_event, usage_id
-from turnlog.consumers.graph.state import ConversationState
+from turnlog.consumers.langgraph.graph.generate import answer_message
+from turnlog.consumers.langgraph.graph.persist import usage_event, usage_id
+from turnlog.consumers.langgraph.graph.state import ConversationState
 from turnlog.events.contracts import UsageMetered
 
 COMPLETION = Completion("Hi.", (), 120, 3, 0.25, "gpt-4o", "api.openai.com", 81.5, finish_reason="stop")

@@ -3,18 +3,18 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
+from helpers.openai_bodies import bag_of_words
 from langchain_core.messages import HumanMessage
 from langgraph.runtime import Runtime as Run
 from langgraph.store.memory import InMemoryStore
-from openai_wire import bag_of_words
 from psycopg_pool import AsyncConnectionPool
 
+from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
-from turnlog.consumers.graph.recall import episodes, recall_node
-from turnlog.consumers.graph.spaces import memories_of
-from turnlog.consumers.graph.state import ConversationState
-from turnlog.consumers.runtime import Pool
-from turnlog.projectors.message import Message
+from turnlog.consumers.langgraph.graph.recall import episodes, recall_node
+from turnlog.consumers.langgraph.graph.state import ConversationState
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.store.namespaces import memories_of
 
 MAY = datetime(2023, 5, 8, tzinfo=UTC)
 

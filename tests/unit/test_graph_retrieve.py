@@ -5,9 +5,8 @@ from langgraph.runtime import Runtime as Run
 from langgraph.store.memory import InMemoryStore
 from test_graph_recall import words_store
 
-from turnlog.consumers.graph.items import item_text
-from turnlog.consumers.graph.retrieve import NO_STORE, NO_VECTORS, retrieve_node
-from turnlog.consumers.graph.state import ConversationState
+from turnlog.consumers.langgraph.graph.retrieve import NO_STORE, NO_VECTORS, item_text, retrieve_node
+from turnlog.consumers.langgraph.graph.state import ConversationState
 
 
 def asking(text: str) -> ConversationState:

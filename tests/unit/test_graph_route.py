@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from turnlog.consumers.graph.route import InvalidRoute, Route, choose_route, route_node, score
+from turnlog.consumers.langgraph.graph.route import InvalidRoute, Route, choose_route, route_node, score
 
 ESSAY = Route(
     "essay",

@@ -1,17 +1,20 @@
 """Rules of the repository that a reader may rely on, checked instead of promised."""
 
 import ast
+import functools
 import inspect
+import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from turnlog.projectors.projection import Projection
-from turnlog.projectors.registry import PROJECTIONS
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.registry import PROJECTIONS
 
 ROOT = Path(__file__).parent.parent.parent
+# Installed as the package `turnlog` itself, which nothing below it imports.
+FACE = Path("consumers/client")
 FOLDERS = ("events", "projectors", "agent", "consumers", "migrations")
 MAY_IMPORT = {
     "events": {"events"},
@@ -23,8 +26,28 @@ MAY_IMPORT = {
 ENVIRONMENT = {
     "agent/settings.py": "reads every setting, once",
     "consumers/cli/__init__.py": "sets the threads of numpy's BLAS before numpy is loaded, unless they are set",
-    "consumers/demonstrating.py": "hands its environment on to the processes it starts",
+    "consumers/cli/demo.py": "hands its environment on to the processes it starts",
 }
+# A start and a stop of servers cost a second; every other test uses those of its worker.
+OWN_SERVERS = {
+    "acceptance/test_cli.py": "one `turnlog up` for all commands",
+    "acceptance/test_docs.py": "commands of the pages begin without servers",
+    "integration/test_append_crash.py": "kills NATS",
+    "integration/test_chaos_small.py": "kills everything",
+    "integration/test_cluster.py": "three NATS nodes",
+    "integration/test_cluster_nodes.py": "three NATS nodes",
+    "integration/test_degradation_langgraph.py": "kills both servers",
+    "integration/test_degradation_short_term.py": "kills both servers",
+    "integration/test_embedded.py": "tests start and stop",
+    "integration/test_embedded_leases.py": "tests start and stop",
+    "integration/test_embedded_owners.py": "tests start and stop",
+    "integration/test_erasure.py": "reads every file of the servers",
+    "integration/test_stream_created.py": "breaks the folder of NATS",
+    "integration/test_user_keys.py": "kills Postgres",
+}
+STARTS_SERVERS = re.compile(
+    r"\b(home|new_home): Path|own_servers|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
+)
 IMPURE = {"asyncio", "time", "random", "secrets", "os", "pathlib", "socket", "nats", "openai", "httpx", "faststream"}
 
 
@@ -32,45 +55,98 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every imported module in full, also those within functions."""
+@functools.cache
+def names(path: Path) -> tuple[list[str], set[str]]:
+    """(imports, attributes) of a module; each file is parsed once for all guards."""
+    imported: list[str] = []
+    used: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            imported += [f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+    return imported, used
+
+
+def imports(path: Path) -> list[str]:
+    """Every imported module in full, also those within functions; a relative import begins with a dot."""
+    return names(path)[0]
 
 
 def attributes(path: Path) -> set[str]:
-    return {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    return names(path)[1]
 
 
 def of_turnlog(path: Path) -> set[str]:
-    return {name.split(".")[1] for name in imports(path) if name.startswith("turnlog.")}
+    """The folders that it imports of; modules of the package `turnlog` itself are the face's."""
+    named = {name.split(".")[1] for name in imports(path) if name.startswith("turnlog.")}
+    return {FACE.name if name.startswith("_") else name for name in named}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_go_one_way(folder: str) -> None:
     for path in sources(folder):
-        assert of_turnlog(path) <= MAY_IMPORT[folder], f"{path.relative_to(ROOT)} imports against the direction"
+        allowed = MAY_IMPORT[folder] | ({FACE.name} if ROOT / FACE in path.parents else set())
+        assert of_turnlog(path) <= allowed, f"{path.relative_to(ROOT)} imports against the direction"
 
 
 def test_imports_are_written_in_full() -> None:
     for path in sources(*FOLDERS):
-        tree = ast.walk(ast.parse(path.read_text()))
-        relative = [node for node in tree if isinstance(node, ast.ImportFrom) and node.level]
-        assert not relative, f"{path.relative_to(ROOT)} imports relatively"
+        assert not [name for name in imports(path) if name.startswith(".")], (
+            f"{path.relative_to(ROOT)} imports relatively"
+        )
         bare = {name.split(".")[0] for name in imports(path)} & set(FOLDERS)
         assert not bare, f"{path.relative_to(ROOT)} imports {bare} without turnlog."
 
 
-def test_what_is_no_part_of_langgraph_needs_none_of_it() -> None:
-    """LangGraph is an extra. An erasure also empties its store, whose namespaces are plain words."""
-    extra = ("langgraph", "langchain", "turnlog.consumers.graph", "turnlog.consumers.langgraph")
+def installed_as(path: Path) -> str:
+    """The module's or folder's full name."""
+    place = path.relative_to(ROOT).with_suffix("")
+    parts = place.relative_to(FACE).parts if place.is_relative_to(FACE) else place.parts
+    return ".".join(("turnlog", *parts))
+
+
+def package_cycles(depth: int) -> set[str]:
+    """Packages and modules that import each other through any number of others, cut at `depth` names."""
+    modules = {
+        installed_as(path).removeprefix("turnlog.").removesuffix(".__init__"): path for path in sources(*FOLDERS)
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        for imported in imports(path):
+            target = imported.removeprefix("turnlog.")
+            target = target if target in modules else target.rpartition(".")[0]
+            here, there = name.split("."), target.split(".")
+            if target in modules and here[: depth - 1] == there[: depth - 1] and here[:depth] != there[:depth]:
+                graph.setdefault(".".join(here[:depth]), set()).add(".".join(there[:depth]))
+
+    def reaches_itself(start: str) -> bool:
+        seen, waiting = set[str](), list(graph.get(start, ()))
+        while waiting:
+            if (at := waiting.pop()) == start:
+                return True
+            if at not in seen:
+                seen.add(at)
+                waiting += graph.get(at, ())
+        return False
+
+    return {name for name in graph if reaches_itself(name)}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_no_package_is_part_of_a_cycle(depth: int) -> None:
+    assert not package_cycles(depth)
+
+
+def test_only_the_langgraph_package_imports_langgraph() -> None:
+    """LangGraph is an extra: everything else works without it."""
+    extra = ("langgraph", "langchain", "turnlog.consumers.langgraph")
     for path in sources(*FOLDERS):
-        if path.parent not in (ROOT / "consumers" / "graph", ROOT / "consumers" / "langgraph"):
+        if ROOT / "consumers" / "langgraph" not in path.parents:
             needed = {name for name in imports(path) if name.startswith(extra)}
-            assert needed <= {"turnlog.consumers.graph.spaces.memories_of"}, path.relative_to(ROOT)
+            assert not needed, path.relative_to(ROOT)
 
 
 def test_projectors_know_no_framework_and_no_model() -> None:
@@ -93,12 +169,21 @@ def test_only_settings_read_the_environment() -> None:
 
 def test_every_package_is_installed_and_no_other() -> None:
     configured = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {path.parent.relative_to(ROOT) for path in sources(*FOLDERS)}
-    assert sorted(configured) == sorted(".".join(("turnlog", *folder.parts)) for folder in folders)
+    folders = {path.parent for path in sources(*FOLDERS)}
+    assert sorted(configured) == sorted(installed_as(folder) for folder in folders)
 
 
 def test_every_package_says_that_it_is_typed() -> None:
-    assert [folder for folder in FOLDERS if not (ROOT / folder / "py.typed").exists()] in ([], ["migrations"])
+    folders = [*FOLDERS, str(FACE)]
+    assert [folder for folder in folders if not (ROOT / folder / "py.typed").exists()] in ([], ["migrations"])
+
+
+def test_only_these_tests_start_servers_of_their_own() -> None:
+    tests = ROOT / "tests"
+    found = {
+        str(path.relative_to(tests)) for path in tests.rglob("test_*.py") if STARTS_SERVERS.search(path.read_text())
+    }
+    assert found - {"unit/test_guards.py"} == set(OWN_SERVERS)
 
 
 def test_tests_neither_sleep_on_a_thread_nor_fake() -> None:

@@ -20,7 +20,7 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
-from turnlog.projectors.message import Message
+from turnlog.projectors.models.message import Message
 
 TIME = datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

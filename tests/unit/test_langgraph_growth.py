@@ -6,7 +6,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.consumers.langgraph.growth import MAX_BASES, Known, Row, Source, common, grow, read, source_of
+from turnlog.consumers.langgraph.checkpoint.growth import MAX_BASES, Known, Row, Source, common, grow, read, source_of
 
 Versions = list[tuple[str, int, list[int]]]
 

@@ -1,14 +1,16 @@
-"""Messages that are built without validation are what validation makes, and each copy is the caller's own."""
+"""Messages that are made without validation are what validation makes, and each reader gets one of its own."""
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from graph_messages import CODEC, MESSAGES, items_of
-from langchain_core.messages import BaseMessage
+from helpers.langgraph_messages import CODEC, MESSAGES, items_of
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from turnlog.consumers.langgraph.messages import KIND_OF, SHAPES, FieldNames, built
+from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of
+from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 
 each_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: f"{m.type} {m.id}")
 
@@ -32,15 +34,15 @@ def test_a_message_made_again_is_the_validated_one(message: BaseMessage) -> None
             assert item.matches(made, CODEC)
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_defaults_of_a_kind_are_those_of_validation(kind: str) -> None:
-    shape = SHAPES[kind]
-    needed = {"content": "x"} | ({"tool_call_id": "c"} if kind == "tool" else {})
-    validated = shape.cls(**needed)
-    made = built([shape.cls], [copy.deepcopy(shape.defaults) | needed])[0]
+    needed: dict[str, Any] = {"content": "x"} | ({"tool_call_id": "c"} if kind == "tool" else {})
+    validated = KINDS[kind](**needed)
+    turn = needed["content"] if kind != "tool" else {"content": "x", "name": None, "tool_call_id": "c"}
+    made = message_of(kind, turn, None, None)
     assert made == validated
     assert state_of(made)[1] == state_of(validated)[1]
-    assert made.__dict__.keys() == shape.names
+    assert made.model_fields_set == KINDS[kind].model_fields.keys()
 
 
 @each_message
@@ -87,55 +89,58 @@ def spoil(message: BaseMessage, name: str) -> None:
 
 
 def test_every_kind_has_messages_here() -> None:
-    assert {KIND_OF[type(message)] for message in MESSAGES} == set(SHAPES)
+    assert {KIND_OF[type(message)] for message in MESSAGES} == set(KINDS)
 
 
+CHANGES: list[Callable[[BaseMessage], object]] = [
+    lambda message: setattr(message, "content", "changed"),
+    lambda message: message.additional_kwargs.update(more=1),
+    lambda message: message.response_metadata.update(more=[1]),
+    lambda message: setattr(message, "own", 1),
+    lambda message: message.__dict__.pop("name"),
+    lambda message: object.__setattr__(message, "__pydantic_private__", {"own": 1}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @each_message
-def test_nothing_done_to_the_names_of_a_message_changes_them(message: BaseMessage) -> None:
+def test_a_message_that_was_changed_is_seen_and_reaches_no_other(
+    message: BaseMessage, change: Callable[[BaseMessage], object]
+) -> None:
     for item in items_of(message):
-        made = item.make(CODEC)
-        names = made.model_fields_set
-        before = set(names)
-        names.add("own")
-        names.update({"own"}, {"other"})
-        names.discard("content")
-        names.remove("content")
-        names.difference_update(before)
-        names.intersection_update(set())
-        names.symmetric_difference_update(before)
-        names.clear()
-        with pytest.raises(TypeError, match="take them from a copy"):
-            names.pop()
-        assert item.make(CODEC).model_fields_set == names == before
+        value, other = item.make(CODEC), item.make(CODEC)
+        assert item.matches(value, CODEC)
+        change(value)
+        assert not item.matches(value, CODEC)
+        assert item.matches(other, CODEC)
+        assert item.matches(item.make(CODEC), CODEC)
 
 
-@pytest.mark.parametrize("operator", ["__ior__", "__iand__", "__isub__", "__ixor__"])
-def test_a_message_whose_names_are_set_anew_has_names_of_its_own(operator: str) -> None:
-    names, plain = SHAPES["ai"].names, set(SHAPES["ai"].names)
-    changed = getattr(names, operator)({"content", "own"})
-    assert changed == getattr(plain.copy(), operator)({"content", "own"})
-    assert type(changed) is set
-    assert names == plain
+@pytest.mark.parametrize("which", [0, 1], ids=["put", "read"])
+def test_nothing_that_can_be_changed_is_in_two_messages(which: int) -> None:
+    stored = [items_of(message)[which] for message in MESSAGES]
+    made = [item.make(CODEC) for item in [*stored, *stored]]
+    held = [value for message in made for value in vars(message).values() if type(value) in (dict, list)]
+    assert len(set(map(id, held))) == len(held)
 
 
-def test_what_is_made_of_the_names_is_a_set_like_any_other() -> None:
-    names = SHAPES["human"].names
-    for made in (
-        names.copy(),
-        copy.copy(names),
-        copy.deepcopy(names),
-        pickle.loads(pickle.dumps(names)),
-        names | {"x"},
-    ):
-        assert type(made) is set
-        made.add("own")
-        assert "own" in made
-        assert "own" not in names
-    assert type(names) is FieldNames
+def test_a_message_of_another_class_with_the_same_fields_is_another() -> None:
+    class Own(HumanMessage):
+        pass
+
+    item = items_of(HumanMessage("hi", id="h"))[0]
+    assert item.matches(HumanMessage("hi", id="h"), CODEC)
+    assert not item.matches(Own("hi", id="h"), CODEC)
 
 
-def test_a_copy_of_a_message_counts_a_field_of_the_callers_own() -> None:
-    made = items_of(MESSAGES[0])[0].make(CODEC).model_copy(update={"own": 1})
-    made.other = 2
-    assert made.model_fields_set == {*SHAPES["human"].names, "own", "other"}
-    assert made.model_dump(exclude_unset=True)["own"] == 1
+def test_a_message_without_an_id_is_recognised_as_the_object_that_was_read() -> None:
+    recorded, turns = RecordedMessages(), Turns(record=True)
+    item = items_of(AIMessage("hello"))[1]
+    given, other = item.make(CODEC), item.make(CODEC)
+    recorded.made([(item, given)])
+    assert recorded.item(given, CODEC, turns) is item
+    given.id = "a reducer gave it one"
+    assert recorded.item(given, CODEC, turns).marker["turn"] == item.marker["turn"]
+    assert not turns.new
+    recorded.item(other, CODEC, turns)
+    assert len(turns.new) == 1

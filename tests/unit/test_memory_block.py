@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from context_messages import assistant, user
+from helpers.context_messages import assistant, user
 
 from turnlog.agent.context import ContextInput, build_context, counter_for
-from turnlog.agent.memories.block import END, FORGOTTEN, TITLE, memory_block, room, same_block
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE, memory_block, room, same_block
 
 COUNTER = counter_for("gpt-4o")
 MAY = datetime(2026, 5, 8, tzinfo=UTC)

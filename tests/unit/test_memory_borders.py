@@ -6,13 +6,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from memory_cases import Told, claim, day, told
+from helpers.dated_claims import DecidedMemories, claim, day, decided
 
-from turnlog.agent.memories.forgetting import Forgetting, settled, together
-from turnlog.agent.memories.policy import SEED, fate, importance_now
-from turnlog.agent.memories.revisions import answered, edited
-from turnlog.events.memory_contracts import Memory, MemoryConflictRaised
-from turnlog.projectors.memory_lookup import Conflict, StoredMemory
+from turnlog.agent.memory.deciding.forgetting import Forgetting, closing_answers, combined
+from turnlog.agent.memory.deciding.policy import SEED, fate, importance_now
+from turnlog.agent.memory.deciding.revisions import answered, edited
+from turnlog.events.contracts import Memory, MemoryConflictRaised
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 
@@ -23,11 +23,11 @@ def score(value: str, on: float, **fields: Any) -> Memory:
 
 def row(on: float = 0, **fields: Any) -> StoredMemory:
     """A memory as it stands that was said and learned on a day."""
-    return replace(told([claim("Lives in Bonn", on)]).rows[0], importance_at=day(on), **fields)
+    return replace(decided([claim("Lives in Bonn", on)]).rows[0], importance_at=day(on), **fields)
 
 
-def ask(*sayings: tuple[str, float]) -> tuple[Told, list["Asked"]]:
-    after = told([score(value, on, strategy="ASK_USER") for value, on in sayings])
+def ask(*sayings: tuple[str, float]) -> tuple[DecidedMemories, list["Asked"]]:
+    after = decided([score(value, on, strategy="ASK_USER") for value, on in sayings])
     raised = [one for one in after.events if isinstance(one, MemoryConflictRaised)]
     return after, [Asked(one.conflict_id, one.memory.id, one.against) for one in raised]
 
@@ -54,36 +54,36 @@ def test_accesses_add_to_importance_up_to_their_bound() -> None:
 
 
 def test_what_expires_just_when_the_same_words_are_said_is_not_said_again() -> None:
-    after = told([claim("喜欢喝茶", 0, expires_at=day(10)), claim("喜欢喝茶", 10)])
+    after = decided([claim("喜欢喝茶", 0, expires_at=day(10)), claim("喜欢喝茶", 10)])
     assert len(after.rows) == 2
 
 
 def test_what_expires_just_when_another_begins_is_no_rival() -> None:
-    after = told([score("1500", 0, expires_at=day(10)), score("1400", 10)])
+    after = decided([score("1500", 0, expires_at=day(10)), score("1400", 10)])
     assert [one.valid_to for one in after.rows] == [None, None], "the daily job sees to times to live"
 
 
 def test_a_memory_with_a_key_that_was_said_before_the_same_words_without_one_leaves_them_no_time() -> None:
-    after = told([claim("SAT 1500", 5), score("1500", 2)])
+    after = decided([claim("SAT 1500", 5), score("1500", 2)])
     [keyed, plain] = after.rows
     assert (keyed.status, plain.closed_reason, plain.valid_to) == ("valid", "duplicate", plain.valid_from)
 
 
 def test_what_was_said_again_in_time_lives_on_against_what_came_meanwhile() -> None:
-    after = told([score("1500", 0, expires_at=day(10)), score("1400", 12), score("1500", 8, expires_at=day(18))])
+    after = decided([score("1500", 0, expires_at=day(10)), score("1400", 12), score("1500", 8, expires_at=day(18))])
     assert after.row(after.rows[0].id).expires_at == day(18)
     assert after.on(13) == ["SAT 1500"]
 
 
 def test_what_never_held_for_something_forgotten_since_ends_nothing() -> None:
-    after = told([score("1600", 1), score("1500", 2)])
+    after = decided([score("1600", 1), score("1500", 2)])
     after.put(replace(after.rows[0], status="forgotten", dedupe_key=None))
     assert after.say(score("1400", 1.5)).valid == ["SAT 1400"]
 
 
 def test_a_merge_begins_anew_when_a_member_has_expired() -> None:
     tags = {"dedupe_key": "likes", "strategy": "MERGE"}
-    after = told([claim("tea", 0, expires_at=day(5), **tags), claim("cake", 9, **tags), claim("figs", 10, **tags)])
+    after = decided([claim("tea", 0, expires_at=day(5), **tags), claim("cake", 9, **tags), claim("figs", 10, **tags)])
     assert after.valid[-1] == "cake; figs"
 
 
@@ -102,16 +102,16 @@ def test_the_second_of_two_answers_ends_what_the_first_one_chose() -> None:
 
 
 def test_an_edit_lives_as_long_as_what_it_replaces_did_from_when_it_was_said() -> None:
-    [old] = told([score("1400", 0, expires_at=day(10))]).rows
+    [old] = decided([score("1400", 0, expires_at=day(10))]).rows
     assert edited(old, ONE, "SAT 1410", day(8)).memory.expires_at == day(18)
 
 
 def test_a_question_stays_open_while_something_that_it_is_about_holds() -> None:
     question = Conflict(UUID(int=9), UUID(int=3), [ONE, TWO], "?", day(0), None, None)
-    assert settled([ONE], [question]) == []
-    [done] = settled([ONE, TWO], [question])
+    assert closing_answers([ONE], [question]) == []
+    [done] = closing_answers([ONE, TWO], [question])
     assert (done.answer, [one.memory_id for one in done.intervals]) == ("new", [UUID(int=3)])
 
 
 def test_what_one_of_several_forgets_no_other_lets_hold_again() -> None:
-    assert together([Forgetting((ONE,), (TWO,)), Forgetting((TWO,), ())]) == Forgetting((ONE, TWO), ())
+    assert combined([Forgetting((ONE,), (TWO,)), Forgetting((TWO,), ())]) == Forgetting((ONE, TWO), ())

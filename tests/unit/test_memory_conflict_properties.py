@@ -6,13 +6,13 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+from helpers.dated_claims import DecidedMemories, claim, day, decided
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_cases import Told, claim, day, told
 
-from turnlog.agent.memories.revisions import edited, reverted
-from turnlog.events.memory_contracts import Memory, Strategy
-from turnlog.projectors.memory_lookup import StoredMemory
+from turnlog.agent.memory.deciding.revisions import edited, reverted
+from turnlog.events.contracts import Memory, Strategy
+from turnlog.projectors.models.memories.lookup import StoredMemory
 
 VALUES = ("3.80", "3.8", "4", "1,500", "-2", "晚上跑步", "喝茶", "tea", "no")
 ORDERLESS: tuple[Strategy, ...] = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
@@ -53,13 +53,13 @@ def test_order_of_arrival_does_not_change_what_holds_and_when(
     said = sayings(history, strategy)
     arrived = data.draw(st.permutations(said))
     in_order = sorted(said, key=lambda memory: memory.valid_from)
-    assert outcome(told(arrived).rows) == outcome(told(in_order).rows)
+    assert outcome(decided(arrived).rows) == outcome(decided(in_order).rows)
 
 
 @settings(max_examples=200, deadline=None)
 @given(histories, strategies)
 def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], strategy: Strategy) -> None:
-    rows = told(sayings(history, strategy)).rows
+    rows = decided(sayings(history, strategy)).rows
     assert sum(row.status == "valid" for row in rows) == 1
     held = sorted(
         (row.valid_from, row.valid_to) for row in rows if row.valid_to is None or row.valid_to > row.valid_from
@@ -72,7 +72,7 @@ def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], s
 @given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
 def test_nothing_that_was_said_is_lost_from_history(history: list[tuple[str, int]], strategy: Strategy) -> None:
     said = sayings(history, strategy)
-    after = told(said)
+    after = decided(said)
     kept = defaultdict[Any, set[str]](set)
     for row in after.rows:
         for source in row.sources:
@@ -88,14 +88,14 @@ def test_saying_it_all_from_the_same_sources_again_changes_nothing(
     history: list[tuple[str, int]], strategy: Strategy
 ) -> None:
     said = sayings(history, strategy)
-    after = told(said)
-    assert len(told([*said, *said]).events) == len(after.events)
+    after = decided(said)
+    assert len(decided([*said, *said]).events) == len(after.events)
 
 
 @settings(max_examples=200, deadline=None)
 @given(histories, strategies)
 def test_worth_stays_within_zero_and_one(history: list[tuple[str, int]], strategy: Strategy) -> None:
-    rows = told(sayings(history, strategy, importance=1.0, confidence=0.0)).rows
+    rows = decided(sayings(history, strategy, importance=1.0, confidence=0.0)).rows
     assert all(0 <= row.importance <= 1 and 0 <= row.confidence <= 1 for row in rows)
 
 
@@ -103,7 +103,7 @@ def test_worth_stays_within_zero_and_one(history: list[tuple[str, int]], strateg
 @given(histories)
 def test_the_latest_holds_and_history_says_what_was_said_last_at_each_time(history: list[tuple[str, int]]) -> None:
     said = sayings(history, "KEEP_LATEST")
-    after = told(said)
+    after = decided(said)
     for on in range(7):
         before = [memory for memory in said if memory.valid_from <= day(on)]
         held = [row for row in after.rows if holds(row, day(on))]
@@ -123,7 +123,7 @@ def holds(row: StoredMemory, at: datetime) -> bool:
 @given(st.data(), st.lists(values, min_size=1, max_size=5, unique=True))
 def test_merging_is_the_same_in_any_order_and_joins_in_order_of_saying(data: st.DataObject, said: list[str]) -> None:
     memories = [claim(value, on, dedupe_key="k", strategy="MERGE") for on, value in enumerate(said) if value != "3.80"]
-    after: Told = told(data.draw(st.permutations(memories)))
+    after: DecidedMemories = decided(data.draw(st.permutations(memories)))
     [valid] = after.valid or [""]
     assert valid.replace("；", "; ") == "; ".join(memory.content for memory in memories)
 
@@ -136,7 +136,7 @@ steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.
 def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_never_overlap(
     taken: list[tuple[str, str, int, int]], strategy: Strategy
 ) -> None:
-    after = Told()
+    after = DecidedMemories()
     for n, (what, value, on, which) in enumerate(taken):
         step(after, n, what, which, claim(value, on, f"step {n}", value=value, dedupe_key="k", strategy=strategy))
         assert len(after.valid) == 1
@@ -144,7 +144,7 @@ def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_neve
     assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(intervals)))
 
 
-def step(after: Told, n: int, what: str, which: int, memory: Memory) -> None:
+def step(after: DecidedMemories, n: int, what: str, which: int, memory: Memory) -> None:
     valid = [row for row in after.rows if row.status == "valid"]
     closed = [row for row in after.rows if row.status == "closed"]
     if what == "edit" and valid:

@@ -5,11 +5,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from memory_cases import Told, claim, day, source, told
+from helpers.dated_claims import DecidedMemories, claim, day, decided, source
 
-from turnlog.agent.memories.claims import same_claim, value_of
-from turnlog.agent.memories.conflicts import decide
-from turnlog.agent.memories.revisions import (
+from turnlog.agent.memory.deciding.claims import same_claim, value_of
+from turnlog.agent.memory.deciding.conflicts import decide
+from turnlog.agent.memory.deciding.revisions import (
     Answer,
     MemoryNotInUse,
     NothingToRevert,
@@ -18,8 +18,8 @@ from turnlog.agent.memories.revisions import (
     edited,
     reverted,
 )
-from turnlog.events.frozen import Derivation
-from turnlog.events.memory_contracts import (
+from turnlog.events.contracts import (
+    Derivation,
     Memory,
     MemoryConfirmed,
     MemoryConflictRaised,
@@ -39,44 +39,44 @@ def city(name: str, on: float) -> Memory:
 
 
 def test_the_latest_saying_holds_and_the_one_before_points_to_it() -> None:
-    after = told([city("北京", 0), city("上海", 9)])
+    after = decided([city("北京", 0), city("上海", 9)])
     [before, now] = after.rows
     assert (before.status, before.valid_to, before.replaced_by) == ("closed", day(9), now.id)
     assert (before.closed_reason, after.valid, after.on(5)) == ("superseded", ["我住在上海"], ["我住在北京"])
 
 
 def test_what_was_said_earlier_and_arrives_later_takes_its_place_in_the_past() -> None:
-    after = told([city("北京", 0), city("广州", 9), city("上海", 5)])
+    after = decided([city("北京", 0), city("广州", 9), city("上海", 5)])
     assert [after.on(n) for n in (1, 6, 10)] == [["我住在北京"], ["我住在上海"], ["我住在广州"]]
     assert [row.replaced_by for row in after.rows] == [after.rows[1].id, after.rows[2].id, None]
 
 
 def test_the_same_value_again_is_one_memory_with_one_more_source() -> None:
-    after = told([gpa("3.80", 0), gpa("3.8", 9, importance=0.95)])
+    after = decided([gpa("3.80", 0), gpa("3.8", 9, importance=0.95)])
     [row] = after.rows
     assert [one.said_at for one in row.sources] == [day(0), day(9)]
     assert (row.valid_from, row.confirmed_at, row.importance) == (day(0), day(9), 0.95)
 
 
 def test_a_value_that_comes_back_holds_again_from_then_on() -> None:
-    after = told([gpa("3.8", 0), gpa("3.5", 3), gpa("3.8", 6)])
+    after = decided([gpa("3.8", 0), gpa("3.5", 3), gpa("3.8", 6)])
     assert [after.on(n) for n in (1, 4, 7)] == [["GPA is 3.8"], ["GPA is 3.5"], ["GPA is 3.8"]]
     assert len(after.rows) == 3
 
 
 def test_a_saying_between_two_of_another_value_parts_them() -> None:
-    after = told([gpa("3.8", 0), gpa("3.8", 6), gpa("3.5", 3)])
+    after = decided([gpa("3.8", 0), gpa("3.8", 6), gpa("3.5", 3)])
     assert [after.on(n) for n in (1, 4, 7)] == [["GPA is 3.8"], ["GPA is 3.5"], ["GPA is 3.8"]]
 
 
 def test_the_highest_holds_since_it_was_said() -> None:
-    after = told([gpa(value, on, strategy="KEEP_HIGHEST") for on, value in enumerate(["3.5", "3.9", "3.7", "10"])])
+    after = decided([gpa(value, on, strategy="KEEP_HIGHEST") for on, value in enumerate(["3.5", "3.9", "3.7", "10"])])
     assert [after.on(n) for n in range(4)] == [["GPA is 3.5"], ["GPA is 3.9"], ["GPA is 3.9"], ["GPA is 10"]]
     assert next(row for row in after.rows if row.value == "3.7").closed_reason == "rejected"
 
 
 def test_the_oldest_holds_even_when_it_arrives_last() -> None:
-    after = told([gpa(value, on, strategy="KEEP_OLDEST") for value, on in (("3.5", 5), ("3.9", 7), ("3.1", 2))])
+    after = decided([gpa(value, on, strategy="KEEP_OLDEST") for value, on in (("3.5", 5), ("3.9", 7), ("3.1", 2))])
     assert after.valid == ["GPA is 3.1"]
     assert after.on(6) == ["GPA is 3.1"]
 
@@ -86,7 +86,7 @@ def test_merging_joins_different_values_and_keeps_the_members() -> None:
         claim(words, on, value=words, dedupe_key="hobbies", strategy="MERGE")
         for on, words in ((0, "爬山"), (3, "摄影"), (5, "爬山"), (8, "下棋"))
     ]
-    after = told(hobbies)
+    after = decided(hobbies)
     assert after.valid == ["爬山；摄影；下棋"]
     assert [after.on(n) for n in (1, 4, 9)] == [["爬山"], ["爬山；摄影"], ["爬山；摄影；下棋"]]
     [merged] = [row for row in after.rows if row.status == "valid"]
@@ -99,12 +99,12 @@ def test_merging_joins_different_values_and_keeps_the_members() -> None:
 
 
 def test_both_are_kept_where_the_rule_says_so() -> None:
-    after = told([claim(words, on, dedupe_key="likes", strategy="KEEP_BOTH") for on, words in enumerate("茶酒茶")])
+    after = decided([claim(words, on, dedupe_key="likes", strategy="KEEP_BOTH") for on, words in enumerate("茶酒茶")])
     assert sorted(after.valid) == ["茶", "酒"]
 
 
 def test_the_user_is_asked_and_until_then_the_old_one_holds() -> None:
-    after = told([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
+    after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
     assert (raised.against, after.valid) == ((after.rows[0].id,), ["GPA is 3.8"])
@@ -114,7 +114,7 @@ def test_the_user_is_asked_and_until_then_the_old_one_holds() -> None:
 
 
 def test_a_chinese_question_is_asked_in_chinese() -> None:
-    [raised] = decide(city("上海", 2).model_copy(update={"strategy": "ASK_USER"}), told([city("北京", 0)]).rows)
+    [raised] = decide(city("上海", 2).model_copy(update={"strategy": "ASK_USER"}), decided([city("北京", 0)]).rows)
     assert isinstance(raised, MemoryConflictRaised)
     assert raised.question == "之前记录的是“我住在北京”，现在又说“我住在上海”。以哪个为准？"
 
@@ -128,7 +128,7 @@ def test_a_chinese_question_is_asked_in_chinese() -> None:
     ],
 )
 def test_an_answer_settles_the_question(answer: Answer, valid: list[str], on_day_4: list[str]) -> None:
-    after = told([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
+    after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER")])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
     question = Asked(raised.conflict_id, raised.memory.id, raised.against)
@@ -139,7 +139,7 @@ def test_an_answer_settles_the_question(answer: Answer, valid: list[str], on_day
 
 
 def test_a_question_about_what_has_expired_meanwhile_can_still_be_ended() -> None:
-    after = told([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER", expires_at=day(9))])
+    after = decided([gpa("3.8", 0, strategy="ASK_USER"), gpa("3.5", 3, strategy="ASK_USER", expires_at=day(9))])
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
     question = Asked(raised.conflict_id, raised.memory.id, raised.against)
@@ -159,14 +159,14 @@ class Asked:
 
 def test_an_expired_memory_is_no_rival() -> None:
     first = gpa("3.8", 0, strategy="ASK_USER", expires_at=day(10))
-    assert isinstance(told([first, gpa("3.5", 11, strategy="ASK_USER")]).events[-1], MemoryRecorded)
+    assert isinstance(decided([first, gpa("3.5", 11, strategy="ASK_USER")]).events[-1], MemoryRecorded)
     oldest = [gpa("3.8", 0, strategy="KEEP_OLDEST", expires_at=day(10)), gpa("3.5", 11, strategy="KEEP_OLDEST")]
-    assert told(oldest).on(12) == ["GPA is 3.8", "GPA is 3.5"], "readers end the first by its time to live"
-    assert told(oldest).rows[0].expires_at == day(10)
+    assert decided(oldest).on(12) == ["GPA is 3.8", "GPA is 3.5"], "readers end the first by its time to live"
+    assert decided(oldest).rows[0].expires_at == day(10)
 
 
 def test_a_forgotten_memory_is_no_rival_and_its_source_is_not_recorded_again() -> None:
-    after = told([claim("I like tea", 0)])
+    after = decided([claim("I like tea", 0)])
     [row] = after.rows
     after.put(replace(row, status="forgotten", content="", value=None, dedupe_key=None, closed_reason="forgotten"))
     assert after.say(claim("I like tea", 0)).events[1:] == []
@@ -176,7 +176,7 @@ def test_a_forgotten_memory_is_no_rival_and_its_source_is_not_recorded_again() -
 
 
 def test_a_forgotten_version_leaves_its_time_empty() -> None:
-    after = told([gpa("3.8", 0), gpa("3.5", 3)])
+    after = decided([gpa("3.8", 0), gpa("3.5", 3)])
     late = after.rows[1]
     after.put(replace(late, status="forgotten", content="", value=None, dedupe_key=None, valid_to=day(5)))
     after.say(gpa("3.9", 8))
@@ -184,37 +184,37 @@ def test_a_forgotten_version_leaves_its_time_empty() -> None:
 
 
 def test_the_same_words_without_a_key_are_confirmed_whatever_their_case_and_width() -> None:
-    after = told([claim("I like Tea.", 0), claim("i like ｔｅａ", 3)])
+    after = decided([claim("I like Tea.", 0), claim("i like ｔｅａ", 3)])
     assert (after.valid, len(after.rows[0].sources)) == (["I like Tea."], 2)
 
 
 def test_the_same_words_of_another_kind_are_another_memory() -> None:
-    assert len(told([claim("I like tea", 0), claim("I like tea", 1, kind="PREFERENCE")]).valid) == 2
+    assert len(decided([claim("I like tea", 0), claim("I like tea", 1, kind="PREFERENCE")]).valid) == 2
 
 
 def test_a_memory_with_a_key_takes_the_place_of_the_same_words_without_one() -> None:
     bare = claim("GPA is 3.8", 0, "bare")
-    after = told([bare, gpa("3.8", 2)])
+    after = decided([bare, gpa("3.8", 2)])
     assert (after.rows[0].closed_reason, after.valid) == ("duplicate", ["GPA is 3.8"])
-    assert told([gpa("3.8", 0), claim("GPA is 3.8", 2, "bare")]).rows[0].dedupe_key == "gpa"
+    assert decided([gpa("3.8", 0), claim("GPA is 3.8", 2, "bare")]).rows[0].dedupe_key == "gpa"
 
 
 def test_an_archived_memory_that_is_said_again_is_in_use_again() -> None:
-    after = told([gpa("3.8", 0)])
+    after = decided([gpa("3.8", 0)])
     after.put(replace(after.rows[0], status="archived", archived_at=day(200)))
     after.say(gpa("3.8", 201))
     assert (after.rows[0].status, after.rows[0].archived_at) == ("valid", None)
 
 
 def test_alike_memories_that_say_the_same_are_settled_by_the_strategy() -> None:
-    after = told([claim("I love hiking in the mountains", 0)])
+    after = decided([claim("I love hiking in the mountains", 0)])
     again = claim("I really love mountain hiking", 3)
     assert after.say(again, similar=[(after.rows[0], 0.93)]).valid == ["I really love mountain hiking"]
     assert after.on(1) == ["I love hiking in the mountains"]
 
 
 def test_likeness_of_ninety_hundredths_is_not_enough() -> None:
-    after = told([claim("I love hiking in the mountains", 0)])
+    after = decided([claim("I love hiking in the mountains", 0)])
     after.say(claim("I really love mountain hiking", 3), similar=[(after.rows[0], 0.90)])
     assert len(after.valid) == 2
 
@@ -244,7 +244,7 @@ DIFFERENT = [
 def test_nothing_true_ends_for_mere_likeness(first: str, second: str) -> None:
     assert not same_claim(first, second)
     assert not same_claim(second, first)
-    after = told([claim(first, 0)])
+    after = decided([claim(first, 0)])
     after.say(claim(second, 3), similar=[(after.rows[0], 0.99)])
     assert len(after.valid) == 2
 
@@ -278,7 +278,7 @@ def test_the_same_words_under_one_key_are_no_contradiction_where_one_has_no_valu
 ) -> None:
     """A model gives none, a rule does."""
     sayings = [claim("住在上海", 3 * n, f"{n}", value=one, dedupe_key="city") for n, one in enumerate(values)]
-    [row] = told(sayings).rows
+    [row] = decided(sayings).rows
     assert (row.status, [one.said_at for one in row.sources]) == ("valid", [day(0), day(3)])
 
 
@@ -287,13 +287,13 @@ def test_two_claims_of_one_turn_are_two_memories() -> None:
     memories = [
         claim(words, 0, dedupe_key=key, sources=(both,)) for words, key in (("I am Ann", "name"), ("I am 30", "age"))
     ]
-    assert len(told(memories).valid) == 2
+    assert len(decided(memories).valid) == 2
 
 
 def test_the_same_turn_found_by_rule_and_model_is_recorded_once() -> None:
     both = source("one turn", 0)
     by_rule, by_model = gpa("3.80", 0, sources=(both,)), claim("Ann's GPA", 0, value="3.8", sources=(both,))
-    after = told([by_rule]).say(by_model.model_copy(update={"dedupe_key": "gpa"}))
+    after = decided([by_rule]).say(by_model.model_copy(update={"dedupe_key": "gpa"}))
     assert len(after.events) == 1
 
 
@@ -303,12 +303,12 @@ def test_a_model_that_found_it_stands_beside_the_memory() -> None:
     assert isinstance(recorded, MemoryRecorded) and recorded.derivation == derivation
 
 
-def edit(after: Told, content: str, on: float) -> Told:
+def edit(after: DecidedMemories, content: str, on: float) -> DecidedMemories:
     return after.apply(edited(after.rows[-1], EDIT, content, day(on)))
 
 
 def test_an_edit_is_another_memory_in_its_place_and_earlier_words_do_not_undo_it() -> None:
-    after = edit(told([gpa("3.8", 0)]), "GPA is 3.9", 5)
+    after = edit(decided([gpa("3.8", 0)]), "GPA is 3.9", 5)
     assert (after.valid, after.rows[0].closed_reason, after.row(EDIT).origin) == (["GPA is 3.9"], "edited", "user")
     after.say(gpa("3.5", 3))
     assert [after.on(n) for n in (1, 4, 6)] == [["GPA is 3.8"], ["GPA is 3.5"], ["GPA is 3.9"]]
@@ -316,19 +316,19 @@ def test_an_edit_is_another_memory_in_its_place_and_earlier_words_do_not_undo_it
 
 @pytest.mark.parametrize("strategy", ["KEEP_HIGHEST", "KEEP_OLDEST", "MERGE"])
 def test_no_strategy_undoes_an_edit(strategy: str) -> None:
-    after = edit(told([gpa("3.8", 0, strategy=strategy)]), "GPA is 3.1", 5)
+    after = edit(decided([gpa("3.8", 0, strategy=strategy)]), "GPA is 3.1", 5)
     after.say(gpa("3.0", 4, strategy=strategy))
     assert (after.valid, after.on(6)) == (["GPA is 3.1"], ["GPA is 3.1"])
 
 
 def test_only_a_memory_in_use_is_edited() -> None:
-    after = told([gpa("3.8", 0), gpa("3.5", 3)])
+    after = decided([gpa("3.8", 0), gpa("3.5", 3)])
     with pytest.raises(MemoryNotInUse):
         edited(after.rows[0], EDIT, "GPA is 4", day(5))
 
 
 def test_a_revert_lets_an_earlier_version_hold_and_takes_back_what_came_after() -> None:
-    after = told([gpa("3.8", 0), gpa("3.5", 3), gpa("3.2", 6)])
+    after = decided([gpa("3.8", 0), gpa("3.5", 3), gpa("3.2", 6)])
     after.apply(reverted(after.rows[0].id, after.rows))
     assert (after.valid, after.on(4), after.on(9)) == (["GPA is 3.8"],) * 3
     assert [row.closed_reason for row in after.rows] == [None, "reverted", "reverted"]
@@ -337,27 +337,29 @@ def test_a_revert_lets_an_earlier_version_hold_and_takes_back_what_came_after() 
 
 
 def test_a_reverted_memory_is_not_outdone_by_what_the_user_took_back() -> None:
-    after = told([gpa("3.5", 0, strategy="KEEP_HIGHEST"), gpa("3.9", 3, strategy="KEEP_HIGHEST")])
+    after = decided([gpa("3.5", 0, strategy="KEEP_HIGHEST"), gpa("3.9", 3, strategy="KEEP_HIGHEST")])
     after.apply(reverted(after.rows[0].id, after.rows))
     assert after.say(gpa("3.2", 5, strategy="KEEP_HIGHEST")).valid == ["GPA is 3.5"]
 
 
 def test_a_revert_leaves_what_holds_beside_it() -> None:
-    after = told([claim(words, n, dedupe_key="likes", strategy="KEEP_BOTH") for n, words in enumerate(("tea", "cake"))])
+    after = decided(
+        [claim(words, n, dedupe_key="likes", strategy="KEEP_BOTH") for n, words in enumerate(("tea", "cake"))]
+    )
     edit(after, "pie", 5)
     after.apply(reverted(after.rows[1].id, after.rows))
     assert sorted(after.valid) == ["cake", "tea"]
 
 
 def test_what_lost_can_be_reverted_to_as_well() -> None:
-    after = told([gpa("3.9", 0, strategy="KEEP_HIGHEST"), gpa("3.5", 3, strategy="KEEP_HIGHEST")])
+    after = decided([gpa("3.9", 0, strategy="KEEP_HIGHEST"), gpa("3.5", 3, strategy="KEEP_HIGHEST")])
     after.apply(reverted(after.rows[1].id, after.rows))
     assert [after.on(n) for n in (1, 4)] == [["GPA is 3.9"], ["GPA is 3.5"]]
     assert after.say(gpa("3.7", 2, strategy="KEEP_HIGHEST")).on(4) == ["GPA is 3.5"]
 
 
 def test_what_holds_was_forgotten_or_is_unknown_cannot_be_reverted_to() -> None:
-    after = told([gpa("3.8", 0)])
+    after = decided([gpa("3.8", 0)])
     for id_ in (after.rows[0].id, EDIT):
         with pytest.raises(NothingToRevert):
             reverted(id_, after.rows)

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from turnlog.agent.memories.dates import dates_in
+from turnlog.agent.dates.dates import dates_in
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)  # a Sunday
 BEGINNING = "0001-01-01"

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memory_cases import Told, claim, day
+from helpers.dated_claims import DecidedMemories, claim, day
 
-from turnlog.agent.memories.alike import settled_alike
-from turnlog.agent.memories.forgetting import forgetting, settled, told
-from turnlog.events.memory_contracts import EndReason, Interval, MemoriesRevised
-from turnlog.projectors.memory_lookup import Conflict, StoredMemory
+from turnlog.agent.memory.deciding.forgetting import closing_answers, forgetting, forgotten_events
+from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicate
+from turnlog.events.contracts import EndReason, Interval, MemoriesRevised
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 
 
 def chain(*links: tuple[str, str | None, EndReason | None]) -> dict[str, StoredMemory]:
     """Rows by content: (content, what replaced it, why)."""
-    told = Told().say(*(claim(content, n) for n, (content, _, _) in enumerate(links)))
+    told = DecidedMemories().say(*(claim(content, n) for n, (content, _, _) in enumerate(links)))
     rows = {row.content: row for row in told.rows}
     for content, by, reason in links:
         if by is not None:
@@ -75,7 +75,7 @@ def test_each_names_the_turns_it_was_said_in_and_a_merge_not_those_of_members_th
         by_turn = {sources[0].event_id: name for name, sources in said.items()}
         names = {row.id: name for name, row in rows.items()}
         plan = forgetting(rows[content].id, list(rows.values()))
-        events = told(plan, [*rows.values(), *rows.values()])
+        events = forgotten_events(plan, [*rows.values(), *rows.values()])
         return {names[one.memory_id]: "".join(by_turn[turn] for turn in one.source_ids) for one in events}
 
     assert turns("a") == {"a": "a", "m": "a", "n": "a"}
@@ -92,26 +92,26 @@ def test_questions_about_the_forgotten_are_settled() -> None:
     asked = [
         Conflict(one, memory, against, "?", day(0), None, None) for one, memory, against in ((a, a, [b]), (b, c, [a]))
     ]
-    assert [(one.answer, one.intervals) for one in settled([a], asked)] == [
+    assert [(one.answer, one.intervals) for one in closing_answers([a], asked)] == [
         ("old", ()),
         ("new", (Interval(memory_id=c),)),
     ]
-    assert settled([b], asked[1:]) == []
+    assert closing_answers([b], asked[1:]) == []
 
 
 def alike(first: StoredMemory, second: StoredMemory, similarity: float = 0.95) -> list[tuple[str, str]]:
     """(who ended, why) after the second one was embedded."""
-    revised = settled_alike(second, [(first, similarity)])
+    revised = resolve_near_duplicate(second, [(first, similarity)])
     names = {first.id: first.content, second.id: second.content}
     return [] if revised is None else [(names[one.memory_id], one.reason or "") for one in revised.intervals]
 
 
 def two(first: str, second: str, **fields: object) -> Sequence[StoredMemory]:
-    return Told().say(claim(first, 0, **fields), claim(second, 1, **fields)).rows
+    return DecidedMemories().say(claim(first, 0, **fields), claim(second, 1, **fields)).rows
 
 
 def test_what_says_it_for_longer_never_ends_for_what_ends_sooner() -> None:
-    told = Told().say(
+    told = DecidedMemories().say(
         claim("I really like hiking", 0, expires_at=day(30), dedupe_key="taste:hiking"),
         claim("Hiking is what I really like", 40),
         claim("What I really like is hiking", 41, expires_at=day(90)),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.agent.memories.fusion import DEFAULT, fused
-from turnlog.projectors.memory_search import Candidate
+from turnlog.agent.recall.memories import DEFAULT, fused
+from turnlog.projectors.models.memories.search import Candidate
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 PLAIN = Candidate(

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.agent.memories.near import FEW, near_pairs
+from turnlog.agent.memory.upkeep.near_vectors import BRUTE_FORCE_UP_TO, near_pairs
 
 
 def vectors(count: int, copies: int, seed: int = 7) -> NDArray[np.float16]:
@@ -28,7 +28,7 @@ def test_of_few_vectors_every_near_pair_is_found() -> None:
 
 
 def test_of_many_vectors_nearly_every_near_pair_is_found_once() -> None:
-    given = vectors(FEW, 400)
+    given = vectors(BRUTE_FORCE_UP_TO, 400)
     found = [(pair.first, pair.second) for pair in near_pairs(given, 0.99)]
     wanted = all_pairs(given, 0.99)
     assert set(found) <= wanted

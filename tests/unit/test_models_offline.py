@@ -3,14 +3,13 @@
 import json
 
 import pytest
-from openai_server import OpenAIServer
+from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models import keywords
 from turnlog.agent.models.calls import Caller
-from turnlog.agent.models.extract import candidates, cut, shortlist
 from turnlog.agent.models.language import is_chinese, sentences, split_speaker
 from turnlog.agent.models.offline_chat import OfflineChat
-from turnlog.agent.models.offline_tasks import OfflineTextTasks
+from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidates, cut, shortlist
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.protocol import ChatRequest
 

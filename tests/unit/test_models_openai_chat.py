@@ -7,19 +7,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from openai_server import OpenAIServer
+from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models.breaker import Breaker
 from turnlog.agent.models.calls import Caller, shown_url
-from turnlog.agent.models.errors import (
-    BreakerOpen,
-    ModelError,
-    ModelRefused,
-    ModelTimedOut,
-    ModelUnavailable,
-    redact,
-)
-from turnlog.agent.models.openai_chat import OpenAIChat
+from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
+from turnlog.agent.models.openai_chat import OpenAIChat, tls_context
 from turnlog.agent.models.pricing import Price
 from turnlog.agent.models.protocol import ChatRequest, Delta
 
@@ -298,3 +291,10 @@ async def test_every_error_is_a_model_error_with_a_code(client, server, clock):
     with pytest.raises(ModelError) as caught:
         await client().complete(ASK)
     assert caught.value.code == "model-refused"
+
+
+async def test_all_clients_load_the_certificate_authorities_once() -> None:
+    tls_context.cache_clear()
+    for _ in range(3):
+        await OpenAIChat("https://example.org/v1", "key", "m", count_tokens=words).close()
+    assert tls_context.cache_info().misses == 1

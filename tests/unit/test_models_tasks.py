@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from openai_server import OpenAIServer
+from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models import prompts
 from turnlog.agent.models.llm_tasks import LLMTextTasks, parse_topics

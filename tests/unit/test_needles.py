@@ -6,14 +6,12 @@ from base64 import b64encode
 from uuid import UUID
 
 import pytest
+from helpers.sample_events import SOURCE
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import SAID
 
-from turnlog.agent.privacy.needles import Needles, Searched
-from turnlog.agent.privacy.words import candidates, chosen, words_of
-from turnlog.events.langgraph_contracts import CheckpointSaved
-from turnlog.events.memory_contracts import EntitiesFound, Entity
+from turnlog.agent.privacy.needles import Needles, Searched, candidates, chosen, words_of
+from turnlog.events.contracts import CheckpointSaved, EntitiesFound, Entity
 
 SECRET = "Ann's cat is 琥珀, née Ämber"
 WRITTEN = {
@@ -68,7 +66,7 @@ def test_strings_are_chosen_that_are_somebodys_own() -> None:
 def test_ids_of_events_are_nobodys_words() -> None:
     """Digits of an id look like a phone number, and every event's id stands in clear."""
     given = {"event_id": UUID("01a061d4-bc98-7934-a201-289350018440"), "quote": "my friend Mia Lindqvist"}
-    source = SAID.model_copy(update=given)
+    source = SOURCE.model_copy(update=given)
     entity = Entity(type="PERSON", name="Mia Lindqvist", sources=(source,))
     assert list(words_of(EntitiesFound(entities=(entity,)))) == ["Mia Lindqvist", source.quote]
 

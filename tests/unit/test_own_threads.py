@@ -1,18 +1,18 @@
 """No conversation has the name of one of turnlog's own threads: to delete it would take a user's memories along."""
 
 import pytest
-from samples import EVERY_CONTRACT, event
+from helpers.sample_events import EVERY_CONTRACT, event
 
+from turnlog.agent.jobs.all_jobs import all_jobs
 from turnlog.agent.privacy.receipt import receipt_thread
 from turnlog.agent.privacy.traces import Person
 from turnlog.agent.settings import Settings
-from turnlog.consumers.jobs.all_jobs import all_jobs
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import InvalidToken
 from turnlog.events.publish import outgoing
 from turnlog.events.subjects import OWN_THREADS, check_conversation, memory_thread
-from turnlog.projectors.store_items import store_thread
+from turnlog.projectors.models.store.projection import store_thread
 
 OWN = [
     memory_thread("ann"),

@@ -1,10 +1,10 @@
 """Stored content as plain text for summaries and topics."""
 
 import pytest
-from context_messages import image, text, thinking, tool, tool_result, tool_use, turn, user
+from helpers.context_messages import image, text, thinking, tool, tool_result, tool_use, turn, user
 
+from turnlog.agent.context.plain_text import content_text, said
 from turnlog.agent.models.keywords import topics
-from turnlog.agent.plain import content_text, said
 
 
 def test_thinking_and_images_are_no_words_and_calls_and_results_are_short() -> None:

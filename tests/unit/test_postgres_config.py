@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from turnlog.agent.embedded import postgres_config
-from turnlog.agent.embedded.postgres_config import buffers_mb, memory, render
+from turnlog.consumers.servers import postgres_server as postgres_config
+from turnlog.consumers.servers.postgres_server import buffers_mb, memory, render
 
 MB = 2**20
 

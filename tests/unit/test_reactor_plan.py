@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from context_messages import assistant, tool, turn, user
+from helpers.context_messages import assistant, tool, turn, user
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.reactors.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
-from turnlog.consumers.reactors.plan import KEPT, Facts, Plan, plan, prune_through
-from turnlog.projectors.message import Message
+from turnlog.agent.summarising.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
+from turnlog.agent.summarising.plan import KEPT, Facts, Plan, plan, prune_through
+from turnlog.projectors.models.message import Message
 
 SETTINGS = Settings(home="unused", max_messages_per_thread=200)
 OFF = Settings(home="unused", enable_summary=False)

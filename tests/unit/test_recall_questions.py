@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.agent.recall.questions import asks, asks_for_several, tells_detail
+from turnlog.agent.recall.scope import asks, asks_for_several, tells_detail
 
 
 @pytest.mark.parametrize(

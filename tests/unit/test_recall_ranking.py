@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from turnlog.agent.recall import Query, ScopeIndex, VectorMismatch, Weights, rank
-from turnlog.projectors.terms import terms
+from turnlog.projectors.models.terms import terms
 
 START = datetime(2023, 5, 8, tzinfo=UTC)
 ALONE = Weights(before=(), after=(), question=0)

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from turnlog.consumers.remembering import InvalidTime, time_of
+from turnlog.consumers.cli.remembering import InvalidTime, time_of
 
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
 

@@ -1,10 +1,10 @@
 """Read models and contexts as lines for people."""
 
-from context_messages import assistant, chat, thinking, turn, user
-from context_messages import text as text_block
+from helpers.context_messages import assistant, chat, thinking, turn, user
+from helpers.context_messages import text as text_block
 
 from turnlog.agent.context import ContextInput, Summary, build_context
-from turnlog.consumers.rendering import BAR, context_lines, message_line
+from turnlog.consumers.cli.rendering import BAR, context_lines, message_line
 
 
 def test_a_message_is_one_line_with_its_speaker_and_its_calls() -> None:

@@ -4,9 +4,9 @@ import io
 import logging
 
 import pytest
+from helpers.sample_events import BLOCKS, turn
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import BLOCKS, turn
 
 from turnlog.agent.privacy.entering import screen_of
 from turnlog.agent.privacy.log_lines import SanitisedLines

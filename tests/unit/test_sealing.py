@@ -9,17 +9,26 @@ from typing import Any, Literal, get_args, get_origin
 from uuid import UUID
 
 import pytest
+from helpers.key_rings import KeysAtHand
+from helpers.sample_events import EVERY_CONTRACT, MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
-from key_rings import KeysAtHand
 from pydantic import BaseModel
-from samples import EVERY_CONTRACT, MAY_8, event, turn
 from test_codec import IDS, TENANTS, TEXT
 
-from turnlog.events.codec import CONTRACTS, decode, encode, unsealed
-from turnlog.events.contracts import Erased, Event, EventData, ThreadDeleted, ThreadOpened, TurnRecorded
+from turnlog.events.codec import decode, encode, unsealed
+from turnlog.events.contracts import (
+    CONTRACTS,
+    ERASED,
+    Erased,
+    Event,
+    EventData,
+    Frozen,
+    ThreadDeleted,
+    ThreadOpened,
+    TurnRecorded,
+)
 from turnlog.events.errors import InvalidEvent, KeyUnavailable
-from turnlog.events.frozen import ERASED, Frozen
 from turnlog.events.sealing import is_erased
 
 KEYS, DESTROYED = KeysAtHand(), KeysAtHand(destroyed=True)

@@ -1,14 +1,14 @@
 """The history text of a session: modes, real token counts, the threshold and the cut at the window (B, C7, C11)."""
 
 import pytest
-from context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, user
+from helpers.context_messages import assistant, image, text, thinking, tool, tool_result, tool_use, user
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.sessions.history import build_history, line_text, lines_of, retained, turn_tokens
-from turnlog.events.session_contracts import SegmentRules
-from turnlog.projectors.message import Message
+from turnlog.events.contracts import SegmentRules
+from turnlog.projectors.models.message import Message
 
 COUNTER = counter_for("gpt-4o-mini")
 RULES = SegmentRules()

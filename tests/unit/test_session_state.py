@@ -4,19 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from samples import BLOCKS, MAY_8, event, turn
+from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
-from turnlog.events.contracts import Erased, Event, Recorded, ThreadDeleted, ThreadRenamed, ToolResultBlock
-from turnlog.events.session_contracts import (
+from turnlog.events.contracts import (
+    Erased,
+    Event,
+    Recorded,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SegmentCheckpointRequested,
     SegmentRules,
     SessionCreated,
     SessionUpdated,
+    ThreadDeleted,
+    ThreadRenamed,
+    ToolResultBlock,
 )
-from turnlog.projectors.message import Message
-from turnlog.projectors.session_state import SessionState, evolve, turns_of
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.sessions.state import SessionState, evolve, turns_of
 
 CALL = [{"id": "c", "name": "look"}]
 

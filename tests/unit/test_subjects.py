@@ -98,7 +98,7 @@ def test_a_stored_subject_is_read_back() -> None:
 
 @pytest.mark.parametrize("subject", ["turnlog.acme.t.x", "turnlog.log.x.acme.t.type", "a.b.c.d.e.f.g"])
 def test_a_subject_that_is_not_the_streams_is_refused(subject: str) -> None:
-    with pytest.raises(InvalidToken, match="none of this stream's"):
+    with pytest.raises(InvalidToken, match="does not belong to this stream"):
         parse_stored(subject)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.projectors.terms import MAX_TERM_CHARS, MAX_TERMS, terms
+from turnlog.projectors.models.terms import MAX_TERM_CHARS, MAX_TERMS, terms
 
 
 def finds(query: str, text: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.events.upcasters import UPCASTERS, upcast
+from turnlog.events.contracts.upcasters import UPCASTERS, upcast
 
 
 def test_the_text_of_a_version_one_turn_becomes_its_content() -> None:

@@ -1,0 +1,94 @@
+"""The tool loop of one answer: stream, run tools, stream again, until there is text."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.answering.progress import Progress
+from turnlog.agent.answering.recall_tool import SCHEMA, ToolResult
+from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
+from turnlog.events.contracts import ToolCall
+
+MAX_ROUNDS = 4
+RunTool = Callable[[ToolCall], Awaitable[ToolResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One call of the model and the results of its tool calls (none in the last round)."""
+
+    completion: Completion
+    results: tuple[tuple[ToolCall, ToolResult], ...] = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return self.rounds[-1].completion.text if self.rounds else ""
+
+    @property
+    def chunks(self) -> tuple[str, ...]:
+        return tuple(c for r in self.rounds for _, result in r.results for c in result.chunks)
+
+    @property
+    def memories(self) -> tuple[UUID, ...]:
+        return tuple(m for r in self.rounds for _, result in r.results for m in result.memories)
+
+
+async def answer(
+    model: ChatModel, messages: list[dict[str, Any]], run_tool: RunTool, progress: Progress, name: str | None = None
+) -> Answer:
+    """Raises ModelError. The last round gets no tools, so that the model must answer with text."""
+    made, wire = Answer(), list(messages)
+    for number in range(MAX_ROUNDS):
+        tools = [SCHEMA] if number < MAX_ROUNDS - 1 else []
+        completion = await _stream(model, ChatRequest(wire, tools, model=name, restart=True), progress)
+        results = [(call, await _run(call, run_tool, progress)) for call in completion.tool_calls]
+        made.rounds.append(Round(completion, tuple(results)))
+        if not results:
+            return made
+        wire += [_call_message(completion), *(_result_message(call, result) for call, result in results)]
+    return made
+
+
+async def _run(call: ToolCall, run_tool: RunTool, progress: Progress) -> ToolResult:
+    await progress.tell("tool", f"{call.name} {call.arguments}")
+    return await run_tool(call)
+
+
+async def _stream(model: ChatModel, request: ChatRequest, progress: Progress) -> Completion:
+    final: Completion | None = None
+    async for delta in model.stream(request):
+        if delta.restarted:
+            await progress.tell("restart")
+        if delta.text:
+            await progress.tell("text", delta.text)
+        final = delta.final or final
+    assert final is not None
+    return final
+
+
+def _call_message(completion: Completion) -> dict[str, Any]:
+    calls = [
+        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": _arguments(c.arguments)}}
+        for c in completion.tool_calls
+    ]
+    return {"role": "assistant", "content": completion.text or None, "tool_calls": calls}
+
+
+def _arguments(text: str) -> str:
+    """Replaces arguments that are not JSON, which models produce and some servers refuse in the history."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return "{}"
+    return text
+
+
+def _result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call.id, "content": result.text}

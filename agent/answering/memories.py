@@ -1,0 +1,66 @@
+"""The asking user's long-term memories: for the request, for the tool, and the event that they were read."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+from uuid import UUID
+
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.models.protocol import Embedder
+from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall
+from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import AnswerRequested, Event
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.messages import message_by_event
+
+logger = logging.getLogger("turnlog.agent")
+EMBEDDING_PATIENCE_S = 1.0  # the user waits for the answer: after that time the search uses words alone
+
+
+class AnswerMemories:
+    """embedder None: search by words, entities and dates."""
+
+    def __init__(self, runtime: Runtime, embedder: Embedder | None) -> None:
+        self._runtime = runtime
+        policy, zone = Policy.of(runtime.settings), runtime.settings.zone
+        self._recall = MemoryRecall(embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)
+        self._memories = Memories(runtime.log, runtime.pool)
+
+    def block_of(self, request: Event, model: str) -> "asyncio.Task[MemoryBlock]":
+        """The block for a request, searched on a connection of its own while the thread is read."""
+        return asyncio.create_task(self._block(request, model), name=f"memories-{request.id}")
+
+    async def found(self, tenant: str, user: str | None, query: str, k: int, now: datetime) -> MemoriesFound:
+        """Returns nothing without a user or with MEMORY_LONG_TERM off."""
+        if not user or not self._runtime.settings.long_term:
+            return MemoriesFound()
+        async with self._runtime.pool.connection() as conn:
+            return await self._recall.search(conn, MemoryScope(tenant, memory_thread(user), now), query, k)
+
+    async def accessed(self, request: Event, ids: Iterable[UUID]) -> None:
+        """Called once after each answer; its failure does not fail the answer."""
+        read = list(ids)
+        if not read or not request.user:
+            return
+        try:
+            await self._memories.accessed(request.tenant, request.user, read, cause=request.id)
+        except TurnlogError as error:
+            logger.warning("that %d memories were read is not noted: %s", len(read), error)
+
+    async def _block(self, request: Event, model: str) -> MemoryBlock:
+        assert isinstance(request.data, AnswerRequested)
+        settings = self._runtime.settings
+        if not request.user or not settings.long_term:
+            return MemoryBlock()
+        async with self._runtime.pool.connection() as conn:
+            asked = await message_by_event(conn, request.tenant, request.thread, request.data.turn_id)
+            question = content_text(asked.content) if asked else ""
+            return await recalled_block(
+                conn, self._recall, settings, request.tenant, request.user, question, request.time, model
+            )

@@ -1,0 +1,91 @@
+"""recall_memory: the tool the model may call for what is not in its window (C9)."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.answering.memories import AnswerMemories
+from turnlog.agent.recall.search import Recall
+from turnlog.events.contracts import ToolCall
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+SCHEMA: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "recall_memory",
+        "description": (
+            "Search earlier parts of this conversation that are no longer in view, and what this user said in other "
+            "conversations, by meaning and by words. Returns what was said, by whom and when."
+        ),
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for, in the conversation's language."},
+                "k": {"type": "integer", "minimum": 1, "maximum": 20},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    },
+}
+MAX_K = 20
+MAX_TEXT = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """text: sent to the model; chunks: for the receipt; memories: named in the text, so they count as read."""
+
+    text: str
+    chunks: tuple[str, ...] = ()
+    memories: tuple[UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoriesOf:
+    """Searches the asking user's memories as of `now`."""
+
+    recall: AnswerMemories
+    tenant: str
+    user: str | None
+    now: datetime
+
+    async def found(self, query: str, k: int) -> list[StoredMemory]:
+        found = await self.recall.found(self.tenant, self.user, query, k, self.now)
+        return [one.memory for one in found.memories]
+
+
+async def run_tool(
+    call: ToolCall,
+    conn: Connection,
+    recall: Recall,
+    scope: Scope,
+    top_k: int,
+    before_seq: int,
+    memories: MemoriesOf | None = None,
+) -> ToolResult:
+    """A mistake of the model becomes a result that it can read; nothing is raised."""
+    if call.name != "recall_memory":
+        return ToolResult(json.dumps({"error": f"there is no tool {call.name!r}; use recall_memory"}))
+    try:
+        arguments = json.loads(call.arguments or "{}")
+        query = str(arguments["query"])
+        k = min(MAX_K, max(1, int(arguments.get("k") or top_k)))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return ToolResult(json.dumps({"error": f"arguments must be {{'query': text, 'k': number}}: {error!r}"}))
+    found = await recall.search(conn, scope, query, k, before_seq)
+    items = [
+        {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
+        for one in found
+    ]
+    known = await memories.found(query, k) if memories else []
+    said: dict[str, Any] = {"items": items}
+    if known:
+        said["memories"] = [{"since": f"{one.valid_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
+    return ToolResult(
+        json.dumps(said, ensure_ascii=False), tuple(one.chunk_id for one in found), tuple(one.id for one in known)
+    )

@@ -1,0 +1,46 @@
+"""Asking for an answer: the user's turn and the request for its answer are one atomic batch on the log."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
+from turnlog.events.log import Log
+
+SOURCE = "turnlog/chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    tenant: str
+    thread: str
+    text: str
+    user: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The turn and the request; their ids are known before the append, so that a subscription can begin first."""
+
+    turn: Event
+    request: Event
+
+
+def question_events(question: Question) -> Asked:
+    now = datetime.now(UTC)
+    about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}
+    turn = Event(time=now, data=TurnRecorded(role="user", content=question.text), **about)
+    request = Event(time=now, causation=turn.id, data=AnswerRequested(turn_id=turn.id, model=question.model), **about)
+    return Asked(turn, request)
+
+
+async def ask(log: Log, asked: Asked) -> int:
+    """Appends both; returns the request's sequence."""
+    return (await log.append_many([asked.turn, asked.request]))[-1].seq
+
+
+def answer_id(request: UUID, part: str) -> UUID:
+    """Ids of the answer's events are derived from the request, so that a second answer is the same events."""
+    return uuid.uuid5(request, part)

@@ -1,0 +1,54 @@
+"""The inputs of a context."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.context.digest import Summary
+from turnlog.agent.context.wire import Wire
+from turnlog.projectors.models.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, and two more choices.
+
+    keep_thinking: sends thinking blocks of tier 3 as `<thinking>` text, since the API has no field for them.
+    share_unused: tier 2 may use what the other tiers leave. Ten short messages fill a hundredth of a large window;
+    with fixed shares half of it would stay empty while messages are left out.
+    """
+
+    full_recent_count: int = 10
+    condensed_tool_max: int = 200
+    keep_thinking: bool = False
+    share_unused: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInput:
+    """Everything a context depends on.
+
+    messages: of the conversation state, after pruning. pruned_through_seq: turns up to it were pruned (0: none), so
+    that tier 1 covers them even if the rest fits. window: tokens, 0 infers it. as_of_seq: omits later turns. topics:
+    most important first. tools: OpenAI tool schemas. recalled_chunks, memories: ids of what was added to the prompt,
+    for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation;
+    placed right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant:
+    sequences of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget:
+    tokens, as a receipt says; None computes them.
+    """
+
+    messages: Sequence[Message]
+    model: str
+    system_prompt: str = ""
+    tools: Sequence[Wire] = ()
+    summary: Summary | None = None
+    topics: Sequence[str] = ()
+    pruned_through_seq: int = 0
+    window: int = 0
+    as_of_seq: int | None = None
+    settings: ContextSettings = ContextSettings()
+    recalled_chunks: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
+    reserved: int = 0
+    notes: Sequence[Wire] = ()
+    relevant: Sequence[int] = ()
+    budget: int | None = None

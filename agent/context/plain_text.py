@@ -1,0 +1,35 @@
+"""Stored content as plain text, for people, summaries and topics."""
+
+import re
+from typing import Any
+
+from turnlog.projectors.models.message import Message
+
+_CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\]]*)\]")
+
+
+def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:
+    """The text of a message, without thinking and images; tool results are cut to tool_chars."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part for block in content if (part := _block(block, tool_chars)))
+
+
+def said(message: Message, tool_chars: int = 400) -> str:
+    """`speaker: text`, or '' if there is no text.
+
+    Of an importer's `[image: a photo of a dog]` only the caption is kept: "image" is not a topic.
+    """
+    text = _CAPTION.sub(r"(\1)", content_text(message.content, tool_chars)).strip()
+    return f"{message.name or message.role}: {text}" if text else ""
+
+
+def _block(block: dict[str, Any], tool_chars: int) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block["text"])
+        case "tool_use":
+            return f"[call {block['name']}]"
+        case "tool_result":
+            return content_text(block["content"], tool_chars)[:tool_chars]
+    return ""

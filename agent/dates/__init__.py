@@ -1,0 +1,1 @@
+"""Dates in English and Chinese text as intervals of time."""

@@ -1,0 +1,99 @@
+"""Finds English and Chinese dates in a question, as intervals relative to the time of the question (M7). Pure.
+
+dateparser was measured for this: it finds points in time, not intervals, does not read "last March", "last summer",
+"三年前", "去年三月" or "上周五", takes the word in "march on" for a month, and needs a third of a second at
+first.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import NamedTuple
+
+from turnlog.agent.dates import chinese as dates_zh
+from turnlog.agent.dates import english as dates_en
+from turnlog.agent.dates.spans import Span
+from turnlog.projectors.models.chunks.chunking import day
+from turnlog.projectors.models.terms import MONTHS
+
+MAX_CHARS = 2_000
+_BEFORE = re.compile(r"\b(?P<how>since|after|before|until|till)\s+(?:the\s+)?(?:early\s+|late\s+)?$", re.IGNORECASE)
+_BEHIND = re.compile(
+    r"\s*(?:(?P<since>以来|开始|起(?!床|来))|(?P<after>之后|以后)|(?P<before>之前|以前|前(?![面天后年途])))"
+)
+
+
+class Dated(NamedTuple):
+    """A date expression in a text and its interval [from_time, to_time). start: its position in the text."""
+
+    text: str
+    start: int
+    from_time: datetime
+    to_time: datetime
+
+
+def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
+    """The dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
+
+    An expression that may be past or future ("in May", "on Friday") means the latest past one.
+    """
+    text = text[:MAX_CHARS]
+    today = now.astimezone(zone).date()
+    found = [_dated(text, match, span, now, zone) for match, span in _matches(text, today)]
+    return sorted(found, key=lambda one: one.start)
+
+
+def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], Span]]:
+    """Each match once, for the first rule that reads it."""
+    left = text
+    for rule in (*dates_en.RULES, *dates_zh.RULES):
+        for match in rule.pattern.finditer(left):
+            try:
+                span = rule.read(match, today)
+            except (ValueError, OverflowError):  # a year or a day beyond the calendar
+                span = None
+            if span is not None:
+                first, end = match.span("date")
+                left = left[:first] + "\0" * (end - first) + left[end:]
+                yield match, span
+
+
+def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzinfo) -> Dated:
+    first, end = _midnight(span.first, zone), _midnight(span.end, zone)
+    before, behind = _BEFORE.search(text[: match.start("date")]), _BEHIND.match(text[match.end("date") :])
+    how = before["how"].lower() if before else behind.lastgroup if behind else None
+    always = datetime.min.replace(tzinfo=UTC)
+    match how:
+        case "since":
+            first, end = first, max(now, end)
+        case "after":
+            first, end = end, max(now, end)
+        case "before" | "until" | "till":
+            first, end = always, first
+    return Dated(match["date"], match.start("date"), first, end)
+
+
+def _midnight(on: date, zone: tzinfo) -> datetime:
+    return datetime.combine(on, time(), zone)
+
+
+MOST_MONTHS = 3
+
+
+def date_words(query: str, now: datetime, zone: tzinfo = UTC) -> str:
+    """The dates of a query in the words of chunk dates, to add to a search by words; "" without a date.
+
+    now, zone: time and time zone of the question.
+    """
+    return " ".join(filter(None, (_words(one.from_time, one.to_time, zone) for one in dates_in(query, now, zone))))
+
+
+def _words(first: datetime, end: datetime, zone: tzinfo) -> str:
+    """The day, the months or the year of an interval; "" for a longer one."""
+    first, last = first.astimezone(zone), (end - timedelta(microseconds=1)).astimezone(zone)
+    if first.date() == last.date():
+        return day(datetime(first.year, first.month, first.day, tzinfo=UTC))
+    months = range(12 * first.year + first.month - 1, 12 * last.year + last.month)
+    if len(months) <= MOST_MONTHS:
+        return " ".join(f"{MONTHS[month % 12]} {month // 12}" for month in months)
+    return str(first.year) if first.year == last.year else ""

@@ -1,0 +1,1 @@
+"""Vectors of chunks and memories, kept in a content-addressed cache."""

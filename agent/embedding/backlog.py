@@ -1,0 +1,67 @@
+"""How much the embedder has before it, and how fast it was lately."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from turnlog.agent.embedding.memories import pending_memories_count
+from turnlog.agent.embedding.pending import pending_count
+from turnlog.projectors.engine.writer import Connection
+
+_NOTE_ROUND = """
+WITH old AS (DELETE FROM embedding_rounds WHERE ended_at < now() - interval '1 hour')
+INSERT INTO embedding_rounds (ended_at, texts, seconds) VALUES (clock_timestamp(), %s, %s) ON CONFLICT DO NOTHING"""
+_LATELY = """
+SELECT sum(texts) / nullif(sum(seconds), 0) FROM embedding_rounds WHERE ended_at > now() - interval '10 minutes'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Texts without a vector of the present embedding model.
+
+    texts_per_s: measured over the rounds of the last ten minutes, of any process; None when there was none.
+    """
+
+    model: str
+    chunks: int
+    memories: int
+    texts_per_s: float | None
+
+    @property
+    def texts(self) -> int:
+        return self.chunks + self.memories
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the measured speed; None when it is not known."""
+        if not self.texts:
+            return 0.0
+        return self.texts / self.texts_per_s if self.texts_per_s else None
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds_left": self.seconds_left}
+
+    def sentence(self) -> str:
+        if not self.texts:
+            return "up to date"
+        waiting = f"{self.texts:,} texts without a vector"
+        if self.texts_per_s is None or self.seconds_left is None:
+            return f"{waiting}, none embedded in the last ten minutes"
+        return f"{waiting}, {self.texts_per_s:,.1f} texts/s, {_duration(self.seconds_left)} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+async def read_backlog(conn: Connection, model: str) -> Backlog:
+    chunks, memories = await pending_count(conn, model), await pending_memories_count(conn, model)
+    [(speed,)] = await (await conn.execute(_LATELY)).fetchall()
+    return Backlog(model, chunks, memories, None if speed is None else float(speed))
+
+
+async def note_round(conn: Connection, texts: int, seconds: float) -> None:
+    """Keeps how long a round of the embedder took, for an hour."""
+    await conn.execute(_NOTE_ROUND, (texts, seconds))

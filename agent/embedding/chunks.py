@@ -1,0 +1,129 @@
+"""The embedder: puts vectors into the content-addressed cache, then appends an event that names their chunks (L7)."""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from turnlog.agent.embedding.backlog import note_round
+from turnlog.agent.embedding.cache import SOURCE, Pending, fill_cache, metered
+from turnlog.agent.embedding.memories import embed_memories
+from turnlog.agent.embedding.pending import pending_chunks, pending_count
+from turnlog.agent.later import Later
+from turnlog.agent.models.budget import Ledger, ledger
+from turnlog.agent.models.protocol import Embedder, Usage
+from turnlog.agent.progress import OnProgress, no_progress
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import ChunksEmbedded, Event
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.projection import memory_vectors
+from turnlog.projectors.models.neighbours import ensure_neighbour_index
+
+logger = logging.getLogger("turnlog.agent")
+BATCH = 128
+LOCK = 0x656D6264
+
+
+async def embed_pending(
+    runtime: Runtime,
+    embedder: Embedder,
+    on_progress: OnProgress = no_progress,
+    stop: asyncio.Event | None = None,
+    only: tuple[str, Sequence[str]] | None = None,
+) -> int:
+    """Embeds every memory and chunk without a vector of the present model, newest threads first; returns how many.
+
+    only: (tenant, threads) to do the chunks of these alone.
+
+    One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set
+    or the hourly budget is spent; what is left is found again. Raises ModelError.
+    """
+    async with runtime.pool.connection() as conn:
+        row = await (await conn.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,))).fetchone()
+        if row is None or not row[0]:
+            return 0
+        try:
+            return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event(), only)
+        finally:
+            await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+
+
+async def _embed_all(
+    runtime: Runtime,
+    conn: Connection,
+    embedder: Embedder,
+    on_progress: OnProgress,
+    stop: asyncio.Event,
+    only: tuple[str, Sequence[str]] | None,
+) -> int:
+    done, stuck = 0, set[str]()
+    budget = embedding_ledger(runtime.settings)
+    memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop)
+    total = await pending_count(conn, embedder.model) if on_progress is not no_progress else 0
+    while not stop.is_set() and (batch := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
+        started = time.perf_counter()
+        try:
+            await embed_chunks(runtime, conn, embedder, batch, budget)
+        except Later as later:
+            logger.info("embedder waits: %s", later)
+            break
+        await note_round(conn, len(batch), time.perf_counter() - started)
+        stuck |= await _still_pending(conn, embedder.model, batch)
+        done += len(batch)
+        on_progress(done, max(done, total))
+    return done + memories
+
+
+def embedding_ledger(settings: Settings) -> Ledger:
+    return ledger("embedder", settings, is_local=settings.offline_embeddings)
+
+
+async def embed_chunks(
+    runtime: Runtime, conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
+) -> None:
+    """Fills the cache, appends the events and waits until P5 applied them: they are pending no longer. Raises Later."""
+    events = await embedding_events(conn, embedder, batch, budget)
+    dimensions = next(event.data.dimensions for event in events if isinstance(event.data, ChunksEmbedded))
+    await ensure_neighbour_index(conn, memory_vectors, embedder.model, dimensions)
+    await runtime.log.append_many(events)
+    await runtime.settle(names=("vectors",))
+
+
+async def embedding_events(
+    conn: Connection, embedder: Embedder, batch: Sequence[Pending], budget: Ledger
+) -> list[Event]:
+    """Fills the cache with what it lacks and returns one chunks_embedded a thread, and the usage if any.
+
+    Raises ModelError, Later.
+    """
+    spent: list[Usage] = []
+    dimensions = await fill_cache(conn, embedder, batch, budget, spent)
+    threads: defaultdict[tuple[str, str, str | None], list[str]] = defaultdict(list)
+    for one in batch:
+        threads[(one.tenant, one.thread, one.user)].append(one.id)
+    events = [_embedded(place, ids, embedder.model, dimensions) for place, ids in threads.items()]
+    first = batch[0]
+    return events + [metered(first, usage) for usage in spent]
+
+
+async def _still_pending(conn: Connection, model: str, batch: Sequence[Pending]) -> set[str]:
+    rows = await conn.execute(
+        "SELECT id FROM memory_vectors WHERE id = ANY(%s) AND embedding_model IS DISTINCT FROM %s",
+        ([one.id for one in batch], model),
+    )
+    return {chunk_id for (chunk_id,) in await rows.fetchall()}
+
+
+def _embedded(place: tuple[str, str, str | None], ids: list[str], model: str, dimensions: int) -> Event:
+    tenant, thread, user = place
+    return Event(
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=tenant,
+        thread=thread,
+        user=user,
+        data=ChunksEmbedded(model=model, dimensions=dimensions, chunk_ids=tuple(ids)),
+    )

@@ -1,0 +1,94 @@
+"""Which chunks have no vector of the present model: newest threads first, by index, without a scan of the table."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from turnlog.agent.embedding.cache import Pending
+from turnlog.events.contracts import ERASED
+from turnlog.projectors.engine.writer import Connection
+
+# A thread of several people keeps empty turns of an erased user. A vector of one finds nothing, and its event would
+# create a new key for the erased user.
+_NOT_ERASED = f"chunk <> '{ERASED}'"
+_NO_VECTOR, _VECTOR_OF = "embedding IS NULL", "embedding_model = %(replaced)s"
+
+# Reads one entry of the index per thread, not one per chunk.
+_NEWEST_THREADS = """
+WITH RECURSIVE lacking AS (
+  (SELECT tenant, thread_id FROM memory_vectors WHERE {where} ORDER BY tenant, thread_id LIMIT 1)
+  UNION ALL
+  SELECT n.tenant, n.thread_id FROM lacking l CROSS JOIN LATERAL (
+    SELECT tenant, thread_id FROM memory_vectors WHERE {where} AND (tenant, thread_id) > (l.tenant, l.thread_id)
+    ORDER BY tenant, thread_id LIMIT 1) n)
+SELECT l.tenant, l.thread_id FROM lacking l LEFT JOIN thread_activity a USING (tenant, thread_id)
+ORDER BY a.last_active_at DESC NULLS LAST, l.tenant, l.thread_id LIMIT %(limit)s"""
+
+_CHUNKS_OF_THREADS = """
+SELECT v.tenant, v.thread_id, v.user_id, v.id, v.index_text
+FROM unnest(%(tenants)s::text[], %(threads)s::text[]) WITH ORDINALITY t (tenant, thread_id, place)
+CROSS JOIN LATERAL (
+  SELECT * FROM memory_vectors WHERE tenant = t.tenant AND thread_id = t.thread_id AND {where}
+  ORDER BY seq DESC, piece LIMIT %(limit)s) v
+ORDER BY t.place, v.seq DESC, v.piece LIMIT %(limit)s"""
+
+_REPLACED_MODELS = """
+WITH RECURSIVE models AS (
+  (SELECT embedding_model AS name FROM {table} WHERE embedding_model IS NOT NULL ORDER BY 1 LIMIT 1)
+  UNION ALL
+  SELECT (SELECT embedding_model FROM {table} WHERE embedding_model > m.name ORDER BY 1 LIMIT 1)
+  FROM models m WHERE m.name IS NOT NULL)
+SELECT name FROM models WHERE name <> %s"""
+
+
+async def pending_chunks(
+    conn: Connection,
+    model: str,
+    limit: int,
+    stuck: Collection[str] = (),
+    tenant: str | None = None,
+    threads: Sequence[str] | None = None,
+) -> list[Pending]:
+    """Chunks without a vector of this model, of the most recently active threads first; in a thread the newest first.
+
+    Chunks with a vector of another model come after all that have none.
+
+    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
+    threads: of the tenant, to read these alone.
+    """
+    for where, given in await _lacking(conn, model):
+        values = {**given, "stuck": list(stuck), "limit": limit}
+        where = f"{where} AND {_NOT_ERASED} AND id <> ALL(%(stuck)s)"
+        places = [(tenant, one) for one in threads] if threads is not None else await _newest(conn, where, values)
+        values |= {"tenants": [place[0] for place in places], "threads": [place[1] for place in places]}
+        rows = await conn.execute(_CHUNKS_OF_THREADS.format(where=where).encode(), values)
+        if found := await rows.fetchall():
+            return [Pending(*row) for row in found]
+    return []
+
+
+async def _newest(conn: Connection, where: str, values: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = await conn.execute(_NEWEST_THREADS.format(where=where).encode(), values)
+    return [(tenant, thread) for tenant, thread in await rows.fetchall()]
+
+
+async def _lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, Any]]]:
+    """Conditions that together hold for every chunk without a vector of the model, each with its values."""
+    replaced = await replaced_models(conn, "memory_vectors", model)
+    return [(_NO_VECTOR, {}), *((_VECTOR_OF, {"replaced": name}) for name in replaced)]
+
+
+async def replaced_models(conn: Connection, table: str, model: str) -> list[str]:
+    """The other models that vectors of the table are of."""
+    rows = await conn.execute(_REPLACED_MODELS.format(table=table).encode(), (model,))
+    return [name for (name,) in await rows.fetchall()]
+
+
+async def pending_count(conn: Connection, model: str | None) -> int:
+    """Chunks without a vector of the model; with None those without any."""
+    conditions = [(_NO_VECTOR, {})] if model is None else await _lacking(conn, model)
+    total = 0
+    for where, given in conditions:
+        query = f"SELECT count(*) FROM memory_vectors WHERE {where} AND {_NOT_ERASED}"
+        [(count,)] = await (await conn.execute(query.encode(), given)).fetchall()
+        total += count
+    return total

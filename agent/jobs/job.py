@@ -1,0 +1,120 @@
+"""Runs a scheduled job once per due time, across all workers, and records the run as an event (M4, M6; E 13.5.5)."""
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import NAMESPACE_URL, uuid5
+
+from turnlog.agent.jobs.schedule import Schedule
+from turnlog.agent.progress import OnProgress, no_progress
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, JobRan
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import JOBS, parse_stored
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.locks import LockFor, work_lock
+from turnlog.projectors.engine.writer import Connection
+
+
+async def last_runs(conn: Connection, tenant: str) -> dict[str, JobRan]:
+    """The last run of each job, by name."""
+    rows = await conn.execute(
+        "SELECT DISTINCT ON (job) job, due_at, duration_ms, counts, errors FROM job_runs WHERE tenant = %s "
+        "ORDER BY job, ran_at DESC",
+        (tenant,),
+    )
+    return {
+        job: JobRan(job=job, due_at=due_at, duration_ms=duration_ms, counts=counts, errors=errors)
+        for job, due_at, duration_ms, counts, errors in await rows.fetchall()
+    }
+
+
+SOURCE = "turnlog/jobs"
+
+
+class JobUnderWay(TurnlogError):
+    """Another worker runs this job now."""
+
+    code = "job-under-way"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of a job. errors: number of parts that failed; the process's log has them."""
+
+    counts: dict[str, int]
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """work(runtime, due_at, on_progress) must be idempotent: it is called again after a crash."""
+
+    name: str
+    schedule: Schedule
+    work: Callable[[Runtime, datetime, OnProgress], Awaitable[Done]]
+
+    @property
+    def thread(self) -> str:
+        return JOBS + self.name
+
+
+async def run_owed(runtime: Runtime, job: Job, now: datetime) -> JobRan | None:
+    """Runs the job if a due time has not been run and no other worker runs it. None: nothing was run."""
+    async with _alone(runtime, job) as conn:
+        if conn is None:
+            return None
+        due_at = job.schedule.owed(await _last_run(runtime, conn, job, now), now)
+        return None if due_at is None else await _run(runtime, job, due_at, no_progress)
+
+
+async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan | None:
+    """Runs the job by hand, as if it were due at that time. None when another worker is at it."""
+    async with _alone(runtime, job) as conn:
+        return None if conn is None else await _run(runtime, job, due_at, on_progress)
+
+
+async def _run(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan:
+    began = time.monotonic()
+    done = await job.work(runtime, due_at, on_progress)
+    took_ms = (time.monotonic() - began) * 1_000
+    ran = JobRan(job=job.name, due_at=due_at, duration_ms=took_ms, counts=done.counts, errors=done.errors)
+    tenant = runtime.settings.tenant
+    await runtime.log.append(
+        Event(
+            id=uuid5(NAMESPACE_URL, f"turnlog:job:{tenant}:{job.name}:{due_at.isoformat()}"),
+            source=SOURCE,
+            time=datetime.now(UTC),
+            tenant=tenant,
+            thread=job.thread,
+            data=ran,
+        )
+    )
+    return ran
+
+
+async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime) -> datetime | None:
+    """The newest due time up to now that was run, from rows that are up to date with the log.
+
+    A run by hand for a future time is ignored, so that due times until then are still run.
+    """
+    tenant = runtime.settings.tenant
+    if head := await runtime.log.thread_head(tenant, job.thread):
+        partition = parse_stored((await runtime.log.stored(head)).subject).partition
+        await wait_for(conn, ("jobs",), partition, head)
+    rows = await conn.execute(
+        "SELECT max(due_at) FROM job_runs WHERE tenant = %s AND thread_id = %s AND due_at <= %s",
+        (tenant, job.thread, now),
+    )
+    found = await rows.fetchone()
+    return found[0] if found else None
+
+
+@contextlib.asynccontextmanager
+async def _alone(runtime: Runtime, job: Job) -> AsyncIterator[Connection | None]:
+    """A connection that holds the job's lock, or None where another worker holds it."""
+    name = f"{job.thread}/{runtime.settings.tenant}"
+    async with runtime.pool.connection() as conn, work_lock(conn, LockFor.JOB, name) as held:
+        yield conn if held else None

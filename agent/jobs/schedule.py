@@ -1,0 +1,65 @@
+"""When a job is due: cron expressions in a time zone (M4, M6; E 13.5.5). Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from turnlog.events.errors import TurnlogError
+
+
+class InvalidSchedule(TurnlogError):
+    """A cron expression, or the name of a time zone, cannot be understood."""
+
+    code = "invalid-schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A cron expression of five fields, in local time of the zone.
+
+    When clocks change, a skipped time is due right after the gap, and a repeated time is due once (as in Debian's
+    cron).
+    """
+
+    expression: str
+    zone: ZoneInfo
+
+    @classmethod
+    def of(cls, expression: str, zone: str) -> "Schedule":
+        """Raises InvalidSchedule."""
+        try:
+            place = ZoneInfo(zone)
+        except (ValueError, OSError, LookupError):
+            raise InvalidSchedule(
+                f"there is no time zone {zone!r}; set TURNLOG_TIMEZONE to a name such as UTC or Asia/Shanghai"
+            ) from None
+        try:
+            CronSim(expression, datetime.now(place))
+        except CronSimError as error:
+            raise InvalidSchedule(
+                f"{expression!r} is no schedule ({error}); write minute, hour, day, month, weekday, as in '0 3 * * *'"
+            ) from None
+        return cls(expression, place)
+
+    def after(self, now: datetime) -> datetime:
+        """The next due time, in UTC. Raises InvalidSchedule when none comes."""
+        return self._first(CronSim(self.expression, now.astimezone(self.zone)))
+
+    def newest(self, now: datetime) -> datetime:
+        """The last due time up to now, in UTC. Raises InvalidSchedule when there was none."""
+        behind = now.replace(microsecond=0) + timedelta(seconds=1)  # in reverse it starts before the given time
+        return self._first(CronSim(self.expression, behind.astimezone(self.zone), reverse=True))
+
+    def owed(self, last: datetime | None, now: datetime) -> datetime | None:
+        """The newest due time if it has not been run; after a pause only the newest one, not one per day."""
+        newest = self.newest(now)
+        return newest if last is None or last < newest else None
+
+    def _first(self, times: Iterator[datetime]) -> datetime:
+        try:
+            return next(times).astimezone(UTC)
+        except StopIteration:
+            raise InvalidSchedule(f"{self.expression!r} is never due; it names a day that no month has") from None

@@ -1,0 +1,1 @@
+"""What becomes of a candidate: new, repeated, in conflict; and its score."""

@@ -1,0 +1,132 @@
+"""Memories that a person writes: validation, and the event ids of a call to remember. Raises InvalidMemory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from pydantic import ValidationError
+
+from turnlog.agent.memory.deciding.policy import first_importance
+from turnlog.agent.memory.deciding.writing import Place, Rows
+from turnlog.events.contracts import EventData, Memory, MemoryKind
+from turnlog.events.errors import TurnlogError
+
+_EXTRA = uuid5(NAMESPACE_URL, "turnlog/memory-events")
+
+
+@dataclass(frozen=True, slots=True)
+class EventIds:
+    """removed: sequence of the thread's last removal, if events before it have the same ids; else 0.
+
+    Tenant and thread are part of every id: a shadow thread has other events than the user's own, and two tenants may
+    use the same candidate id.
+    """
+
+    place: Place
+    cause: UUID | None
+    removed: int = 0
+
+    def of(self, candidate: Memory, n: int) -> UUID:
+        """Id of the n-th event of a candidate."""
+        return uuid5(candidate.id, f"{self._thread}/{n}")
+
+    def of_extra(self, n: int, data: EventData) -> UUID:
+        """Derived from the call's cause, or without one from the event's content."""
+        if self.cause is not None:
+            return uuid5(self.cause, f"{self._thread}/extra/{n}")
+        return uuid5(_EXTRA, f"{self._thread}/{n}/{data.type}/{data.model_dump_json()}")
+
+    @property
+    def _thread(self) -> str:
+        thread = f"{self.place.tenant}/{self.place.thread}"
+        return f"{thread}@{self.removed}" if self.removed else thread
+
+
+async def event_ids(
+    rows: Rows, candidates: Sequence[Memory], extra: Sequence[EventData], cause: UUID | None
+) -> tuple[EventIds, Mapping[UUID, int]]:
+    """The event ids of a call, and the sequences of those that are stored already.
+
+    A memory thread that was removed (a dropped shadow, for example) may be filled again with the same candidates. An id
+    from before the removal would be ignored as a duplicate, so the ids after it are different.
+    """
+    ids = EventIds(rows.place, cause)
+    done = await _stored(rows, ids, candidates, extra)
+    if done and (removed := await rows.removed_at()) > min(done.values()):
+        ids = replace(ids, removed=removed)
+        done = await _stored(rows, ids, candidates, extra)
+    return ids, done
+
+
+async def _stored(
+    rows: Rows, ids: EventIds, candidates: Sequence[Memory], extra: Sequence[EventData]
+) -> Mapping[UUID, int]:
+    mine = [ids.of(one, 0) for one in candidates] + [ids.of_extra(n, data) for n, data in enumerate(extra)]
+    return await rows.stored(mine)
+
+
+MAX_CONTENT_CHARS, MAX_REASON_CHARS = 8_000, 500
+
+
+class InvalidMemory(TurnlogError):
+    """The input cannot be stored as a memory; the message says what to change."""
+
+    code = "invalid-memory"
+
+
+def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fields: dict[str, Any]) -> Memory:
+    """fields: other fields of Memory. Raises InvalidMemory."""
+    usual = {
+        "id": id_,
+        "kind": kind,
+        "content": checked_content(content),
+        "importance": first_importance(kind, content),
+        "confidence": 1.0,
+        "origin": "user",
+        "valid_from": at,
+    }
+    try:
+        return Memory.model_validate(usual | fields)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise InvalidMemory(f"this is no memory: {wrong}") from None
+
+
+def checked_content(content: str) -> str:
+    """The content without surrounding space. Raises InvalidMemory when it is empty, too long, or not valid Unicode."""
+    text = content.strip()
+    if not text:
+        raise InvalidMemory("a memory needs words; its content is empty")
+    if len(text) > MAX_CONTENT_CHARS:
+        raise InvalidMemory(
+            f"the content has {len(text)} characters, more than {MAX_CONTENT_CHARS}; a memory is one claim, "
+            "so split it or import it as turns"
+        )
+    return _unicode("content", text)
+
+
+def _unicode(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMemory(f"the {name} holds a lone surrogate; send valid Unicode") from None
+    return text
+
+
+def checked_reason(reason: str) -> str:
+    """The reason on one line. Raises InvalidMemory when it is empty, too long, or not valid Unicode."""
+    text = " ".join(reason.split())
+    if not text:
+        raise InvalidMemory("say why the memory is archived; the reason is empty")
+    if len(text) > MAX_REASON_CHARS:
+        raise InvalidMemory(f"the reason has {len(text)} characters, more than {MAX_REASON_CHARS}; shorten it")
+    return _unicode("reason", text)
+
+
+def checked_share(name: str, value: float) -> float:
+    """Returns the value. Raises InvalidMemory when it is not between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise InvalidMemory(f"{name} is {value:g}; give a number from 0 to 1")
+    return value

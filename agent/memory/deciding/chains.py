@@ -1,0 +1,139 @@
+"""Validity intervals of memories that contradict each other (M5). Pure: memories in, an interval for each out.
+
+The intervals follow from the memories alone, not from the order of arrival. Time is when something was said, not when
+it arrived.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.claims import rank_of, value_of
+from turnlog.events.contracts import EndReason, Interval, Memory
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A memory in a chain. begin: when it was first said. said: all times when it was said, ascending.
+
+    ends: its end independent of the chain (its time to live, or a former successor). edit: the user replaced another
+    memory by it, which no strategy undoes. present: the interval of its row, None for a new memory.
+    """
+
+    id: UUID
+    value: str
+    begin: datetime
+    said: tuple[datetime, ...]
+    ends: datetime | None = None
+    edit: bool = False
+    present: Interval | None = None
+
+    def ended(self, at: datetime) -> bool:
+        return self.ends is not None and self.ends <= at
+
+
+Wins = Callable[[Link, Link], bool]  # (later, holder): whether the later one is valid from then on
+
+
+def latest(_later: Link, _holder: Link) -> bool:
+    return True
+
+
+def oldest(_later: Link, _holder: Link) -> bool:
+    return False
+
+
+def highest(later: Link, holder: Link) -> bool:
+    return rank_of(later.value) > rank_of(holder.value)
+
+
+def link_of(memory: Memory) -> Link:
+    """The link of a memory that is not stored yet."""
+    said = tuple(sorted(source.said_at for source in memory.sources)) or (memory.valid_from,)
+    return Link(memory.id, value_of(memory.value, memory.content), memory.valid_from, said, memory.expires_at)
+
+
+def links_of(rows: Sequence[StoredMemory]) -> list[Link]:
+    """The links of rows, without pending, forgotten and reverted ones and those with an empty interval of their own."""
+    counting = [row for row in rows if row.status not in ("pending", "forgotten") and not _taken_back(row)]
+    known = {row.id: (row, value_of(row.value, row.content)) for row in counting}
+    edits = {row.replaced_by for row in rows if row.closed_reason in ("edited", "reverted")}
+    links = [
+        _held(row, value, known[row.replaced_by][1] if row.replaced_by in known else None, row.id in edits)
+        for row, value in known.values()
+    ]
+    return [link for link in links if not link.ended(link.begin)]
+
+
+def _taken_back(row: StoredMemory) -> bool:
+    return row.closed_reason == "reverted" and row.valid_to is not None and row.valid_to <= row.valid_from
+
+
+def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
+    """after: the value of its successor, None without one that still counts."""
+    present = Interval(memory_id=row.id, valid_to=row.valid_to, replaced_by=row.replaced_by, reason=row.closed_reason)
+    otherwise = row.valid_to if after is None else None
+    return Link(
+        *(row.id, value, row.valid_from, _sayings(row, value, after)),
+        ends=min((end for end in (row.expires_at, otherwise) if end is not None), default=None),
+        edit=edit,
+        present=present,
+    )
+
+
+def _sayings(row: StoredMemory, value: str, after: str | None) -> tuple[datetime, ...]:
+    """Times before its successor; later repetitions became a memory of their own when the successor came between."""
+    said = {source.said_at for source in row.sources} | {row.valid_from}
+    if row.valid_to is None:
+        return tuple(sorted(said))
+    end = (row.valid_to, value if after is None else after)
+    return tuple(sorted(at for at in said if at == row.valid_from or (at, value) < end))
+
+
+def in_order(links: Iterable[Link]) -> list[Link]:
+    return sorted(links, key=lambda link: (link.begin, link.value, str(link.id)))
+
+
+def layout(links: Iterable[Link], wins: Wins) -> dict[UUID, Interval]:
+    """The interval of each memory: the holder's ends where the next one wins; one that never wins has an empty one."""
+    found: dict[UUID, Interval] = {}
+    holder: Link | None = None
+    for link in in_order(links):
+        if holder is None or holder.ended(link.begin):
+            found.update(run_out(holder))
+            holder = link
+        elif link.edit or wins(link, holder):
+            found[holder.id] = closed(holder.id, link.begin, link.id, "edited" if link.edit else "superseded")
+            holder = link
+        else:
+            found[link.id] = closed(link.id, link.begin, holder.id, "rejected")
+    return found | run_out(holder)
+
+
+def run_out(holder: Link | None) -> dict[UUID, Interval]:
+    """The interval of a memory without successor: as stored, or open (the daily job applies times to live)."""
+    if holder is None:
+        return {}
+    kept = holder.present is not None and holder.present.valid_to is not None and holder.ends == holder.present.valid_to
+    return {holder.id: holder.present if kept and holder.present else Interval(memory_id=holder.id)}
+
+
+def closed(memory_id: UUID, at: datetime, by: UUID | None, reason: EndReason) -> Interval:
+    return Interval(memory_id=memory_id, valid_to=at, replaced_by=by, reason=reason)
+
+
+def lasts_as_long(kept: datetime | None, lost: datetime | None) -> bool:
+    """Compares two expires_at: whether keeping the first loses nothing that the second would still say."""
+    return kept is None or (lost is not None and kept >= lost)
+
+
+def changes(found: dict[UUID, Interval], rows: Iterable[StoredMemory]) -> list[Interval]:
+    """Intervals that differ from those stored in the rows; a new memory has an open one."""
+    present = {row.id: (row.valid_to, row.replaced_by) for row in rows}
+    return [one for id_, one in found.items() if (one.valid_to, one.replaced_by) != present.get(id_, (None, None))]
+
+
+def memory_of(row: StoredMemory) -> Memory:
+    return Memory.model_validate({name: getattr(row, name) for name in Memory.model_fields})

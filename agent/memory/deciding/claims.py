@@ -1,0 +1,133 @@
+"""Whether two memories make the same claim: by their values, or by their words. Pure.
+
+Vectors show the subject of a sentence rather than its claim: "I like tea" and "I like coffee", "I eat meat" and "I
+don't eat meat", "born in 1990" and "born in 1991" are near each other. Closing one of them as a duplicate would lose a
+fact, so similar sentences must also agree in numbers, negation, names and order.
+"""
+
+import re
+from collections import Counter
+from decimal import Decimal
+
+from turnlog.projectors.models.memories.text import normal
+
+_PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_CHINESE_NUMBER = re.compile(r"[零〇一二两三四五六七八九十百千万亿]+")
+_ENGLISH_NUMBER = re.compile(
+    r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand"
+    r"|first|second|third|once|twice)\b"
+)
+_NEGATION = re.compile(
+    r"\b(?:not|cannot|no|never|none|nobody|nothing|neither|nor|without|stopped|quit|former|formerly|unlike|hardly)\b"
+    r"|n't\b|n’t\b|\b(?:dont|doesnt|didnt|isnt|arent|wasnt|cant|wont)\b"
+    r"|不|没|別|别|未|无|無|非|勿|莫|戒|讨厌|拒绝|停止|曾经"
+)
+# Words with the character of a negation that do not negate.
+_NO_NEGATION = re.compile(
+    r"特别|别人|分别|区别|级别|性别|告别|个别|非常|非洲|除非|差不多|不仅|不但|不过|不久|无论|未来|不同"
+)
+_QUOTED = re.compile(r"[\"“”「『《'‘](?P<name>[^\"“”「」『』《》'‘’]{1,80})[\"“”」』》'’](?![a-z])")
+_NAME = re.compile(r"(?<![.!?。！？] )(?<!^)\b[A-Z][\w&'-]*")
+_TOKEN = re.compile(r"[a-z0-9]+(?:['’][a-z]+)?|[^\W\d_a-z]", re.IGNORECASE)
+# The words before and after these must not change places.
+_BETWEEN = re.compile(
+    r"\b(?:over|than|to|from|before|after|instead of|rather than)\b|胜过|多过|而不是|比(?!起)|更|到|给|教|送|把|被"
+)
+_FRAME = 0.5  # share of the words that two sentences have around the one place in which they differ
+
+
+def value_of(value: str | None, content: str) -> str:
+    """The key by which two memories are compared: the normalised value, or the content; numbers by their amount."""
+    text = normal(value if value is not None else content)
+    plain = _THOUSANDS.sub("", text)
+    if not _PLAIN_NUMBER.fullmatch(plain):
+        return text
+    return f"{Decimal(plain).normalize() + 0:f}"
+
+
+def rank_of(value: str) -> tuple[bool, Decimal, str]:
+    """The order of KEEP_HIGHEST: by the first number in the value; values without one are lower, in text order."""
+    found = _PLAIN_NUMBER.search(_THOUSANDS.sub("", value))
+    return (found is not None, Decimal(found.group()) if found else Decimal(0), value)
+
+
+def same_claim(first: str, second: str) -> bool:
+    """Whether two similar sentences may make the same claim.
+
+    False when numbers, negation or names differ, when they differ in one place only ("I live in Paris", "I live in
+    Rome"), or when two things have changed places ("tea over coffee", "coffee over tea").
+    """
+    one, other = normal(first), normal(second)
+    if one == other:
+        return True
+    return (
+        numbers(one) == numbers(other)
+        and negations(one) == negations(other)
+        and _names(first) == _names(second)
+        and not answer_one_question(first, second)
+    )
+
+
+def answer_one_question(first: str, second: str) -> bool:
+    """Whether they may answer the same question differently: they differ in one place, or two things changed places."""
+    one, other = normal(first), normal(second)
+    return _differ_in_one_place(_TOKEN.findall(one), _TOKEN.findall(other)) or _changed_places(one, other)
+
+
+def may_contradict(first: str, second: str) -> bool:
+    """Two answers to one question, another negation, or numbers or names of which each has some for itself."""
+    one, other = normal(first), normal(second)
+    return (
+        answer_one_question(first, second)
+        or negations(one) != negations(other)
+        or _each_has_its_own(set(numbers(one)), set(numbers(other)))
+        or _each_has_its_own(_names(first), _names(second))
+    )
+
+
+def _each_has_its_own(one: set[str], other: set[str]) -> bool:
+    return bool(one - other) and bool(other - one)
+
+
+def numbers(text: str) -> Counter[str]:
+    """Numbers of a normalised text: digits by their amount, and numerals in words."""
+    plain = _THOUSANDS.sub("", text)
+    digits = (value_of(None, found) for found in _PLAIN_NUMBER.findall(plain))
+    return Counter([*digits, *_CHINESE_NUMBER.findall(plain), *_ENGLISH_NUMBER.findall(plain)])
+
+
+def negations(text: str) -> int:
+    """Number of negations in a normalised text."""
+    return len(_NEGATION.findall(_NO_NEGATION.sub(" ", text)))
+
+
+def _names(text: str) -> set[str]:
+    """Quoted names, and capitalised words that do not begin a sentence."""
+    quoted = {normal(match["name"]) for match in _QUOTED.finditer(text)}
+    return quoted | {normal(name) for name in _NAME.findall(text) if name != "I" and not name.startswith("I'")}
+
+
+def _changed_places(one: str, other: str) -> bool:
+    """Whether words before and after a word of _BETWEEN are exchanged between the two texts."""
+    pairs = ((a, b) for a in _sides(one) for b in _sides(other) if a[0] == b[0])
+    return any(a[1] & b[2] and a[2] & b[1] for a, b in pairs)
+
+
+def _sides(text: str) -> list[tuple[str, set[str], set[str]]]:
+    """Each word of _BETWEEN with the words only before it and only after it."""
+    found: list[tuple[str, set[str], set[str]]] = []
+    for between in _BETWEEN.finditer(text):
+        before = set(_TOKEN.findall(text[: between.start()]))
+        behind = set(_TOKEN.findall(text[between.end() :]))
+        found.append((between.group(), before - behind, behind - before))
+    return found
+
+
+def _differ_in_one_place(one: list[str], other: list[str]) -> bool:
+    """Whether they have the same beginning and end and differ in between, where the shared part is at least _FRAME."""
+    most = min(len(one), len(other))
+    before = next((n for n in range(most) if one[n] != other[n]), most)
+    after = next((n for n in range(most - before) if one[-1 - n] != other[-1 - n]), most - before)
+    shared = before + after
+    return most > shared and shared >= _FRAME * max(len(one), len(other))

@@ -1,0 +1,95 @@
+"""Decides on a candidate memory: new, a repetition, or a conflict with stored memories (M5, seed E 8.6). Pure.
+
+Compared in this order: equal dedupe key, equal content, similar content. A decision is the events to append, in one
+batch and in this order. Nothing is deleted: a memory that loses is closed and names the memory that replaces it.
+"""
+
+from collections.abc import Sequence
+
+from turnlog.agent.memory.deciding.claims import same_claim, value_of
+from turnlog.agent.memory.deciding.strategies import SETTLE, Decision, Decisions, confirmed, recorded
+from turnlog.events.contracts import Derivation, Interval, Memory, MemoryConflictRaised, MemoryRecorded
+from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.text import content_key
+
+NEAR_DUPLICATE_SIMILARITY = 0.90
+
+
+def decide(
+    candidate: Memory,
+    held: Sequence[StoredMemory],
+    similar: Sequence[tuple[StoredMemory, float]] = (),
+    derivation: Derivation | None = None,
+) -> Decisions:
+    """The events for a candidate; () when it is recorded already from the same source.
+
+    held: every row with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
+    similar: rows found by vector, most similar first, with their calibrated similarity (0 to 1).
+    """
+    if _is_recorded(candidate, [*held, *(row for row, _ in similar)]):
+        return ()
+    return tuple(_with(derivation, event) for event in _found(candidate, held, similar))
+
+
+def _found(candidate: Memory, held: Sequence[StoredMemory], similar: Sequence[tuple[StoredMemory, float]]) -> Decisions:
+    settle = SETTLE[candidate.strategy]
+    keyed = [row for row in held if candidate.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key]
+    if keyed:
+        return settle(_with_value(candidate, keyed), keyed)
+    key = content_key(candidate.kind, candidate.content)
+    if same := [row for row in held if row.content_key == key and _may_stand_for(candidate, row)]:
+        return _keep_one(candidate, same[0])
+    near = [row for row, value in similar if value > NEAR_DUPLICATE_SIMILARITY and _is_duplicate(candidate, row)][:1]
+    if any(None in (row.dedupe_key, candidate.dedupe_key) and row.dedupe_key != candidate.dedupe_key for row in near):
+        return _keep_one(candidate, near[0])
+    return settle(candidate, near)
+
+
+def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:
+    """Whether the memory, or the same claim with all of its source turns, is recorded already."""
+    said = {source.event_id for source in candidate.sources}
+    among = [row for row in rows if said and said <= {source.event_id for source in row.sources}]
+    return any(row.id == candidate.id for row in rows) or any(_is_same(candidate, row) for row in among)
+
+
+def _is_same(candidate: Memory, row: StoredMemory) -> bool:
+    if row.content_key == content_key(candidate.kind, candidate.content):
+        return True
+    keyed = row.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key
+    return keyed and value_of(row.value, row.content) == value_of(candidate.value, candidate.content)
+
+
+def _with_value(candidate: Memory, keyed: Sequence[StoredMemory]) -> Memory:
+    """Takes the value of a stored memory with equal content where only one of the two has a value (a rule found it, a
+    model did not)."""
+    key = content_key(candidate.kind, candidate.content)
+    for row in reversed(keyed):
+        if row.content_key == key and row.value != candidate.value and None in (row.value, candidate.value):
+            return candidate.model_copy(update={"value": row.value})
+    return candidate
+
+
+def _may_stand_for(candidate: Memory, row: StoredMemory) -> bool:
+    """Whether the row was in use when the candidate was said, and has no other key: different keys mean different
+    claims even where the words are equal."""
+    held = row.status in ("valid", "archived") and (row.expires_at is None or row.expires_at > candidate.valid_from)
+    return held and (None in (row.dedupe_key, candidate.dedupe_key) or row.dedupe_key == candidate.dedupe_key)
+
+
+def _is_duplicate(candidate: Memory, row: StoredMemory) -> bool:
+    return row.kind == candidate.kind and _may_stand_for(candidate, row) and same_claim(candidate.content, row.content)
+
+
+def _keep_one(candidate: Memory, row: StoredMemory) -> Decisions:
+    """Keeps the memory with a dedupe key, because a newer claim can end it."""
+    if candidate.dedupe_key is None or row.dedupe_key is not None:
+        return confirmed(candidate, row)
+    at = max(candidate.valid_from, row.valid_from)
+    ended = Interval(memory_id=row.id, valid_to=at, replaced_by=candidate.id, reason="duplicate")
+    return recorded([candidate], [ended])
+
+
+def _with(derivation: Derivation | None, event: Decision) -> Decision:
+    if isinstance(event, MemoryRecorded | MemoryConflictRaised) and derivation is not None:
+        return event.model_copy(update={"derivation": derivation})
+    return event

@@ -1,0 +1,89 @@
+"""The strategy MERGE: joins the contents of memories with one dedupe key (M5). Pure.
+
+Each statement stays a memory of its own (a member). From the second on a merged memory is valid in their place: of the
+first two, of the first three, and so on, each from when its last member was said. Merged memories follow from the
+members alone, so the order of arrival does not matter.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from turnlog.agent.memory.deciding.chains import Link, closed, in_order, link_of, run_out
+from turnlog.events.contracts import Interval, Memory
+from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.text import normal
+
+_MERGES = uuid5(NAMESPACE_URL, "turnlog/merged-memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """made: merged memories, oldest first. intervals: of the members and the merged memories."""
+
+    made: list[Memory] = field(default_factory=list)
+    intervals: dict[UUID, Interval] = field(default_factory=dict)
+
+
+def is_merge(row: StoredMemory) -> bool:
+    return row.strategy == "MERGE" and row.origin == "compaction" and row.dedupe_key is not None
+
+
+def merging(links: Iterable[Link], memories: Mapping[UUID, Memory]) -> Merging:
+    """memories: of every link. An edit by the user starts a new chain: the edited memory is not merged again."""
+    plan = Merging()
+    joined: list[Link] = []
+    holder: Link | None = None
+    for link in in_order(links):
+        joined = [*([] if link.edit else [one for one in joined if not one.ended(link.begin)]), link]
+        node = link if len(joined) == 1 else _node(plan, joined, memories)
+        if holder is not None and (link.edit or node is not link):
+            plan.intervals[holder.id] = closed(holder.id, link.begin, node.id, "edited" if link.edit else "merged")
+        else:
+            plan.intervals.update(run_out(holder))
+        if node is not link:
+            plan.intervals[link.id] = closed(link.id, link.begin, node.id, "merged")
+        holder = node
+    plan.intervals.update(run_out(holder))
+    return plan
+
+
+def _node(plan: Merging, joined: Sequence[Link], memories: Mapping[UUID, Memory]) -> Link:
+    last = joined[-1]
+    made = merged([memories[link.id] for link in joined]).model_copy(update={"valid_from": last.begin})
+    plan.made.append(made.model_copy(update={"id": merge_id(made)}))
+    return link_of(plan.made[-1])
+
+
+def merge_id(memory: Memory) -> UUID:
+    """The id is derived from key, content and begin."""
+    words = f"{memory.dedupe_key}\n{normal(memory.content)}\n{memory.valid_from.timestamp()}"
+    return uuid5(_MERGES, words)
+
+
+def merged(members: Sequence[Memory]) -> Memory:
+    """members: oldest first. The result has their highest importance and lowest confidence."""
+    last = members[-1]
+    ends = [one.expires_at for one in members if one.expires_at is not None]
+    return last.model_copy(
+        update={
+            "content": joined_text([one.content for one in members]),
+            "value": joined_text([one.content if one.value is None else one.value for one in members]),
+            "importance": max(one.importance for one in members),
+            "confidence": min(one.confidence for one in members),
+            "origin": "compaction",
+            "rule": None,
+            "expires_at": max(ends) if len(ends) == len(members) else None,
+            "sources": tuple(source for one in members for source in one.sources[:1]),
+            "entities": tuple(dict.fromkeys(name for one in members for name in one.entities)),
+        }
+    )
+
+
+def joined_text(texts: Iterable[str]) -> str:
+    """The different texts in order, with "; " between them."""
+    different: dict[str, str] = {}
+    for text in texts:
+        different.setdefault(normal(text), text)
+    chinese = any("\u4e00" <= letter <= "\u9fff" for text in different for letter in text)
+    return ("；" if chinese else "; ").join(different.values())

@@ -1,0 +1,108 @@
+"""Resolves near-duplicates of a memory once its vector is there (M5, semantic conflicts).
+
+Input: memories with new vectors, and the stored memories nearest to them. Output: events that close duplicates. Only
+memories that make the same claim are resolved, so nothing true is closed. KEEP_BOTH keeps both. MERGE and ASK_USER
+leave paraphrases to the compaction, since merging "I like tea" with "I enjoy tea", or asking about it, has no use.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import numpy as np
+
+from turnlog.agent.memory.deciding.chains import (
+    Wins,
+    changes,
+    closed,
+    highest,
+    lasts_as_long,
+    latest,
+    layout,
+    links_of,
+    oldest,
+)
+from turnlog.agent.memory.deciding.claims import same_claim
+from turnlog.agent.memory.deciding.conflicts import NEAR_DUPLICATE_SIMILARITY
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.similarity import least_cosine, similarity
+from turnlog.agent.memory.deciding.writing import Rows
+from turnlog.events.contracts import Interval, MemoriesRevised, Strategy
+from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
+from turnlog.projectors.models.memories.vectors import Vector, cached_vectors, nearest
+
+_WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest, "KEEP_OLDEST": oldest}
+
+
+def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemory, float]]) -> MemoriesRevised | None:
+    """The event that closes one of two near-duplicates; None when there is none.
+
+    similar: other memories of the thread with their calibrated similarity, most similar first.
+    """
+    for other, value in similar:
+        if value > NEAR_DUPLICATE_SIMILARITY and _is_duplicate(row, other) and (intervals := _keep_one(row, other)):
+            return MemoriesRevised(intervals=intervals, similarity=round(value, 4))
+    return None
+
+
+def _is_duplicate(row: StoredMemory, other: StoredMemory) -> bool:
+    """Two dedupe keys decide without a comparison: different keys mean different claims, equal keys were resolved when
+    the memories were recorded."""
+    valid = row.status == other.status == "valid" and row.id != other.id and row.kind == other.kind
+    return valid and None in (row.dedupe_key, other.dedupe_key) and same_claim(row.content, other.content)
+
+
+def _keep_one(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
+    """Keeps the memory with a dedupe key (a newer claim can end it); without a key the later one's strategy decides."""
+    if row.dedupe_key is not None or other.dedupe_key is not None:
+        kept, lost = (row, other) if row.dedupe_key is not None else (other, row)
+        end = closed(lost.id, max(lost.valid_from, kept.valid_from), kept.id, "duplicate")
+        return (end,) if lasts_as_long(kept.expires_at, lost.expires_at) else ()
+    later = max(row, other, key=lambda one: (one.valid_from, one.seq))
+    if (wins := _WINS.get(later.strategy)) is None:
+        return ()
+    changed = changes(layout(links_of([row, other]), wins), [row, other])
+    ended = [one for one in changed if one.valid_to is not None and one.replaced_by in (row.id, other.id)]
+    expiry = {row.id: row.expires_at for row in (row, other)}
+    if not all(lasts_as_long(expiry[one.replaced_by], expiry[one.memory_id]) for one in ended if one.replaced_by):
+        return ()
+    return tuple(one if one.valid_to is None else one.model_copy(update={"reason": "duplicate"}) for one in changed)
+
+
+Cosines = list[tuple[UUID, float]]
+
+
+async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, at: datetime) -> list[MemoriesRevised]:
+    """Resolves the memories in the order of the log; later ones are compared with the result of earlier ones."""
+    place = (rows.place.tenant, rows.place.thread)
+    vectors = await cached_vectors(rows.conn, *place, ids, model)
+    batch = sorted((await memories_by_id(rows.conn, *place, vectors)).values(), key=lambda row: (row.seq, str(row.id)))
+    known, near = MemoryState(rows.place, batch, at), _among(batch, vectors)
+    found: list[MemoriesRevised] = []
+    for row in batch:
+        if row.status == "valid":
+            others = await nearest(rows.conn, *place, row.kind, vectors[row.id], model)
+            known.rows |= {other.id: other for other, _ in others if other.id not in known.rows}
+            cosines = [*near[row.id], *((other.id, cosine) for other, cosine in others)]
+            if revised := resolve_near_duplicate(known.rows[row.id], _similar(row, cosines, known, model)):
+                known.apply([revised])
+                found.append(revised)
+    return found
+
+
+def _similar(row: StoredMemory, cosines: Cosines, known: MemoryState, model: str) -> list[tuple[StoredMemory, float]]:
+    """Others with their calibrated similarity, most similar first."""
+    least = least_cosine(model, NEAR_DUPLICATE_SIMILARITY)
+    others = [(known.rows[id_], cosine) for id_, cosine in cosines if cosine >= least and id_ != row.id]
+    found = [(other, similarity(model, cosine, row.content, other.content)) for other, cosine in others]
+    return sorted(found, key=lambda one: (-one[1], str(one[0].id)))
+
+
+def _among(batch: Sequence[StoredMemory], vectors: Mapping[UUID, Vector]) -> dict[UUID, Cosines]:
+    """For each memory, the cosines to earlier ones of the batch, which the index does not have yet."""
+    if not batch:
+        return {}
+    matrix = np.stack([vectors[row.id] for row in batch])
+    matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+    cosines = matrix @ matrix.T
+    return {row.id: [(batch[m].id, float(cosines[n, m])) for m in range(n)] for n, row in enumerate(batch)}

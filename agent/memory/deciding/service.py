@@ -1,0 +1,245 @@
+"""Writes memories of users: remember, edit, rate, forget, revert, answer a question (M1, M5).
+
+    memories = Memories(log, pool)
+    await memories.remember("default", "ann", "I live in Berlin")
+
+Every call decides on rows that are up to date with the user's memory thread, and is one atomic append (writing.py). A
+memory that loses against a new one is closed, never deleted.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, get_args
+from uuid import UUID, uuid4, uuid5
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.memory.deciding.by_hand import (
+    checked_content,
+    checked_reason,
+    checked_share,
+    event_ids,
+    handmade_memory,
+)
+from turnlog.agent.memory.deciding.conflicts import decide
+from turnlog.agent.memory.deciding.forgetting import (
+    Forgetting,
+    closing_answers,
+    combined,
+    first_write,
+    forgetting,
+    forgotten_events,
+)
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.outcomes import Outcome, matching_rows, outcome
+from turnlog.agent.memory.deciding.revisions import answered, archived, edited, require_unexpired, reverted
+from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicates
+from turnlog.agent.memory.deciding.writing import Clock, Decided, MemoryWriter, Place, Rows, utc_now
+from turnlog.agent.runtime import Pool
+from turnlog.events.contracts import (
+    Answer,
+    Derivation,
+    EventData,
+    Interval,
+    MemoriesAccessed,
+    MemoriesEmbedded,
+    MemoriesRevised,
+    Memory,
+    MemoryKind,
+    MemoryRated,
+)
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.projectors.models.memories.lookup import (
+    StoredMemory,
+    conflicts,
+    family,
+    history,
+    memories_by_id,
+    memories_with_keys,
+)
+from turnlog.projectors.models.memories.text import content_key
+
+
+class Memories:
+    """One per process. Unknown or forgotten ids raise NotFound; invalid input raises InvalidMemory."""
+
+    def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
+        self._writer, self._clock = MemoryWriter(log, pool, clock), clock
+
+    async def remember_many(
+        self,
+        tenant: str,
+        user: str,
+        candidates: Sequence[Memory],
+        extra: Sequence[EventData] = (),
+        shadow: str | None = None,
+        *,
+        cause: UUID | None = None,
+        derivation: Derivation | None = None,
+    ) -> list[Outcome]:
+        """Decides on the candidates in order, each on the result of the earlier ones; returns one outcome for each.
+
+        extra: other events of the memory thread (entities, progress). All events are one atomic append. A repeated
+        call, with the same candidate ids and the same cause or extra, changes nothing. cause: id of the event that
+        caused the call, if any.
+        """
+        place = Place(tenant, user, shadow)
+
+        async def on(rows: Rows) -> Decided[list[Outcome]]:
+            ids, done = await event_ids(rows, candidates, extra, cause)
+            known = MemoryState(place, await matching_rows(rows, candidates), self._clock())
+            events: list[tuple[UUID, EventData]] = []
+            outcomes: list[Outcome] = []
+            for one in candidates:
+                decided = () if ids.of(one, 0) in done else decide(one, known.matching(one), derivation=derivation)
+                known.apply(decided)
+                events += [(ids.of(one, n), data) for n, data in enumerate(decided)]
+                outcomes.append(outcome(one, decided, known))
+            extras = [(ids.of_extra(n, data), data) for n, data in enumerate(extra)]
+            events += [(id_, data) for id_, data in extras if id_ not in done]
+            return Decided(events, outcomes)
+
+        return await self._writer.write(place, on, cause)
+
+    async def remember(
+        self, tenant: str, user: str, content: str, kind: MemoryKind = "FACT", *, id_: UUID | None = None, **fields: Any
+    ) -> Outcome:
+        """A memory by hand. id_: its id, which makes a repeated call idempotent. fields: other fields of Memory."""
+        memory = handmade_memory(id_ or uuid4(), content, kind, self._clock(), fields)
+        return (await self.remember_many(tenant, user, [memory]))[0]
+
+    async def edit(self, tenant: str, user: str, memory_id: UUID, content: str) -> UUID:
+        """Replaces a memory by one with new content; returns its id, or the old id when the content is the same.
+
+        Raises MemoryNotInUse.
+        """
+
+        async def on(rows: Rows) -> Decided[UUID]:
+            row, new = await _row(rows, memory_id), uuid4()
+            if row.content == text:
+                return Decided([], row.id)
+            return Decided([(uuid7(), edited(row, new, text, self._clock()))], new)
+
+        text = checked_content(content)
+        return await self._writer.write(Place(tenant, user), on)
+
+    async def rate(self, tenant: str, user: str, memory_id: UUID, importance: float) -> None:
+        """importance: 0 to 1; its decay starts now."""
+        rated = MemoryRated(memory_id=memory_id, importance=checked_share("importance", importance))
+
+        async def changed(_rows: Rows, _row: StoredMemory) -> list[EventData]:
+            return [rated]
+
+        await self._on_row(tenant, user, memory_id, changed)
+
+    async def archive(self, tenant: str, user: str, memory_id: UUID, reason: str) -> None:
+        """It is kept and not recalled, until `revert` or until it is said again. Raises MemoryNotInUse."""
+        why = checked_reason(reason)
+
+        async def changed(_rows: Rows, row: StoredMemory) -> list[EventData]:
+            data = archived(row, why)
+            return [] if data is None else [data]
+
+        await self._on_row(tenant, user, memory_id, changed)
+
+    async def forget(self, tenant: str, user: str, memory_id: UUID) -> list[UUID]:
+        """Drops the content of a memory and its duplicates from the read models; returns the ids of all of them.
+
+        The source turn is not changed; erasing a person is a different operation (M9). Many memories take several
+        writes, with the memory itself in the last, so that an interrupted call can be repeated.
+        """
+        gone: list[UUID] = []
+
+        async def on(rows: Rows) -> Decided[Forgetting]:
+            row = await _row(rows, memory_id)
+            place = (rows.place.tenant, rows.place.thread)
+            same = [content_key(kind, row.content) for kind in get_args(MemoryKind)]
+            alike = [memory_id, *(one.id for one in await memories_with_keys(rows.conn, *place, [], same))]
+            families = {one: await family(rows.conn, *place, one) for one in dict.fromkeys(alike)}
+            every = list(chain.from_iterable(families.values()))
+            whole = combined(forgetting(one, members) for one, members in families.items())
+            plan = first_write(whole, memory_id, every)
+            events: list[EventData] = [*forgotten_events(plan, every)]
+            if plan.reopened:
+                events.append(MemoriesRevised(intervals=tuple(Interval(memory_id=one) for one in plan.reopened)))
+            events += closing_answers([*gone, *plan.ids], await conflicts(rows.conn, *place))
+            return Decided([(uuid7(), data) for data in events], plan)
+
+        while memory_id not in gone:
+            gone += (await self._writer.write(Place(tenant, user), on)).ids
+        return gone
+
+    async def revert(self, tenant: str, user: str, memory_id: UUID) -> None:
+        """Makes a closed memory valid again and closes what replaced it; an archived one becomes valid.
+
+        Raises NothingToRevert.
+        """
+
+        async def changed(rows: Rows, row: StoredMemory) -> list[EventData]:
+            require_unexpired(row, self._clock())
+            if row.status == "archived":
+                return [MemoriesRevised(intervals=(Interval(memory_id=row.id),))]
+            return [reverted(row.id, await history(rows.conn, rows.place.tenant, rows.place.thread, row.id))]
+
+        await self._on_row(tenant, user, memory_id, changed)
+
+    async def answer(self, tenant: str, user: str, conflict_id: UUID, answer: Answer) -> None:
+        """Answers a question (M5): the new memory is valid, the old ones, or both. Raises NotFound, QuestionSettled."""
+
+        async def on(rows: Rows) -> Decided[None]:
+            place = (rows.place.tenant, rows.place.thread)
+            found = await conflicts(rows.conn, *place, conflict_id, answered=True)
+            if not found:
+                raise NotFound(f"there is no question {conflict_id} to user {user!r}; `turnlog memories` lists them")
+            [question] = found
+            if question.answer == answer:
+                return Decided([], None)
+            new = await memories_by_id(rows.conn, *place, [question.memory_id])
+            keys = [row.dedupe_key for row in new.values() if row.dedupe_key is not None]
+            held = await memories_with_keys(rows.conn, *place, keys, [], [question.memory_id, *question.against])
+            return Decided([(uuid7(), answered(question, held, answer, self._clock()))], None)
+
+        await self._writer.write(Place(tenant, user), on)
+
+    async def accessed(self, tenant: str, user: str, ids: Iterable[UUID], cause: UUID | None = None) -> None:
+        """Records that memories were read, once per cause. Access reinforces a memory (M4); unknown ids are ignored."""
+        place, read = Place(tenant, user), tuple(dict.fromkeys(ids))
+        if read:
+            event_id = uuid7() if cause is None else uuid5(cause, f"{place.thread}/accessed")
+            await self._writer.append(place, [(event_id, MemoriesAccessed(memory_ids=read))])
+
+    async def embedded(self, place: Place, model: str, dimensions: int, ids: Sequence[UUID]) -> None:
+        """Records that the cache has vectors of these memories, and resolves near-duplicates among them.
+
+        Both in one append: a memory with a vector has always been compared.
+        """
+
+        async def on(rows: Rows) -> Decided[None]:
+            revised = await resolve_near_duplicates(rows, ids, model, self._clock())
+            embedded = MemoriesEmbedded(model=model, dimensions=dimensions, memory_ids=tuple(ids))
+            events: list[EventData] = [embedded, *revised]
+            return Decided([(uuid7(), data) for data in events], None)
+
+        await self._writer.write(place, on)
+
+    async def _on_row(
+        self,
+        tenant: str,
+        user: str,
+        memory_id: UUID,
+        changes: Callable[[Rows, StoredMemory], Awaitable[Sequence[EventData]]],
+    ) -> None:
+        async def on(rows: Rows) -> Decided[None]:
+            decided = await changes(rows, await _row(rows, memory_id))
+            return Decided([(uuid7(), data) for data in decided], None)
+
+        await self._writer.write(Place(tenant, user), on)
+
+
+async def _row(rows: Rows, memory_id: UUID) -> StoredMemory:
+    place = rows.place
+    found = (await memories_by_id(rows.conn, place.tenant, place.thread, [memory_id])).get(memory_id)
+    if found is None or found.status == "forgotten":
+        raise NotFound(f"user {place.user!r} has no memory {memory_id}; `turnlog memories` lists them")
+    return found

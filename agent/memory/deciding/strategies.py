@@ -1,0 +1,229 @@
+"""The six strategies for conflicts (M5, seed E 8.6): a candidate and the rows it conflicts with → events. Pure.
+
+KEEP_LATEST, KEEP_OLDEST, KEEP_HIGHEST and MERGE compute all intervals again and write the differences, so that the
+result does not depend on the order of arrival.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from turnlog.agent.memory.deciding.chains import (
+    Link,
+    Wins,
+    changes,
+    highest,
+    in_order,
+    latest,
+    layout,
+    link_of,
+    links_of,
+    memory_of,
+    oldest,
+)
+from turnlog.agent.memory.deciding.claims import value_of
+from turnlog.agent.memory.deciding.merge_strategy import is_merge, merging
+from turnlog.events.contracts import (
+    Interval,
+    MemoriesRevised,
+    Memory,
+    MemoryConfirmed,
+    MemoryConflictRaised,
+    MemoryRecorded,
+    Strategy,
+)
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+Decision = MemoryRecorded | MemoryConfirmed | MemoryConflictRaised | MemoriesRevised
+Decisions = tuple[Decision, ...]
+Settle = Callable[[Memory, Sequence[StoredMemory]], Decisions]
+_CONFLICTS = uuid5(NAMESPACE_URL, "turnlog/memory-conflict")
+
+
+def confirmed(candidate: Memory, row: StoredMemory, intervals: Iterable[Interval] = ()) -> Decisions:
+    """One event for each new source. A repetition also takes a memory out of the archive."""
+    changed = tuple(intervals)
+    if row.status == "archived" and all(one.memory_id != row.id for one in changed):
+        changed = (Interval(memory_id=row.id), *changed)
+    known = {(source.event_id, source.quote) for source in row.sources}
+    new = [source for source in candidate.sources if (source.event_id, source.quote) not in known]
+    if not new:
+        return (MemoriesRevised(intervals=changed),) if changed else ()
+    importance, confidence = max(row.importance, candidate.importance), max(row.confidence, candidate.confidence)
+    return tuple(
+        MemoryConfirmed(
+            memory_id=row.id,
+            source=source,
+            importance=importance,
+            confidence=confidence,
+            intervals=changed if n == 0 else (),
+        )
+        for n, source in enumerate(new)
+    )
+
+
+def recorded(memories: Sequence[Memory], intervals: Iterable[Interval] = ()) -> Decisions:
+    """New memories, each with its own interval; intervals of other memories are in the first event."""
+    ids, by_id = {memory.id for memory in memories}, {one.memory_id: one for one in intervals}
+    others = tuple(one for id_, one in by_id.items() if id_ not in ids)
+    return tuple(
+        MemoryRecorded(
+            memory=memory,
+            intervals=(*((by_id[memory.id],) if memory.id in by_id else ()), *(others if n == 0 else ())),
+        )
+        for n, memory in enumerate(memories)
+    )
+
+
+def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+    """A repetition next to its own value confirms that memory; a value said within another's interval splits that
+    one."""
+    links, new = links_of(rows), link_of(candidate)
+    before, after, after_at = _neighbours(links, new)
+    if before and before.value == new.value and not before.ended(new.begin):
+        return _again(candidate, before, links, rows, latest)
+    if after and after_at and after.value == new.value and not new.ended(after_at):
+        return _again(candidate, after, links, rows, latest)
+    if before and after_at and before is after:
+        return _split(candidate, before, after_at, links, rows)
+    return recorded([candidate], changes(layout([*links, new], latest), rows))
+
+
+def _neighbours(links: Sequence[Link], new: Link) -> tuple[Link | None, Link | None, datetime | None]:
+    """The memory said last before a new one, the one said first after it, and when; ties are ordered by value."""
+    sayings = sorted(((at, link.value, str(link.id)), link) for link in links for at in link.said)
+    place = (new.begin, new.value, str(new.id))
+    before = next((link for key, link in reversed(sayings) if key <= place), None)
+    after = next(((link, key[0]) for key, link in sayings if key > place), (None, None))
+    return before, *after
+
+
+def _split(
+    candidate: Memory, around: Link, at: datetime, links: Sequence[Link], rows: Sequence[StoredMemory]
+) -> Decisions:
+    """Splits a memory around the candidate: its sources from `at` on become a memory of their own."""
+    row = _row(around, rows)
+    own = [source for source in row.sources if source.said_at in around.said and source.said_at >= at]
+    sources = tuple(sorted(own, key=lambda source: source.said_at))
+    rest = memory_of(row).model_copy(
+        update={"id": uuid5(row.id, str(sources[0].event_id)), "sources": sources, "valid_from": at}
+    )
+    chain = [*links, link_of(candidate), link_of(rest)]
+    return recorded([candidate, rest], changes(layout(chain, latest), rows))
+
+
+def _keep_by(wins: Wins) -> Settle:
+    """One memory per value, from when it was first said; repetitions change no interval."""
+
+    def settle(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+        links, new = links_of(rows), link_of(candidate)
+        if same := _same_value(links, new):
+            return _again(candidate, same, links, rows, wins)
+        return recorded([candidate], changes(layout([*links, new], wins), rows))
+
+    return settle
+
+
+def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[StoredMemory], wins: Wins) -> Decisions:
+    """Confirms a memory; if it was said earlier than known, it begins earlier and others end earlier."""
+    row = _row(link, rows)
+    return confirmed(candidate, row, changes(layout(_since(links, link, candidate, row), wins), rows))
+
+
+def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+    """A repetition confirms its member and the valid merged memory."""
+    merges = {row.id: row for row in rows if is_merge(row) and row.closed_reason != "reverted"}
+    links, new = [link for link in links_of(rows) if link.id not in merges], link_of(candidate)
+    same = _same_value(links, new)
+    chain = _since(links, same, candidate, _row(same, rows)) if same else [*links, new]
+    plan = merging(chain, {**{row.id: memory_of(row) for row in rows}, candidate.id: candidate})
+    changed = changes({**_never_held(merges), **plan.intervals}, rows)
+    made = [memory for memory in plan.made if memory.id not in merges]
+    if same is None:
+        return recorded([candidate, *made], changed)
+    ids = {memory.id for memory in made}
+    again = confirmed(candidate, _row(same, rows), [one for one in changed if one.memory_id not in ids])
+    holders = [
+        row for row in _alive(merges.values(), candidate) if plan.intervals.get(row.id) == Interval(memory_id=row.id)
+    ]
+    too = [event for row in holders if row.valid_from <= candidate.valid_from for event in confirmed(candidate, row)]
+    return (*too, *again, *recorded(made, [one for one in changed if one.memory_id in ids]))
+
+
+def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
+    """Empty intervals for merged memories that no longer follow from the members."""
+    return {
+        id_: Interval(memory_id=id_, valid_to=row.valid_from, replaced_by=row.replaced_by, reason="merged")
+        for id_, row in merges.items()
+    }
+
+
+def _keep_both(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+    same = _same_value(links_of(_in_use(rows)), link_of(candidate))
+    return confirmed(candidate, _row(same, rows)) if same else recorded([candidate])
+
+
+def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
+    """The candidate is pending until the user has answered which one is valid."""
+    value = value_of(candidate.value, candidate.content)
+    held = _alive(rows, candidate)
+    waiting = [row for row in rows if row.status == "pending"]
+    if same := [row for row in (*held, *waiting) if value_of(row.value, row.content) == value]:
+        return confirmed(candidate, same[0])
+    if not held:
+        return recorded([candidate])
+    conflict = MemoryConflictRaised(
+        conflict_id=uuid5(_CONFLICTS, str(candidate.id)),
+        memory=candidate,
+        against=tuple(row.id for row in held),
+        question=question(candidate.content, [row.content for row in held]),
+    )
+    return (conflict,)
+
+
+def question(new: str, old: Sequence[str]) -> str:
+    """The question to the user, in the language of the new memory."""
+    if any("\u4e00" <= letter <= "\u9fff" for letter in new):
+        return f"之前记录的是{'、'.join(f'“{one}”' for one in old)}，现在又说“{new}”。以哪个为准？"
+    return f"{' and '.join(f'“{one}”' for one in old)} stood until now, and now “{new}”. Which one holds?"
+
+
+def _same_value(links: Iterable[Link], new: Link) -> Link | None:
+    """The newest memory of the same value that has not expired when the candidate begins, nor the reverse."""
+    alive = [link for link in in_order(links) if not link.ended(new.begin) and not new.ended(link.begin)]
+    return next((link for link in reversed(alive) if link.value == new.value), None)
+
+
+def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemory) -> list[Link]:
+    """The links with one confirmed: it may begin earlier, and its time to live is extended."""
+    longer = max(candidate.valid_from - row.confirmed_at, timedelta(0))
+    again = replace(
+        link,
+        begin=min(link.begin, candidate.valid_from),
+        ends=link.ends + longer if link.ends is not None and link.ends == row.expires_at else link.ends,
+    )
+    return [again if one is link else one for one in links]
+
+
+def _in_use(rows: Iterable[StoredMemory]) -> list[StoredMemory]:
+    return [row for row in rows if row.status in ("valid", "archived")]
+
+
+def _alive(rows: Iterable[StoredMemory], candidate: Memory) -> list[StoredMemory]:
+    """Rows in use that had not expired when the candidate was said."""
+    return [row for row in _in_use(rows) if row.expires_at is None or row.expires_at > candidate.valid_from]
+
+
+def _row(link: Link, rows: Iterable[StoredMemory]) -> StoredMemory:
+    return next(row for row in rows if row.id == link.id)
+
+
+SETTLE: Mapping[Strategy, Settle] = {
+    "KEEP_LATEST": _keep_latest,
+    "KEEP_HIGHEST": _keep_by(highest),
+    "KEEP_OLDEST": _keep_by(oldest),
+    "MERGE": _merge,
+    "KEEP_BOTH": _keep_both,
+    "ASK_USER": _ask_user,
+}

@@ -1,0 +1,192 @@
+"""Optimistic writes on a user's memory thread: wait for its rows, decide, append; on a conflict decide again.
+
+Events of one call are one atomic batch. Their ids are derived from the call's cause, and the decision gets the ids that
+are stored already, so that a repeated call changes nothing.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from turnlog.agent.runtime import Pool
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.contracts import REMOVALS, Event, EventData
+from turnlog.events.errors import InvalidToken, TurnlogError, WrongExpectedVersion
+from turnlog.events.log import Log
+from turnlog.events.subjects import check_tenant, memory_thread, parse_stored, thread_token
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+
+Clock = Callable[[], datetime]
+T = TypeVar("T")
+SOURCE = "turnlog/memories"
+PROJECTION = "memories"
+PATIENCE_S = 60.0
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.002, 0.1
+jitter: Callable[[], float] = random.random
+
+
+class MemoriesParked(TurnlogError):
+    """An event of the user's memories could not be projected; later events wait, so the rows are out of date."""
+
+    code = "memories-parked"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A memory thread. shadow: name of a trial derivation, None for the user's own memories."""
+
+    tenant: str
+    user: str
+    shadow: str | None = None
+
+    @classmethod
+    def of_thread(cls, tenant: str, user: str, thread: str) -> "Place":
+        """thread: as memory_thread returns it. Raises InvalidToken when it is not a memory thread of the user."""
+        first, _, rest = thread.partition("/")
+        place = cls(tenant, user, rest.partition("/")[0] if first == "shadow" else None)
+        if place.thread != thread:
+            raise InvalidToken(f"thread {thread!r} is no memory thread of user {user!r}")
+        return place
+
+    @property
+    def thread(self) -> str:
+        """Raises InvalidToken."""
+        check_tenant(self.tenant)
+        return memory_thread(self.user, self.shadow)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Access to the rows of a memory thread, up to date with the log."""
+
+    log: Log
+    conn: Connection
+    place: Place
+    partition: int
+
+    async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
+        """The event ids that are on the log, with their sequences."""
+        rows = await self.conn.execute(
+            "SELECT event_id, seq FROM event_ids WHERE partition = %s AND event_id = ANY(%s)",
+            (self.partition, list(ids)),
+        )
+        return {row[0]: row[1] for row in await rows.fetchall()}
+
+    async def removed_at(self) -> int:
+        """The sequence of the thread's last removal, 0 without one. Raises LogUnavailable."""
+        return await self.log.thread_head_of(self.place.tenant, self.place.thread, REMOVALS)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Generic[T]):
+    """Events with their ids, in order, and the result to return once they are stored."""
+
+    events: Sequence[tuple[UUID, EventData]]
+    result: T
+
+
+class MemoryWriter:
+    """One per process: its callers wait for each other, so that they do not conflict."""
+
+    def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
+        self._log, self._pool, self._clock = log, pool, clock
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._partitions: dict[tuple[str, str], int] = {}
+
+    async def write(
+        self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]], causation: UUID | None = None
+    ) -> T:
+        """decide is called again after a concurrent append; without events nothing is appended.
+
+        Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
+        WrongExpectedVersion after PATIENCE_S, and what decide raises.
+        """
+        deadline, backoff = time.monotonic() + PATIENCE_S, FIRST_BACKOFF_S
+        async with self._turn(place):
+            while True:
+                head = await self._log.thread_head(place.tenant, place.thread)
+                decided = await self._decide(place, head, decide)
+                try:
+                    return await self._append(place, head, decided, causation)
+                except WrongExpectedVersion:
+                    if time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(backoff * jitter())
+                backoff = min(2 * backoff, LAST_BACKOFF_S)
+
+    async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
+        """Returns what `look` returns for rows that are up to date with the log."""
+        return await self._decide(place, await self._log.thread_head(place.tenant, place.thread), look)
+
+    async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
+        """Appends without a decision: for events whose order does not matter."""
+        await self._log.append_many(self._events(place, events, None))
+
+    async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:
+        partition = await self._partition(place, head)
+        async with self._pool.connection() as conn:
+            if head and not await _is_shown(conn, place, partition, head):
+                await wait_for(conn, (PROJECTION,), partition, head)
+                await _is_shown(conn, place, partition, head)
+            return await decide(Rows(self._log, conn, place, partition))
+
+    async def _append(self, place: Place, head: int, decided: Decided[T], causation: UUID | None) -> T:
+        if len(decided.events) > MAX_BATCH:
+            raise ValueError(f"{len(decided.events)} events are more than one atomic batch of {MAX_BATCH} can hold")
+        if decided.events:
+            await self._log.append_many(self._events(place, decided.events, causation), expected=head, fresh=True)
+        return decided.result
+
+    def _events(self, place: Place, events: Sequence[tuple[UUID, EventData]], causation: UUID | None) -> list[Event]:
+        now = self._clock()
+        about = {"tenant": place.tenant, "thread": place.thread, "user": place.user, "causation": causation}
+        return [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
+
+    async def _partition(self, place: Place, head: int) -> int:
+        """The thread's partition, which the server chooses."""
+        if self._log.partitions == 1 or not head:
+            return 0
+        key = (place.tenant, place.thread)
+        if key not in self._partitions:
+            self._partitions[key] = parse_stored((await self._log.stored(head)).subject).partition
+        return self._partitions[key]
+
+    def _turn(self, place: Place) -> asyncio.Lock:
+        key = (place.tenant, place.thread)
+        lock = self._turns.get(key)
+        if lock is None:
+            lock = self._turns[key] = asyncio.Lock()
+        return lock
+
+
+async def _is_shown(conn: Connection, place: Place, partition: int, head: int) -> bool:
+    """Whether the rows are projected up to `head`, in one query. Raises MemoriesParked."""
+    rows = await conn.execute(
+        "SELECT EXISTS (SELECT FROM projection_positions WHERE build = 'live' AND projection = %(projection)s "
+        "AND partition = %(partition)s AND position >= %(head)s), (SELECT seq || ': ' || error FROM dead_letters "
+        "WHERE tenant = %(tenant)s AND thread_token = %(token)s AND build = 'live' AND status = 'parked' "
+        "AND projection = %(projection)s ORDER BY seq LIMIT 1)",
+        {
+            **{"projection": PROJECTION, "partition": partition, "head": head},
+            **{"tenant": place.tenant, "token": thread_token(place.thread)},
+        },
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    if found[1] is not None:
+        raise MemoriesParked(
+            f"an event of the memories of user {place.user!r} could not be projected ({found[1]}), and later ones wait "
+            "behind it; `turnlog dead-letters` shows it and can retry or drop it"
+        )
+    return bool(found[0])

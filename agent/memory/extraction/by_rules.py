@@ -1,0 +1,298 @@
+"""Applies extraction rules to turns (M1, M2; E 8.7): turns in, findings with quotes and rejections with reasons out.
+Pure.
+
+A match counts only if the user states it at the start of a clause, not in a question, a condition, a quotation or
+reported speech. Precision is preferred to recall: a wrong memory does more harm than a missing one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
+from typing import Any, NamedTuple
+
+import regex
+
+from turnlog.agent.memory.deciding.policy import first_importance
+from turnlog.agent.memory.extraction.evidence import Statement, statements
+from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
+from turnlog.agent.memory.extraction.normalisers import NORMALISERS
+from turnlog.agent.memory.extraction.rules import Compiled, Pattern, RuleSet
+from turnlog.agent.memory.extraction.validators import VALIDATORS
+from turnlog.events.contracts import Entity
+from turnlog.projectors.models.memories.text import normal
+from turnlog.projectors.models.terms import terms
+
+PATTERN_TIMEOUTS_S = (0.05, 0.5)  # first and second try; process time, so other threads count as well
+EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
+COVERED = 0.6
+
+_PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
+_CJK = regex.compile(r"[\u3400-\u9fff]")
+_LATIN = regex.compile(r"[A-Za-z]")
+_CLAUSE_START = regex.compile(
+    r"[,，、;；:：()（）—–\-…*]|\b(?:and|but|so|because|since|although|though|while|plus|then)\b"
+    r"|而且|但是|所以|因为|不过|并且|同时|但|而",
+    regex.IGNORECASE,
+)
+_FILLERS = regex.compile(
+    r"(?:\b(?:yes|yeah|yep|no|nope|oh|well|ok|okay|sure|hi|hey|hello|actually|honestly|personally|currently|now|recently"
+    r"|right now"
+    r"|lately|these days|also|btw|by the way|haha|hmm|um|i mean|for me|in fact|in general|of course|too|please|fyi"
+    r"|just so you know"
+    r"|first of all|first|as for me|i think|i guess|i believe|i'd say|i feel like|there"
+    r"|friend|my friend|really|basically|always|usually|still|you know|note that|today|besides|again)\b"
+    r"|嗯+|恩|啊|哦|呃|其实|另外|还有|对了?|顺便|哈+|是的|是|当然啦?|当然|好的?|最近|现在|目前|平时|平常|一直以来|说实话|老实说|总的来说|比如|确实|当时"
+    r"|今天|今年|我觉得|我想|我认为|你好|您好|嗨|朋友|那|也|就|说起来|话说回来|实际上|事实上|一般来说|通常|除此之外|此外|不用谢|谢谢|请|[\s\W\d_])*",
+    regex.IGNORECASE,
+)
+_CONDITION = regex.compile(
+    r"\b(?:if|unless|suppose|imagine|pretend|wish|would have|in case|whether|as if|as though)\b"
+    r"|如果|假如|要是|假设|倘若|万一|假装|除非|要不是|(?:我|他|她)?(?:好像|似乎)是?(?=我)",
+    regex.IGNORECASE,
+)
+_REPORTS = regex.compile(
+    r"\b(?:he|she|they|mom|mum|dad|mother|father|boss|teacher|friend|someone|somebody|everyone|people|(?-i:\p{Lu})\w+)\s+"
+    r"(?:says?|said|tells?|told|asks?|asked|thinks?|thought|wrote|writes|claims?|claimed|replied|answered|joked)\b"
+    r"|(?:他|她|他们|她们|妈妈?|爸爸?|老师|老板|朋友|别人|有人|同事|同学|医生)[^，。,]{0,4}(?:说|问|告诉|觉得|认为|以为|写道|回答)(?!话)",
+    regex.IGNORECASE,
+)
+
+
+class Span(NamedTuple):
+    """The place of a match in a statement's text. value_end: end of the value, which may be before the end of the
+    match. left: matched as the value and removed from it by normalisation."""
+
+    start: int
+    value_end: int
+    end: int
+    left: str = ""
+
+
+_NOWHERE = Span(0, 0, 0)
+
+
+@dataclass(slots=True)
+class Extractor:
+    """A set of rules. zone: time zone of the users, for "tomorrow" and the like. slow: rules that ran into the timeout;
+    they are not used again by this value."""
+
+    rules: RuleSet
+    zone: tzinfo = UTC
+    slow: set[str] = field(default_factory=set)
+
+    def extract(self, turns: Iterable[Turn]) -> ExtractionResult:
+        """Reads each turn independently of the others."""
+        findings: list[Finding] = []
+        rejections: list[Rejection] = []
+        for turn in turns:
+            for one in self._turn(turn):
+                if isinstance(one, Finding):
+                    findings.append(one)
+                else:
+                    rejections.append(one)
+        return ExtractionResult(tuple(findings), tuple(rejections))
+
+    def only_finding(self, turn: Turn) -> Finding | None:
+        """The single finding that covers the whole text; None when the text says more, or when no rule matches."""
+        found = [
+            (one, statement, span)
+            for statement in statements(turn.text)
+            for one, span in self._matches(turn, statement)
+            if isinstance(one, Finding)
+        ]
+        if len(found) != 1:
+            return None
+        [(finding, statement, span)] = found
+        around = turn.text.replace(statement.sentence, " ", 1)
+        more = terms(f"{around} {statement.text[: span.start]} {span.left} {statement.text[span.end :]}")
+        return None if more else finding
+
+    def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
+        asked = [] if turn.is_tool else requests(turn.text)
+        for request in asked:
+            yield from self._explicit(turn, request)
+        accepted = [one for one in asked if one.refused is None]
+        for statement in statements(turn.text):
+            end = statement.start + len(statement.sentence)
+            if not any(one.start < end and statement.start < one.end for one in accepted):
+                yield from self._statement(turn, statement)
+
+    def _explicit(self, turn: Turn, request: Request) -> Iterator[Finding | Rejection]:
+        quote = turn.text[request.start : request.end].strip()
+        if request.refused:
+            yield Rejection(request.refused, None, turn, quote, "no request to remember something")
+            return
+        found = [one for one in self._in_request(turn, request) if isinstance(one[0], Finding)]
+        if request.needs_rule and not found:
+            yield Rejection("question", None, turn, quote, "a question that states nothing")
+            return
+        for finding, _ in found:
+            assert isinstance(finding, Finding)
+            yield replace(
+                finding,
+                importance=max(finding.importance, EXPLICIT_IMPORTANCE),
+                confidence=EXPLICIT_CONFIDENCE,
+                origin="explicit",
+                source=turn.source(quote),
+            )
+        if sum(span.value_end - span.start for _, span in found) < COVERED * len(request.content):
+            yield _verbatim(turn, request.content, quote)
+
+    def _in_request(self, turn: Turn, request: Request) -> Iterator[tuple[Finding | Rejection, Span]]:
+        for statement in statements(request.content):
+            yield from self._matches(turn, replace(statement, start=0, sentence=request.content))
+
+    def _statement(self, turn: Turn, statement: Statement) -> Iterator[Finding | Rejection]:
+        for one, _ in self._matches(turn, statement):
+            yield one
+
+    def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
+        """Findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
+        languages = {"zh"} if _CJK.search(statement.text) else set()
+        languages |= {"en"} if _LATIN.search(statement.text) else set()
+        text = statement.text.translate(_PLAIN)
+        taken: list[Span] = []
+        refused: set[tuple[str, str]] = set()
+        for rule in self.rules.rules:
+            for language, pattern in rule.patterns:
+                if language not in languages or rule.id in self.slow:
+                    continue
+                for one, span in self._of_pattern(turn, statement, text, rule, language, pattern):
+                    if any(other.start < span.value_end and span.start < other.value_end for other in taken):
+                        continue
+                    if isinstance(one, Finding):
+                        taken.append(span)
+                    elif (rule.id, one.reason) in refused:
+                        continue
+                    else:
+                        refused.add((rule.id, one.reason))
+                    yield one, span
+
+    def _of_pattern(
+        self, turn: Turn, statement: Statement, text: str, rule: Compiled, language: str, pattern: Pattern
+    ) -> Iterator[tuple[Finding | Rejection, Span]]:
+        try:
+            found, excluded = _found(rule, pattern, text)
+        except TimeoutError:
+            self.slow.add(rule.id)
+            yield Rejection("slow-pattern", rule.id, turn, statement.sentence, "a pattern took too long"), _NOWHERE
+            return
+        if excluded:
+            yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
+            return
+        for match in found:
+            yield _checked_match(turn, statement, rule, language, match, self.zone)
+
+
+def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
+    """The matches, and whether an `unless` pattern excludes them. Raises TimeoutError."""
+    first, patient = PATTERN_TIMEOUTS_S
+    try:
+        return _found_within(rule, pattern, text, first)
+    except TimeoutError:
+        return _found_within(rule, pattern, text, patient)
+
+
+def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float) -> tuple[list[Any], bool]:
+    found = list(pattern.finditer(text, overlapped=True, timeout=timeout_s))
+    return found, bool(found) and any(one.search(text, timeout=timeout_s) for one in rule.unless)
+
+
+def _checked_match(
+    turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any, zone: tzinfo
+) -> tuple[Finding | Rejection, Span]:
+    if reason := _not_stated(statement, rule, match):
+        return Rejection(reason, rule.id, turn, statement.sentence), _span(match)
+    groups = {name: text or "" for name, text in match.groupdict().items()}
+    groups.setdefault("value", match[1] or "")
+    said_at = turn.said_at.astimezone(zone)
+    group = "value" if "value" in match.re.groupindex else 1
+    raw, raw_at = match[group] or "", match.start(group)
+    try:
+        for step in rule.normalisers:
+            if step.group == "key":
+                groups.setdefault("key", groups["value"])
+            groups[step.group] = NORMALISERS[step.name](groups[step.group], said_at, **step.options)
+    except (ValueError, OverflowError) as error:
+        return Rejection("invalid-value", rule.id, turn, statement.sentence, str(error)), _span(match)
+    groups.setdefault("key", groups["value"])
+    for step in rule.validators:
+        if problem := VALIDATORS[step.name](groups[step.group], **step.options):
+            return Rejection("invalid-value", rule.id, turn, statement.sentence, f"{step.name}: {problem}"), _span(
+                match
+            )
+    if not groups["value"]:
+        return Rejection("invalid-value", rule.id, turn, statement.sentence, "empty"), _span(match)
+    value_end = max(raw_at + len(groups["value"]), match.start() + 1)
+    before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
+    span = Span(match.start(), min(value_end, match.end()), match.end(), f"{before} {behind}" if said else "")
+    return _finding(turn, statement, rule, language, groups), span
+
+
+def _span(match: Any) -> Span:
+    return Span(match.start(), match.end(), match.end())
+
+
+def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, groups: dict[str, str]) -> Finding:
+    said = rule.rule
+    content = " ".join(rule.content_in(language).format_map(groups).split())
+    folded = {name: normal(text) for name, text in groups.items()}
+    return Finding(
+        kind=said.type,
+        content=content,
+        category=said.category,
+        value=(said.value or "{value}").format_map(groups),
+        importance=first_importance(said.type, content, said.importance),
+        confidence=said.confidence,
+        origin="rule",
+        rule=rule.id,
+        dedupe_key=said.dedupe_key.format_map(folded)[:200] if said.dedupe_key else None,
+        strategy=said.strategy,
+        source=turn.source(statement.sentence),
+        ttl_days=said.ttl_days,
+        entities=_entities(turn, statement, said.entity, groups),
+    )
+
+
+def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:
+    if kind is None:
+        return ()
+    attributes = {"relation": groups["who"].lower()} if groups.get("who") else {}
+    source = turn.source(statement.sentence)
+    return (Entity(type=kind, name=groups["value"], attributes=attributes, sources=(source,)),)
+
+
+def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
+    kind = kind_of(content)
+    return Finding(
+        kind=kind,
+        content=content,
+        category="explicit",
+        value=None,
+        importance=first_importance(kind, content, EXPLICIT_IMPORTANCE),
+        confidence=EXPLICIT_CONFIDENCE,
+        origin="explicit",
+        rule=None,
+        dedupe_key=None,
+        strategy="KEEP_LATEST",
+        source=turn.source(quote),
+    )
+
+
+def _not_stated(statement: Statement, rule: Compiled, match: Any) -> str | None:
+    text, at = statement.text, match.start()
+    if statement.is_question:
+        return "question"
+    if statement.is_quoted(at):
+        return "quoted"
+    if _CONDITION.search(text[:at]):
+        return "hypothetical"
+    if _REPORTS.search(text[:at]):
+        return "reported"
+    return None if rule.rule.anywhere or _starts_clause(text[:at]) else "inside-a-clause"
+
+
+def _starts_clause(before: str) -> bool:
+    marks = [mark.end() for mark in _CLAUSE_START.finditer(before)]
+    return bool(_FILLERS.fullmatch(before[marks[-1] if marks else 0 :]))

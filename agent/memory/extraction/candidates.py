@@ -1,0 +1,94 @@
+"""From findings to the memories and entities that are proposed (M2): converted, merged, without repeats. Pure."""
+
+from collections.abc import Iterable, Sequence
+from uuid import NAMESPACE_OID, uuid5
+
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
+from turnlog.events.contracts import EntitiesFound, Entity, Memory
+from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.memories.text import content_key, name_key, normal
+from turnlog.projectors.models.terms import terms
+
+SHARED_TERMS = 0.5
+# Words that models put around a fact.
+_FRAME = frozenset(terms("the user likes wants has is are was prefers loves enjoys 用户 喜欢 想 希望 是 有"))
+
+
+def candidates(tenant: str, user: str, findings: Iterable[Finding]) -> list[Memory]:
+    """Memories in the order of the findings. Ids are derived from user, event and content, so they are repeatable."""
+    made = {memory.id: memory for one in findings for memory in [_memory(tenant, user, one)]}
+    return list(made.values())
+
+
+def entities(looked: ExtractionResult) -> list[EntitiesFound]:
+    """One event with each entity once; [] without entities."""
+    found: dict[tuple[str, str], Entity] = {}
+    for one in (*looked.entities, *(entity for finding in looked.findings for entity in finding.entities)):
+        key = (one.type, name_key(one.name))
+        found[key] = _merged(found[key], one) if key in found else one
+    return [EntitiesFound(entities=tuple(found.values()))] if found else []
+
+
+def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+    """The model's result without findings that a rule has too: with the same key, content or statement."""
+    by_id = {turn.event_id: turn for turn in turns}
+    kept: list[Finding] = []
+    rejections = list(model.rejections)
+    for one in model.findings:
+        other = next((held for held in (*rules.findings, *kept) if _repeats(one, held)), None)
+        if other is None:
+            kept.append(one)
+        else:
+            turn = by_id[one.source.event_id]
+            rejections.append(Rejection("repeats", other.rule, turn, one.source.quote, other.content))
+    return ExtractionResult(tuple(kept), tuple(rejections), model.entities)
+
+
+def _repeats(one: Finding, other: Finding) -> bool:
+    if content_key(one.kind, one.content) == content_key(other.kind, other.content):
+        return True
+    if one.source.event_id != other.source.event_id:
+        return False
+    if one.dedupe_key is not None and one.dedupe_key == other.dedupe_key:
+        return True
+    mine = set(terms(one.content)) - _FRAME
+    shared = mine & set(terms(f"{other.content} {other.value or ''}"))
+    return bool(mine) and len(shared) >= SHARED_TERMS * len(mine) and _overlap(one, other)
+
+
+def _overlap(one: Finding, other: Finding) -> bool:
+    first, second = normal(one.source.quote), normal(other.source.quote)
+    return first in second or second in first
+
+
+def _memory(tenant: str, user: str, one: Finding) -> Memory:
+    said = f"{tenant}/{user}/{one.source.event_id}/{content_key(one.kind, one.content).hex()}"
+    return Memory(
+        id=uuid5(NAMESPACE_OID, f"memory/{said}"),
+        kind=one.kind,
+        content=one.content,
+        category=one.category,
+        value=one.value,
+        importance=one.importance,
+        confidence=one.confidence,
+        origin=one.origin,
+        rule=one.rule,
+        dedupe_key=one.dedupe_key,
+        strategy=one.strategy,
+        valid_from=one.source.said_at,
+        expires_at=one.expires_at,
+        sources=(one.source,),
+        entities=tuple(dict.fromkeys(entity.name for entity in one.entities)),
+    )
+
+
+def _merged(one: Entity, other: Entity) -> Entity:
+    sources = {source.event_id: source for source in (*one.sources, *other.sources)}
+    return one.model_copy(
+        update={
+            "description": one.description or other.description,
+            "attributes": {**one.attributes, **other.attributes},
+            "relations": tuple(dict.fromkeys((*one.relations, *other.relations))),
+            "sources": tuple(sources.values())[:MAX_SOURCES],
+        }
+    )

@@ -1,0 +1,173 @@
+"""Extracts a user's own statements from messages: the only input of the extraction (M2). Pure.
+
+Left out: code, quoted lines, pasted transcripts, and what turnlog itself adds to a conversation (memories, summaries),
+so that rules and models never read their own output.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.memory.extraction.findings import Turn
+from turnlog.projectors.models.memories.text import normal
+from turnlog.projectors.models.message import Message
+
+
+def roles(tool_results: bool) -> tuple[str, ...]:
+    return ("user", "tool") if tool_results else ("user",)
+
+
+def evidence(
+    messages: Iterable[Message], thread: str, user: str, among_people: bool = False, tool_results: bool = False
+) -> tuple[list[Turn], int]:
+    """The user's own turns in order, and the number of turns of other speakers.
+
+    among_people: the user's thread has several speakers and no assistant, as an imported chat: only turns whose
+    speaker has the user's name are the user's own.
+    """
+    own, others = [], 0
+    for message in messages:
+        if among_people and message.name is not None and normal(message.name) != normal(user):
+            others += 1
+            continue
+        own += [
+            Turn(thread, message.seq, message.event_id, message.time, text, message.name, tool)
+            for text, tool in _texts(message, tool_results)
+        ]
+    return own, others
+
+
+def _texts(message: Message, tool_results: bool) -> Iterator[tuple[str, bool]]:
+    if message.role == "tool":
+        if tool_results:
+            yield _text(message.content, "text"), True
+        return
+    if message.role != "user":
+        return
+    if text := _text(message.content, "text"):
+        yield text, False
+    if tool_results and not isinstance(message.content, str):
+        for block in message.content:
+            if block.get("type") == "tool_result" and (text := _text(block["content"], "text")):
+                yield text, True
+
+
+def _text(content: str | list[dict[str, Any]], kind: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in content if block.get("type") == kind)
+
+
+MAX_TURN = 20_000
+MAX_SENTENCE = 600
+
+_OURS = re.compile(
+    r"^[ \t]*\[(?:LONG-TERM MEMORIES|DOCUMENTS|EARLIER IN THIS CONVERSATION|Conversation Summary|Recallable Topics"
+    r"|SYSTEM PROMPT)[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LEFT_OUT = (
+    _OURS,
+    re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL),
+    re.compile(r"<(data|thinking|system|document|memory|memories)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE),
+    re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
+    re.compile(
+        r"^[ \t]*(?:assistant|ai|bot|chatgpt|gpt|user|human|me|system|tool|助手|机器人|用户|系统|我|他|她)"
+        r"[ \t]*[:：][^\n]*",
+        re.MULTILINE | re.IGNORECASE,
+    ),
+    re.compile(r"`[^`\n]*`|https?://\S+|\[image:[^\]\n]*\]"),
+)
+_END = re.compile(r"[。！？!?…；]+[\"”’」』）)*]*|\.+[\"”’)*]*(?=\s+[\"“‘(*]*[A-Z0-9\u3400-\u9fff])|;(?=\s)|\n+")
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|etc|e\.g|i\.e|No|Fig|approx|U\.S|U\.K)|\b[A-Z])$")
+_CLAUSE = re.compile(r"[,，、]")
+_ASKS = re.compile(
+    r"[吗呢]\s*$|什么|怎么|怎样|怎麼|如何|为什么|哪[里儿些个位种家]?|[谁几]|多少|是否|有没有|能不能|会不会|要不要|是不是|好不好"
+    r"|可不可以|^\s*(?:那么?|所以)?(?:您|你|妳)|请问|\b(?:you|your|what|how|why|which|who|whom|where|when|whether|any)\b"
+    r"|^\s*(?:and |but |so |or )?(?:do|does|did|can|could|would|will|should|shall)\b"
+    r"|^\s*(?:and |but |so |or )?(?:is|are|am|was|were|have|has|may|might)\b",
+    re.IGNORECASE,
+)
+_OPENS_QUESTION = re.compile(
+    r"^\W*(?:(?:hey|hi|hello|ok|okay|so|and|but|well|please)\W+)*(?:"
+    r"(?:do|does|did|can|could|would|will|should|have|has|are|is|was|were)\s+(?:you|i|we|he|she|they|it|my|there)\b"
+    r"|(?:what|how|why|where|when|who|which)(?:'s|\s+(?:do|does|did|is|are|was|were|can|could|should|would|will|about)\b))",
+    re.IGNORECASE,
+)
+_ASKS_AT_END = re.compile(r"[吗么]\s*[。.]?\s*$")
+_QUOTED = re.compile(r"“[^”]*”|‘[^’\n]*’(?!\w)|「[^」]*」|『[^』]*』|\"[^\"]*\"|(?<!\w)'[^'\n]{2,}'(?!\w)")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence, or its part before a question, as written in the turn's text at `start`.
+
+    sentence: the whole sentence, the quote of a memory. is_question: no part of it is a statement. quoted: ranges of
+    the turn within quotation marks; a range may begin in another sentence.
+    """
+
+    text: str
+    start: int
+    sentence: str
+    is_question: bool = False
+    quoted: tuple[tuple[int, int], ...] = ()
+
+    def is_quoted(self, at: int) -> bool:
+        """Whether the position in `text` is within quotation marks: another person's words, or a title."""
+        return any(start < self.start + at < end for start, end in self.quoted)
+
+
+def own_words(text: str) -> str:
+    """The text with all that is not the user's own replaced by line breaks; positions stay the same."""
+    text = text[:MAX_TURN]
+    for pattern in _LEFT_OUT:
+        text = pattern.sub(lambda found: "\n" * len(found.group()), text)
+    return text
+
+
+def statements(text: str) -> list[Statement]:
+    """The user's statements in order, with questions marked as such (for reports of rejections)."""
+    words = own_words(text)
+    quoted = tuple(match.span() for match in _QUOTED.finditer(words))
+    return [_statement(sentence, start, quoted) for sentence, start in _sentences(words)]
+
+
+def _sentences(text: str) -> Iterator[tuple[str, int]]:
+    start = 0
+    for found in _END.finditer(text):
+        if found.group()[0] == "." and _ABBREVIATION.search(text[start : found.start()]):
+            continue
+        yield from _trimmed(text, start, found.end())
+        start = found.end()
+    yield from _trimmed(text, start, len(text))
+
+
+def _trimmed(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
+    piece = text[start:end]
+    bare = piece.strip()
+    if any(char.isalnum() for char in bare):
+        yield bare[:MAX_SENTENCE], start + len(piece) - len(piece.lstrip())
+
+
+def _statement(sentence: str, start: int, quoted: tuple[tuple[int, int], ...]) -> Statement:
+    if not is_question(sentence):
+        return Statement(sentence, start, sentence, quoted=quoted)
+    kept = _before_the_question(sentence)
+    return Statement(kept or sentence, start, sentence, is_question=not kept, quoted=quoted)
+
+
+def is_question(sentence: str) -> bool:
+    bare = sentence.rstrip('"”’」』）)* \t!！')
+    return bare.endswith(("?", "？")) or bool(_OPENS_QUESTION.match(bare) or _ASKS_AT_END.search(bare))
+
+
+def _before_the_question(sentence: str) -> str:
+    """The clauses before the first one that asks; the last clause of a question always does."""
+    marks = [found.start() for found in _CLAUSE.finditer(sentence)]
+    start, kept = 0, 0
+    for mark in marks:
+        if _ASKS.search(sentence[start:mark]):
+            break
+        start, kept = mark + 1, mark
+    return sentence[:kept].rstrip()

@@ -1,0 +1,71 @@
+"""Values of the extraction: a turn as input, findings with evidence and rejections with reasons as output. Pure."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from turnlog.events.contracts import Entity, MemoryKind, MemorySource, Origin, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn that may be evidence: the user's own, or a tool result by opt-in. name: of the speaker."""
+
+    thread: str
+    seq: int
+    event_id: UUID
+    said_at: datetime
+    text: str
+    name: str | None = None
+    is_tool: bool = False
+
+    def source(self, quote: str) -> MemorySource:
+        return MemorySource(thread=self.thread, seq=self.seq, event_id=self.event_id, quote=quote, said_at=self.said_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A memory that an extractor proposes; conflicts are decided later (M5). dedupe_key: filled in and normalised."""
+
+    kind: MemoryKind
+    content: str
+    category: str | None
+    value: str | None
+    importance: float
+    confidence: float
+    origin: Origin
+    rule: str | None
+    dedupe_key: str | None
+    strategy: Strategy
+    source: MemorySource
+    ttl_days: int | None = None
+    entities: tuple[Entity, ...] = ()
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return None if self.ttl_days is None else self.source.said_at + timedelta(days=self.ttl_days)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A match that is not stored. reason: a code, for counts. detail: for people."""
+
+    reason: str
+    rule: str | None
+    turn: Turn
+    quote: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionResult:
+    """What an extractor found in some turns. entities: those that belong to no finding."""
+
+    findings: tuple[Finding, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    entities: tuple[Entity, ...] = ()
+
+    def counts(self) -> dict[str, int]:
+        """Number of rejections by reason; contains no text of the user, so it may be logged."""
+        return dict(sorted(Counter(one.reason for one in self.rejections).items()))

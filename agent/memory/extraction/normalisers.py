@@ -1,0 +1,170 @@
+"""Normalisers that rules name: they bring a matched value into normal form (E 8.7). Pure.
+
+A normaliser gets the value, the time when it was said, and the rule's parameters; it returns the normalised value or
+raises ValueError with the reason.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import phonenumbers
+
+from turnlog.agent.dates.dates import Dated, dates_in
+
+Normaliser = Callable[..., str]
+_ENDS = " \t\r\n.,;:!?~。，；：！？、…～—–-*_·"
+_PAIRS = {"(": ")", "（": "）", "“": "”", '"': '"', "'": "'", "‘": "’", "「": "」", "『": "』"}
+_TRAILING = re.compile(
+    r"\s*(?:[;；。!！?？\n]|\s[-–—]{1,2}\s|——"
+    r"|[,，]?\s*\b(?:but|because|since|although|though|however|so that|so i|so we|so,|(?<=, )so|which|who"
+    r"|and i|and we|and you|and it|and my"
+    r"|when i|where i|while i|if i|if you|especially|mainly|what about|how about|do you|have you|can you|could you)\b"
+    r"|[,，]?\s*(?:但是?|不过|可是|因为|所以|而且|然后|你呢|您呢|你觉得|您觉得|对吗|是吗|特别是|尤其|虽然|希望|主要)).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_CLAUSE = re.compile(
+    r"(?:[，；。]|\s-{1,2}\s|,?\s'cause\b"
+    r"|,(?=\s*(?:i|we|it|they|you|he|she|my|your|there|this|that|these|those|what|how|do|have|such|once"
+    r"|the \w+ (?:is|are|was|were)|\w+ing (?:with )?(?:them|it))\b)).*",
+    re.DOTALL | re.IGNORECASE,
+)
+# 唱歌跳舞，健身，旅游: three items or more, short ones that are no clauses.
+_CHINESE_LIST = re.compile(
+    r"[^，。；]{1,8}(?:，(?!很|真|超|感觉|觉得|比如|像|尤其|特别|非常)[^，。；我你您他她的了是都也不在这那吗呢什最吧呀啊哦谢有想要会去来爱喜讨]{1,5}(?=[，。；]|$)){2,}"
+)
+_FIRST_CLAUSE = re.compile(r"[,，；;。].*", re.DOTALL)
+_DIGITS = {char: value for value, char in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
+
+
+def strip(value: str, said_at: datetime) -> str:
+    """Without spaces, punctuation and one pair of brackets or quotes around it."""
+    value = re.sub(r"\s+", " ", value).strip(_ENDS)
+    if value[:1] in _PAIRS and value.endswith(_PAIRS[value[0]]):
+        value = value[1:-1].strip(_ENDS)
+    return value
+
+
+def trailing(value: str, said_at: datetime) -> str:
+    """Removes a following reason, contrast or question."""
+    return strip(_TRAILING.sub("", value), said_at)
+
+
+def clause(value: str, said_at: datetime) -> str:
+    """Up to the next clause; a list with commas is one clause."""
+    if found := _CHINESE_LIST.match(value):
+        return trailing(found.group().replace("，", "、"), said_at)
+    return trailing(_CLAUSE.sub("", value), said_at)
+
+
+def first_clause(value: str, said_at: datetime) -> str:
+    """Up to the first comma."""
+    return trailing(_FIRST_CLAUSE.sub("", value), said_at)
+
+
+def lower(value: str, said_at: datetime) -> str:
+    return value.lower()
+
+
+def title(value: str, said_at: datetime) -> str:
+    """Capitalises each word of an all lower-case value."""
+    return value.title() if value.islower() else value
+
+
+def without(value: str, said_at: datetime, *, pattern: str) -> str:
+    """Without what matches the regular expression."""
+    return strip(re.sub(pattern, "", value, flags=re.IGNORECASE), said_at)
+
+
+def mapped(value: str, said_at: datetime, *, to: dict[str, str]) -> str:
+    """Replaces the value by a synonym ("中文" → "Chinese"); unchanged when there is none."""
+    return to.get(value.lower(), value)
+
+
+def number(value: str, said_at: datetime, *, decimals: int = 0) -> str:
+    """A number with `decimals` decimals; thousands separators are removed, Chinese numerals below 10,000 are read."""
+    text = value.strip().replace(",", "").replace("，", "")
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = float(chinese_number(text))
+    return f"{amount:.{decimals}f}"
+
+
+def chinese_number(text: str) -> int:
+    """十七 → 17; 一千四百八 is not supported. Raises ValueError."""
+    total = digit = 0
+    for char in text:
+        if char in _DIGITS:
+            digit = _DIGITS[char]
+        elif char in "十百千":
+            total += (digit or 1) * {"十": 10, "百": 100, "千": 1000}[char]
+            digit = 0
+        else:
+            raise ValueError(f"{text[:20]!r} is no number")
+    if not text:
+        raise ValueError("no number")
+    return total + digit
+
+
+def date(value: str, said_at: datetime, *, future: bool = False) -> str:
+    """ISO 8601: 2027-03-18, or 2027-03 for a month. Relative to when it was said. future: the next such day."""
+    value = re.sub(r"(?<=[\d年月])\s+(?=[\d年月日号])", "", value)
+    found = dates_in(value, said_at, said_at.tzinfo or UTC)
+    if not found:
+        raise ValueError(f"{value[:40]!r} is no date")
+    return _iso(found[0], said_at, future)
+
+
+def birthday(value: str, said_at: datetime) -> str:
+    """05-08, or with a year 2001-05-08."""
+    iso = date(value, said_at)
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", iso):
+        raise ValueError(f"{value[:40]!r} is no day")
+    return iso if re.search(r"\d{4}|[〇零一二三四五六七八九]{4}", value) else iso[5:]
+
+
+def dated(value: str, said_at: datetime) -> str:
+    """Adds the absolute date of a relative one: "go to Spain next month (2023-06)"."""
+    found = dates_in(value, said_at, said_at.tzinfo or UTC)
+    if not found:
+        return value
+    end = found[0].start + len(found[0].text)
+    meant = _iso(found[0], said_at, future=True)
+    return f"{value[:end]} ({meant}){value[end:]}" if value.isascii() else f"{value[:end]}（{meant}）{value[end:]}"
+
+
+def email(value: str, said_at: datetime) -> str:
+    return value.strip(_ENDS + "<>()（）").lower()
+
+
+def phone(value: str, said_at: datetime, *, region: str = "CN") -> str:
+    """E.164. region: of numbers without a country code. Raises ValueError."""
+    try:
+        found = phonenumbers.parse(value, region)
+    except phonenumbers.NumberParseException as error:
+        raise ValueError(f"no telephone number: {error}") from None
+    if not phonenumbers.is_valid_number(found):
+        raise ValueError("no valid telephone number")
+    return phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164)
+
+
+def _iso(found: Dated, said_at: datetime, future: bool) -> str:
+    first = found.from_time
+    days = (found.to_time - first).days
+    if future and found.to_time <= said_at and not re.search(r"\d{4}", found.text):
+        first = first.replace(year=first.year + 1) if days <= 31 else first
+    if days <= 1:
+        return f"{first:%Y-%m-%d}"
+    if first.day == 1 and days in (28, 29, 30, 31):
+        return f"{first:%Y-%m}"
+    return f"{first:%Y-%m-%d} to {first + timedelta(days=days - 1):%Y-%m-%d}"
+
+
+NORMALISERS: dict[str, Normaliser] = {
+    f.__name__: f
+    for f in (
+        *(strip, trailing, clause, first_clause, lower, title, without, mapped),
+        *(number, date, birthday, dated, email, phone),
+    )
+}

@@ -1,0 +1,141 @@
+"""Compares a user's memories with those of another extractor, and builds the events that replace them. Pure.
+
+A memory's id is derived from its source event and content, so that the same finding of two extractors has the same id.
+Changes by hand take precedence: a memory that a person wrote, edited, reverted or forgot is never part of a difference,
+and no other wording of it is added.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid5
+
+from turnlog.agent.memory.deciding.chains import closed, memory_of
+from turnlog.events.contracts import EventData, Interval, MemoriesRevised, MemoryRecorded, Origin
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+EXTRACTED: tuple[Origin, ...] = ("explicit", "rule", "llm")
+BY_HAND = ("edited", "forgotten", "reverted", "merged", "duplicate", "expired")
+Coverage = Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """added: found by the new extractor only. gone: by the old one only. changed: (old, new) of the same turn and
+    subject. kept: how many both found."""
+
+    added: tuple[StoredMemory, ...]
+    changed: tuple[tuple[StoredMemory, StoredMemory], ...]
+    gone: tuple[StoredMemory, ...]
+    kept: int
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.added or self.changed or self.gone)
+
+
+def difference(real: Sequence[StoredMemory], shadow: Sequence[StoredMemory], coverage: Coverage) -> Difference:
+    """real, shadow: all rows of both memory threads, in any status.
+
+    coverage: last sequence that the new extractor has read, by (conversation, stage); only memories from turns up to it
+    can be gone. Turns of which a memory was forgotten are ignored, since the forgotten content is not known. Nothing is
+    added under a dedupe key whose valid memory the new extractor has not read.
+    """
+    with_forgotten = {source.event_id for row in real if row.status == "forgotten" for source in row.sources}
+    known = {row.id: row for row in real}
+    held = {row.content_key for row in real if row.status == "valid"}
+    excluded = {row.content_key for row in real if _is_by_hand(row)}
+    new = [row for row in shadow if row.status == "valid"]
+    found_again = {row.id for row in new} | {
+        row.id for row in real if row.content_key in {one.content_key for one in new}
+    }
+    gone = [
+        row
+        for row in real
+        if _was_read(row, coverage) and row.id not in found_again and not _is_of_a_turn(row, with_forgotten)
+    ]
+    ended = {row.id for row in gone}
+    settled = {row.dedupe_key for row in real if _is_single(row) and row.id not in found_again | ended}
+    added = [
+        row
+        for row in new
+        if _is_addable(row, known.get(row.id))
+        and row.content_key not in held | excluded
+        and not (_is_single(row) and row.dedupe_key in settled)
+        and not _is_of_a_turn(row, with_forgotten)
+    ]
+    changed = _pairs(gone, added)
+    pairs = {row.id for pair in changed for row in pair}
+    return Difference(
+        added=tuple(row for row in added if row.id not in pairs),
+        changed=tuple(changed),
+        gone=tuple(row for row in gone if row.id not in pairs),
+        kept=sum(row.status == "valid" and row.id in found_again for row in real),
+    )
+
+
+def replacement_events(
+    found: Difference, real: Iterable[StoredMemory], thread: str, now: datetime
+) -> list[tuple[UUID, EventData]]:
+    """Events with deterministic ids that replace the user's memories by those of the new extractor."""
+    known = {row.id for row in real}
+    ends = [closed(old.id, now, new.id, "rederived") for old, new in found.changed]
+    ends += [closed(old.id, now, None, "rederived") for old in found.gone]
+    events: list[tuple[UUID, EventData]] = [
+        (uuid5(end.memory_id, f"{thread}/rederived/{now.isoformat()}"), MemoriesRevised(intervals=(end,)))
+        for end in ends
+    ]
+    for row in (*(new for _, new in found.changed), *found.added):
+        event: EventData = MemoryRecorded(memory=memory_of(row))
+        if row.id in known:
+            event = MemoriesRevised(intervals=(Interval(memory_id=row.id),))
+        events.append((uuid5(row.id, f"{thread}/derived/{now.isoformat()}"), event))
+    return events
+
+
+def _is_by_hand(row: StoredMemory) -> bool:
+    return row.status == "forgotten" or row.closed_reason in BY_HAND
+
+
+def _is_addable(row: StoredMemory, here: StoredMemory | None) -> bool:
+    """Not recorded yet, or closed in favour of another finding, which may be gone now."""
+    return here is None or (here.status == "closed" and here.closed_reason in ("superseded", "rejected", "rederived"))
+
+
+def _was_read(row: StoredMemory, coverage: Coverage) -> bool:
+    """Valid, extracted, and only from turns that the new extractor has read in the same stage."""
+    stage = "llm" if row.origin == "llm" else "rules"
+    return (
+        row.status == "valid"
+        and row.origin in EXTRACTED
+        and bool(row.sources)
+        and all(source.seq <= coverage.get((source.thread, stage), 0) for source in row.sources)
+    )
+
+
+def _is_of_a_turn(row: StoredMemory, turns: Collection[UUID]) -> bool:
+    return any(source.event_id in turns for source in row.sources)
+
+
+def _is_single(row: StoredMemory) -> bool:
+    """The only valid memory of its dedupe key."""
+    return row.status == "valid" and row.dedupe_key is not None and row.strategy != "KEEP_BOTH"
+
+
+def _pairs(gone: Sequence[StoredMemory], added: Sequence[StoredMemory]) -> list[tuple[StoredMemory, StoredMemory]]:
+    """(old, new): different findings of the two extractors on the same subject in the same turn."""
+    free = list(added)
+    pairs: list[tuple[StoredMemory, StoredMemory]] = []
+    for old in gone:
+        new = next((row for row in free if _same_subject(old, row)), None)
+        if new is not None:
+            free.remove(new)
+            pairs.append((old, new))
+    return pairs
+
+
+def _same_subject(old: StoredMemory, new: StoredMemory) -> bool:
+    if old.dedupe_key is not None and new.dedupe_key is not None:
+        return old.dedupe_key == new.dedupe_key
+    said = {source.event_id for source in old.sources}
+    return old.kind == new.kind and any(source.event_id in said for source in new.sources)

@@ -1,0 +1,206 @@
+"""Extraction rules are data (E 8.7): TOML files, those of turnlog and one of the user's own.
+
+A rule is a table of `[rule]` by its id. What it may hold is the model `Rule` below; docs/long-term-memory.md explains
+it. Whatever is wrong with a rule is an error that names file, rule and cause.
+"""
+
+import hashlib
+import inspect
+import string
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import regex
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from turnlog.agent.memory.extraction.normalisers import NORMALISERS
+from turnlog.agent.memory.extraction.validators import VALIDATORS
+from turnlog.events.contracts import MemoryKind, Strategy
+from turnlog.events.errors import TurnlogError
+
+LANGUAGES = ("en", "zh")
+FLAGS = regex.IGNORECASE | regex.VERSION1
+Pattern = Any  # of regex, which has no types
+
+
+class InvalidRules(TurnlogError):
+    """A file of extraction rules cannot be used."""
+
+    code = "invalid-rules"
+
+
+class Rule(BaseModel):
+    """One rule, as its table in the file says it.
+
+    en, zh: regular expressions (library `regex`); the group `value`, or the first one, is the value. content,
+    dedupe_key: templates with {value} and the names of other groups. normalisers, validators: names, or tables with a
+    `name`, a `group` if it is another than `value`, and the parameters; the group `key` is a copy of the value that
+    only dedupe_key shows. value: template of what memories of one key are compared by, the value if left out. entity:
+    type of the entity that the value names (P8). unless: what the sentence must not hold. anywhere: a match need not
+    begin a clause.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    type: MemoryKind
+    category: str | None = None
+    importance: float = Field(ge=0, le=1)
+    confidence: float = Field(default=0.9, ge=0, le=1)
+    en: tuple[str, ...] = ()
+    zh: tuple[str, ...] = ()
+    content: str | dict[str, str]
+    dedupe_key: str | None = None
+    value: str | None = None
+    strategy: Strategy = "KEEP_LATEST"
+    ttl_days: int | None = Field(default=None, ge=1)
+    entity: str | None = Field(default=None, pattern=r"^[A-Z][A-Z_]{1,39}$")
+    normalisers: tuple[str | dict[str, Any], ...] = ("strip",)
+    validators: tuple[str | dict[str, Any], ...] = ()
+    unless: tuple[str, ...] = ()
+    anywhere: bool = False
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A normaliser or validator with its parameters, and the group it is for."""
+
+    name: str
+    group: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A rule ready for use. patterns: (language, pattern)."""
+
+    id: str
+    rule: Rule
+    patterns: tuple[tuple[str, Pattern], ...]
+    unless: tuple[Pattern, ...]
+    normalisers: tuple[Step, ...]
+    validators: tuple[Step, ...]
+
+    def content_in(self, language: str) -> str:
+        content = self.rule.content
+        return content if isinstance(content, str) else content.get(language) or next(iter(content.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """The rules in the order in which they are tried. version: 16 hex digits over all that they say."""
+
+    rules: tuple[Compiled, ...]
+    version: str
+
+
+def load_rules(own: Path | None = None) -> RuleSet:
+    """Those of `own`, then turnlog's without the ones that `own` replaces or switches off. Raises InvalidRules."""
+    tables = dict(_bundled())
+    if own is not None:
+        theirs = _of_file(own.name, _read(own))
+        tables = {**theirs, **{key: rule for key, rule in tables.items() if key not in theirs}}
+    active = tuple(rule for rule in tables.values() if rule is not None and rule.rule.enabled)
+    said = "\n".join(f"{one.id} {one.rule.model_dump_json()}" for one in active)
+    return RuleSet(active, hashlib.sha256(said.encode()).hexdigest()[:16])
+
+
+@cache
+def _bundled() -> tuple[tuple[str, Compiled | None], ...]:
+    folder = files("turnlog.agent.memory.extraction") / "rules"
+    found: dict[str, Compiled | None] = {}
+    for entry in sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name):
+        found.update(_of_file(entry.name, entry.read_text("utf-8")))
+    return tuple(found.items())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRules(f"cannot read the rules in {path}: {error}; MEMORY_RULES_FILE names the file") from None
+
+
+def _of_file(name: str, text: str) -> dict[str, Compiled | None]:
+    """None: a rule that is only switched off."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRules(f"{name} is no TOML: {error}") from None
+    tables = document.get("rule")
+    if not isinstance(tables, dict) or set(document) != {"rule"}:
+        raise InvalidRules(f"{name} must hold tables [rule.<id>] and nothing else")
+    return {
+        key: None if table == {"enabled": False} else _compiled(f"{name}, rule {key!r}", key, table)
+        for key, table in tables.items()
+    }
+
+
+def _compiled(where: str, key: str, table: Any) -> Compiled:
+    if not isinstance(table, dict):
+        raise InvalidRules(f"{where}: it must be a table [rule.{key}]")
+    try:
+        rule = Rule.model_validate(table)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InvalidRules(f"{where}: {problems}") from None
+    patterns = tuple((lang, _pattern(where, lang, text)) for lang in LANGUAGES for text in getattr(rule, lang))
+    if not patterns:
+        raise InvalidRules(f"{where}: it has no pattern; give `en` or `zh`")
+    groups = {"value", "key"}.union(*(pattern.groupindex for _, pattern in patterns))
+    contents = rule.content.values() if isinstance(rule.content, dict) else (rule.content,)
+    _check_templates(where, groups, [*contents, rule.dedupe_key or "", rule.value or ""])
+    if isinstance(rule.content, dict) and not set(rule.content) <= set(LANGUAGES):
+        raise InvalidRules(f"{where}: content has the languages {', '.join(LANGUAGES)}")
+    return Compiled(
+        key,
+        rule,
+        patterns,
+        tuple(_regex(where, text) for text in rule.unless),
+        tuple(_step(where, "normaliser", NORMALISERS, groups, one) for one in rule.normalisers),
+        tuple(_step(where, "validator", VALIDATORS, groups, one) for one in rule.validators),
+    )
+
+
+def _regex(where: str, text: str) -> Pattern:
+    try:
+        return regex.compile(text, FLAGS)
+    except regex.error as error:
+        raise InvalidRules(f"{where}: {text!r} is no regular expression: {error}") from None
+
+
+def _pattern(where: str, language: str, text: str) -> Pattern:
+    pattern = _regex(where, text)
+    if not pattern.groups:
+        raise InvalidRules(f"{where}: {text!r} in {language} has no group that gives the value")
+    return pattern
+
+
+def _check_templates(where: str, groups: set[str], templates: Iterable[str]) -> None:
+    for template in templates:
+        try:
+            fields = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        except ValueError as error:
+            raise InvalidRules(f"{where}: the template {template!r} is broken: {error}") from None
+        if unknown := fields - groups:
+            raise InvalidRules(f"{where}: the template {template!r} names no group of its patterns: {sorted(unknown)}")
+
+
+def _step(where: str, kind: str, registry: Mapping[str, Any], groups: set[str], given: str | dict[str, Any]) -> Step:
+    options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    name, group = str(options.pop("name", "")), str(options.pop("group", "value"))
+    if name not in registry:
+        raise InvalidRules(f"{where}: there is no {kind} {name!r}; there are {', '.join(sorted(registry))}")
+    if group not in groups:
+        raise InvalidRules(f"{where}: {kind} {name!r} is for the group {group!r}, which no pattern has")
+    try:
+        inspect.signature(registry[name]).bind(*([""] if kind == "validator" else ["", None]), **options)
+    except TypeError as error:
+        raise InvalidRules(f"{where}: {kind} {name!r}: {error}") from None
+    return Step(name, group, options)

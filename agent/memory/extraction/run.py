@@ -1,0 +1,301 @@
+"""Runs the extraction for one user in one conversation: rules on every turn, a model on batches of turns (M2).
+
+Input: the user's turns that a stage has not read (memory_extractions). Output: memories and the new progress, in one
+append, so that a repeated run finds its work done. A model's answer is cached before it is used.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.later import Later
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place, Rows
+from turnlog.agent.memory.extraction.by_model import (
+    ModelAnswer,
+    ModelExtraction,
+    accepted_memories,
+    extraction_task,
+    model_text,
+    single_valued,
+)
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.candidates import without_repeats
+from turnlog.agent.memory.extraction.evidence import evidence, roles
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
+from turnlog.agent.memory.extraction.stages import (
+    Batch,
+    Proposal,
+    Span,
+    UserConversation,
+    next_batch,
+    proposal,
+    request_parts,
+)
+from turnlog.agent.models.budget import Ledger, ledger
+from turnlog.agent.models.cached_calls import Owner, cached, forget_answers, key_of, once
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.factory import Models
+from turnlog.agent.models.protocol import Usage
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.engine.locks import LockFor, work_lock
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.archives import archived_lineage
+from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
+from turnlog.projectors.models.memories.lookup import extraction_progress, turns_of_forgotten
+from turnlog.projectors.models.message import Message
+
+NAME = "extraction"
+READ_TURNS = 500  # by the rules at once
+APPEND_MEMORIES = 100  # in one append; each may lead to several events
+QUIET_TURNS = 50  # turns without a finding are recorded as read once there are so many
+READ_FOR_BATCH = 5_000  # turns that are read to fill one batch of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What the model has not read yet. tokens: of the next batch."""
+
+    tokens: int
+    is_full: bool
+
+    @property
+    def nothing(self) -> bool:
+        return self.tokens == 0
+
+
+class Extraction:
+    """One for a process. shadow: name of the shadow memory thread to write to; None: the user's own memory thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        rules: RuleSet,
+        model: ModelExtraction | None,
+        ledger: Ledger,
+        memories: Memories,
+        shadow: str | None = None,
+    ) -> None:
+        self._settings: Settings = runtime.settings
+        self._memories, self._shadow, self._ledger, self._model = memories, shadow, ledger, model
+        self._rules, self._extractor, self._keys = rules, Extractor(rules, runtime.settings.zone), single_valued(rules)
+        self._reading = MemoryWriter(runtime.log, runtime.pool)
+        self._count = counter_for(model.model).text if model else len
+
+    async def by_rules(self, conn: Connection, conversation: UserConversation, finish: bool = False) -> None:
+        """Applies the rules to all turns that they have not read. finish: also to fewer than QUIET_TURNS."""
+        while True:
+            turns, span, size = await self._turns(conn, conversation, "rules", READ_TURNS)
+            if not size:
+                return
+            result = await asyncio.to_thread(self._extractor.extract, turns)
+            if not result.findings and size < QUIET_TURNS and not finish:
+                return
+            if result.findings and await self._are_gone(conn, conversation, turns):
+                return
+            await self._store(conversation, proposal(conversation, result, span, "rules", self._rules.version))
+            if size < READ_TURNS:
+                return
+
+    async def by_model(self, conn: Connection, conversation: UserConversation, flush: bool = False) -> Pending:
+        """Sends every full batch to the model, with `flush` also the last partial one; returns what is not sent yet.
+
+        Raises ModelError, Later.
+        """
+        while self._model is not None:
+            batch, span, size = await self._next_batch(conn, conversation)
+            due = batch.is_full or size == READ_FOR_BATCH or (flush and size > 0)
+            if not due:
+                return Pending(batch.tokens, False)
+            await self._one_batch(conn, conversation, batch, span)
+        return Pending(0, False)
+
+    async def give_up(self, conn: Connection, conversation: UserConversation, error: ModelError) -> None:
+        """Skips the next batch for the model, and records the error; the rules have read it."""
+        assert self._model is not None
+        batch, span, size = await self._next_batch(conn, conversation)
+        if not size:
+            return
+        skipped = replace(span, last=batch.turns[-1].seq) if batch.is_full else span
+        text = f"{error.code}: {error}"[:500]
+        done = proposal(conversation, ExtractionResult(), skipped, "llm", self._model.prompt_hash).extra[-1]
+        assert isinstance(done, MemoriesExtracted)
+        failed = UsageMetered(
+            purpose="extraction", agent=NAME, provider=self._model.provider, model=self._model.model, error=text
+        )
+        await self._remember(conversation, (), [done.model_copy(update={"error": text}), failed])
+
+    async def _one_batch(self, conn: Connection, conversation: UserConversation, batch: Batch, span: Span) -> None:
+        assert self._model is not None
+        if not batch.turns:  # only pasted text: the model would get nothing
+            empty = proposal(conversation, ExtractionResult(), span, "llm", self._model.prompt_hash)
+            await self._remember(conversation, (), empty.extra)
+            return
+        answer, turns = await self._answer(conn, conversation, batch)
+        metered = answer.usage.metered("extraction", NAME)
+        if await self._are_gone(conn, conversation, turns):  # only the cost of the call is stored
+            await forget_answers(conn, [self._key(conversation, turns)])
+            await self._remember(conversation, (), [metered])
+            return
+        read = span if len(turns) == len(batch.turns) and not batch.is_full else replace(span, last=turns[-1].seq)
+        by_rules = await asyncio.to_thread(self._extractor.extract, turns)
+        result = without_repeats(accepted_memories(turns, answer, self._keys), by_rules, turns)
+        derivation = self._derivation(answer, turns)
+        proposed = proposal(conversation, result, read, "llm", answer.prompt_hash, derivation)
+        memories = await self._not_forgotten(conversation, proposed.memories)
+        await self._remember(conversation, memories, [*proposed.extra, metered], derivation)
+
+    def _derivation(self, answer: ModelAnswer, turns: Sequence[Turn]) -> Derivation:
+        assert self._model is not None
+        return Derivation(
+            provider=self._model.provider,
+            model=self._model.model,
+            prompt_hash=answer.prompt_hash,
+            from_seq=turns[0].seq,
+            through_seq=turns[-1].seq,
+            tokens_in=answer.usage.tokens_in,
+            tokens_out=answer.usage.tokens_out,
+            cost_usd=answer.usage.cost_usd,
+        )
+
+    async def _store(self, conversation: UserConversation, proposed: Proposal) -> None:
+        """In several appends, since one is bounded. Progress is part of the last one: after a crash the first ones are
+        repeated and change nothing."""
+        rest = proposed.memories
+        while len(rest) > APPEND_MEMORIES:
+            await self._remember(conversation, rest[:APPEND_MEMORIES], ())
+            rest = rest[APPEND_MEMORIES:]
+        await self._remember(conversation, rest, proposed.extra)
+
+    async def _remember(
+        self,
+        conversation: UserConversation,
+        memories: Sequence[Memory],
+        extra: Sequence[EventData],
+        derivation: Derivation | None = None,
+    ) -> None:
+        user = (conversation.tenant, conversation.user)
+        await self._memories.remember_many(*user, memories, extra, self._shadow, derivation=derivation)
+
+    async def _not_forgotten(self, conversation: UserConversation, memories: Sequence[Memory]) -> list[Memory]:
+        """Drops memories from turns of which a memory was forgotten since: a model would say it in other words."""
+        turns = {source.event_id for one in memories for source in one.sources}
+
+        async def find(rows: Rows) -> set[UUID]:
+            return await turns_of_forgotten(rows.conn, conversation.tenant, rows.place.thread, turns)
+
+        forgotten = await self._reading.read(self._place(conversation), find) if turns else set()
+        return [one for one in memories if not any(source.event_id in forgotten for source in one.sources)]
+
+    async def _answer(
+        self, conn: Connection, conversation: UserConversation, batch: Batch
+    ) -> tuple[ModelAnswer, Sequence[Turn]]:
+        """The cached answer to the longest prefix of the batch (from before a crash), or a new one of the model."""
+        assert self._model is not None
+        model, owner = self._model, _owner(conversation)
+        sizes = [len(batch.turns)] if batch.is_full else range(len(batch.turns), 0, -1)
+        keys = {size: self._key(conversation, batch.turns[:size]) for size in sizes}
+        held = await cached(conn, list(keys.values()))
+        size = next((size for size, key in keys.items() if key in held), len(batch.turns))
+        turns = batch.turns[:size]
+        found = await once(conn, self._ledger, owner, keys[size], batch.tokens, lambda: model.extract(turns))
+        usage = Usage(**found["usage"])
+        return ModelAnswer(found["memories"], found["entities"], found["prompt_hash"], usage), turns
+
+    def _key(self, conversation: UserConversation, turns: Sequence[Turn]) -> bytes:
+        assert self._model is not None
+        parts = request_parts(self._model.prompt_hash, conversation.user, turns)
+        return key_of(_owner(conversation), self._model.model, parts)
+
+    async def _are_gone(self, conn: Connection, conversation: UserConversation, turns: Sequence[Turn]) -> bool:
+        """Whether a turn was deleted or lost its text since it was read: the user was erased, or the conversation
+        deleted. A turn of an archived conversation is not gone."""
+        first, count = turns[0].seq, turns[-1].seq - turns[0].seq + 1
+        messages = await self._messages(conn, conversation, first - 1, count)
+        now, _ = evidence(messages, conversation.thread, conversation.user, False, self._settings.extract_tool_results)
+        return not set(turns) <= set(now) and not await archived_lineage(conn, conversation.tenant, conversation.thread)
+
+    async def _next_batch(self, conn: Connection, conversation: UserConversation) -> tuple[Batch, Span, int]:
+        """The next batch for the model, the span of what was read for it, and how many turns were read."""
+        turns, span, size = await self._turns(conn, conversation, "llm", READ_FOR_BATCH)
+        with_text = [turn for turn in turns if model_text(turn)]
+        return next_batch(with_text, self._settings.extract_batch_tokens, self._count), span, size
+
+    async def _turns(
+        self, conn: Connection, conversation: UserConversation, stage: str, limit: int
+    ) -> tuple[list[Turn], Span, int]:
+        """The next turns that a stage has not read, their span of sequences, and how many were read."""
+        after = await self._progress(conversation, stage)
+        messages = await self._messages(conn, conversation, after, limit)
+        if not messages:
+            return [], Span(after, after), 0
+        place = (conversation.tenant, conversation.thread, conversation.user)
+        is_named = any(one.name is not None for one in messages)  # without names there is one speaker
+        among_people = is_named and await is_among_people(conn, *place)
+        with_tools = self._settings.extract_tool_results
+        turns, others = evidence(messages, conversation.thread, conversation.user, among_people, with_tools)
+        return turns, Span(messages[0].seq, messages[-1].seq, others), len(messages)
+
+    async def _messages(
+        self, conn: Connection, conversation: UserConversation, after: int, limit: int
+    ) -> Sequence[Message]:
+        place = (conversation.tenant, conversation.thread, conversation.user)
+        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), after, limit)
+
+    async def _progress(self, conversation: UserConversation, stage: str) -> int:
+        """The last sequence that a stage has read, from rows that are up to date with the memory thread."""
+
+        async def find(rows: Rows) -> int:
+            thread = (rows.place.thread, conversation.thread)
+            found = await extraction_progress(rows.conn, conversation.tenant, *thread, stage)
+            return found.through_seq if found else 0
+
+        return await self._reading.read(self._place(conversation), find)
+
+    def _place(self, conversation: UserConversation) -> Place:
+        return Place(conversation.tenant, conversation.user, self._shadow)
+
+
+def _owner(conversation: UserConversation) -> Owner:
+    return Owner(conversation.tenant, conversation.thread, conversation.user)
+
+
+class NotNow(TurnlogError):
+    """The hourly budget is spent, or another worker extracts from the conversation."""
+
+    code = "not-now"
+
+
+def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
+    """With the rules, the prompt and the model that the settings name. Raises InvalidRules, InvalidPrompt."""
+    settings, chat = runtime.settings, models.extraction
+    rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
+    model = None if chat is None else ModelExtraction(chat, rules, task, settings.zone)
+    memories = Memories(runtime.log, runtime.pool)
+    return Extraction(runtime, rules, model, ledger(NAME, settings, is_local=False), memories, shadow)
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """For work that a caller waits for, without redelivery: raises NotNow in place of Later."""
+    try:
+        yield
+    except Later as later:
+        raise NotNow(f"{later}; what is done is stored: run it again in {max(1.0, later.seconds):.0f} s") from later
+
+
+@contextlib.asynccontextmanager
+async def locked(conn: Connection, conversation: UserConversation, shadow: str = "") -> AsyncIterator[None]:
+    """Holds the lock of a conversation, a shadow its own. Raises Later when another worker has it."""
+    name = f"{NAME}/{shadow}/{conversation.tenant}/{conversation.thread}/{conversation.user}"
+    async with work_lock(conn, LockFor.EXTRACTION, name) as held:
+        if not held:
+            raise Later(2.0, "another worker extracts from this thread")
+        yield

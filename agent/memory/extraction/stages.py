@@ -1,0 +1,92 @@
+"""Values of the extraction, and what both stages share (M2): results in, memories and events to write out. Pure."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from turnlog.agent.memory.extraction.by_model import model_text
+from turnlog.agent.memory.extraction.candidates import candidates, entities
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
+from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory
+
+ANOTHER_SPEAKER = "another-speaker"
+
+
+@dataclass(frozen=True, slots=True)
+class UserConversation:
+    """The turns of one user in one conversation: what an extraction reads."""
+
+    tenant: str
+    user: str
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Arguments of Memories.remember_many: candidates, and the events to append with them."""
+
+    memories: list[Memory]
+    extra: list[EventData]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Sequences first to last that a stage has read. others: turns left out because another speaker spoke them."""
+
+    first: int
+    last: int
+    others: int = 0
+
+
+def proposal(
+    conversation: UserConversation,
+    result: ExtractionResult,
+    span: Span,
+    stage: str,
+    extractor: str,
+    derivation: Derivation | None = None,
+) -> Proposal:
+    """The events count the candidates as stored, before conflicts are decided."""
+    memories = candidates(conversation.tenant, conversation.user, result.findings)
+    found = [one.model_copy(update={"derivation": derivation}) for one in entities(result)]
+    rejected = result.counts() | ({ANOTHER_SPEAKER: span.others} if span.others else {})
+    done = MemoriesExtracted(
+        conversation=conversation.thread,
+        stage="llm" if stage == "llm" else "rules",
+        from_seq=span.first,
+        through_seq=span.last,
+        extractor=extractor,
+        found=len(result.findings),
+        stored=len(memories),
+        rejected=rejected,
+        derivation=derivation,
+    )
+    return Proposal(memories, [*found, done])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Turns for one call of a model. is_full: they reach the token limit of a batch."""
+
+    turns: tuple[Turn, ...]
+    tokens: int
+    is_full: bool
+
+
+def next_batch(turns: Sequence[Turn], limit: int, count: Callable[[str], int]) -> Batch:
+    """The shortest prefix of the turns with `limit` tokens of the user's own text, or all turns."""
+    tokens = 0
+    for number, turn in enumerate(turns, 1):
+        tokens += min(limit, count(model_text(turn)[: limit * 8]))
+        if tokens >= limit:
+            return Batch(tuple(turns[:number]), tokens, True)
+    return Batch(tuple(turns), tokens, False)
+
+
+def request_parts(prompt_hash: str, user: str, turns: Sequence[Turn]) -> tuple[str, ...]:
+    """The parts that identify one request to a model, for its cache key."""
+    return ("extract", prompt_hash, user, *(f"{turn.seq} {turn.event_id} {_digest(turn.text)}" for turn in turns))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()

@@ -1,0 +1,1 @@
+"""Compaction and merging of old memories."""

@@ -1,0 +1,170 @@
+"""Groups of memories that say the same, and the events that close duplicates or undo a compaction (M6; E 8.8).
+
+`duplicate_groups` is pure: memories and near pairs in, groups out. The most important memory of a group stays valid and
+the others are closed for it; nothing is deleted, so that a compaction can be undone. Similarity is not transitive here:
+a memory is in a group only by its own similarity to the memory that stays.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid5
+
+from turnlog.agent.memory.deciding.chains import closed, lasts_as_long
+from turnlog.agent.memory.deciding.claims import same_claim
+from turnlog.agent.memory.deciding.similarity import similarity
+from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
+from turnlog.agent.memory.upkeep.near_vectors import NearPair
+from turnlog.events.contracts import CompactionUndone, Interval, MemoriesCompacted, Origin
+from turnlog.events.errors import NotFound
+from turnlog.projectors.models.memories.lookup import memories_by_id
+from turnlog.projectors.models.memories.vectors import compactions
+
+DUPLICATE_SIMILARITY = 0.92  # calibrated; above it two memories are duplicates (E 8.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Compactable:
+    """A valid memory as compaction sees it. importance: decayed to now.
+
+    touched_at: when it was last said, learned, rated or read. has_evidence: it has at least one source turn.
+    """
+
+    id: UUID
+    kind: str
+    content: str
+    dedupe_key: str | None
+    importance: float
+    valid_from: datetime
+    seq: int
+    expires_at: datetime | None
+    origin: Origin
+    entities: tuple[str, ...]
+    touched_at: datetime
+    has_evidence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateGroup:
+    """kept: stays valid; the duplicates are closed for it. similarity: the lowest of a duplicate to `kept`."""
+
+    kept: Compactable
+    duplicates: tuple[Compactable, ...]
+    similarity: float
+
+    @property
+    def members(self) -> tuple[Compactable, ...]:
+        return (self.kept, *self.duplicates)
+
+
+class Separated:
+    """Sets of memories; two members of one set are never merged."""
+
+    def __init__(self, sets: Sequence[frozenset[UUID]]) -> None:
+        self._sets_of: defaultdict[UUID, set[int]] = defaultdict(set)
+        for number, members in enumerate(sets):
+            for one in members:
+                self._sets_of[one].add(number)
+
+    def contain(self, first: UUID, second: UUID) -> bool:
+        """Whether one set has both."""
+        return not self._sets_of.get(first, set()).isdisjoint(self._sets_of.get(second, ()))
+
+
+def duplicate_groups(
+    memories: Sequence[Compactable], near: Iterable[NearPair], model: str, separated: Sequence[frozenset[UUID]] = ()
+) -> list[DuplicateGroup]:
+    """near: pairs of indexes into `memories`, with raw cosines of the model.
+
+    separated: the members of compactions that were undone; two members of one set are not merged again.
+    """
+    pairs = _duplicate_pairs(memories, near, model, separated)
+    taken = set[int]()
+    groups: list[DuplicateGroup] = []
+    for number in sorted(pairs, key=lambda n: _rank(memories[n])):
+        others = [other for other in pairs[number] if other not in taken]
+        if number in taken or not others:
+            continue
+        taken |= {number, *others}
+        lowest = min(pairs[number][other] for other in others)
+        ordered = sorted((memories[other] for other in others), key=_rank)
+        groups.append(DuplicateGroup(memories[number], tuple(ordered), round(lowest, 4)))
+    return groups
+
+
+def dedupe_event(group: DuplicateGroup) -> MemoriesCompacted:
+    return MemoriesCompacted(
+        method="dedupe",
+        members=tuple(one.id for one in group.members),
+        kept=group.kept.id,
+        intervals=tuple(
+            closed(one.id, max(one.valid_from, group.kept.valid_from), group.kept.id, "duplicate")
+            for one in group.duplicates
+        ),
+        similarity=group.similarity,
+    )
+
+
+def reopened_intervals(
+    members: Iterable[UUID], replaced_by: Mapping[UUID, UUID | None], into: UUID
+) -> tuple[Interval, ...]:
+    """Open intervals for the members of an undone compaction that are still closed for `into`."""
+    return tuple(Interval(memory_id=one) for one in members if replaced_by.get(one) == into)
+
+
+def _duplicate_pairs(
+    memories: Sequence[Compactable], near: Iterable[NearPair], model: str, separated: Sequence[frozenset[UUID]]
+) -> dict[int, dict[int, float]]:
+    """found[a][b]: calibrated similarity of duplicates a and b; symmetric."""
+    found: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    sets = Separated(separated)
+    for pair in near:
+        first, second = memories[pair.first], memories[pair.second]
+        value = similarity(model, pair.cosine, first.content, second.content)
+        if value <= DUPLICATE_SIMILARITY or not _may_be_duplicates(first, second):
+            continue
+        if not sets.contain(first.id, second.id):
+            found[pair.first][pair.second] = found[pair.second][pair.first] = value
+    return found
+
+
+def _may_be_duplicates(first: Compactable, second: Compactable) -> bool:
+    """Two dedupe keys decide without a comparison: different keys mean different claims, equal keys were resolved when
+    the memories were recorded."""
+    return (
+        first.kind == second.kind
+        and None in (first.dedupe_key, second.dedupe_key)
+        and same_claim(first.content, second.content)
+        and lasts_as_long(*(one.expires_at for one in sorted((first, second), key=_rank)))
+    )
+
+
+def _rank(one: Compactable) -> tuple[bool, float, datetime, int]:
+    """Lowest first: memories with a dedupe key (a newer claim can end them), then more important, then older ones."""
+    return (one.dedupe_key is None, -one.importance, one.valid_from, one.seq)
+
+
+async def undo_compaction(writer: MemoryWriter, place: Place, event_id: UUID) -> list[UUID]:
+    """Makes the members of a compaction valid again and returns their ids; [] when it is undone already.
+
+    The job will not merge them again. A member that changed since for another reason (forgotten, for example) stays as
+    it is. Raises NotFound.
+    """
+
+    async def decide(rows: Rows) -> Decided[list[UUID]]:
+        known = await compactions(rows.conn, place.tenant, place.thread, event_id)
+        if not known:
+            raise NotFound(f"user {place.user!r} has no compaction {event_id}; `turnlog compactions` lists them")
+        [found] = known
+        into = found.made or found.kept
+        if found.undone or into is None:
+            return Decided([], [])
+        family = await memories_by_id(rows.conn, place.tenant, place.thread, [*found.members, into])
+        ended = {id_: row.replaced_by for id_, row in family.items() if row.status != "forgotten"}
+        intervals = reopened_intervals(found.members, ended, into)
+        made = found.made if found.made in ended else None
+        data = CompactionUndone(compaction_id=event_id, made=made, intervals=intervals)
+        return Decided([(uuid5(event_id, "undone"), data)], [one.memory_id for one in intervals])
+
+    return await writer.write(place, decide)

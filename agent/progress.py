@@ -1,0 +1,10 @@
+"""How long work reports its progress to whoever asked for it."""
+
+from collections.abc import Callable
+
+OnProgress = Callable[[float, float | None], None]
+"""Called with (done, total) in the units of the work; total is None while it is unknown."""
+
+
+def no_progress(done: float, total: float | None) -> None:
+    """Ignores the progress."""

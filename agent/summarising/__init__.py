@@ -1,0 +1,1 @@
+"""Summaries, topics and pruning of a conversation."""

@@ -1,0 +1,128 @@
+"""Model work on a thread: summaries and topics, each call cached by its input so that the same input is one call."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from turnlog.agent.context import TokenCounter
+from turnlog.agent.context.cut import cut_end
+from turnlog.agent.models.budget import Ledger
+from turnlog.agent.models.cached_calls import Owner, key_of, once
+from turnlog.agent.models.protocol import TextTasks, Topics, Usage, Written
+from turnlog.projectors.engine.writer import Connection
+
+PIECE_TOKENS = 6_000
+PIECE_TEXTS = 60
+MAX_TOPICS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An answered call of a model, from now or from before a crash. key: hash of its input."""
+
+    key: bytes
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A result with its calls. Either text (a summary) or topics is filled."""
+
+    text: str
+    topics: dict[str, int]
+    prompt_hash: str
+    calls: tuple[Call, ...]
+
+
+@dataclass(slots=True)
+class Deriver:
+    """Runs text tasks for one thread within the budget; every answer is cached at once.
+
+    limit: of a summary, in tokens. owner: of the texts that the models read. calls: all answered calls so far,
+    including those of work that failed later.
+    """
+
+    tasks: TextTasks
+    model: str
+    counter: TokenCounter
+    limit: int
+    ledger: Ledger
+    conn: Connection
+    owner: Owner
+    calls: list[Call] = field(default_factory=list)
+
+    async def summary(self, texts: Sequence[str], previous: str) -> Derived:
+        """The rolling summary of the texts and the one before (A 3.1): the old one shrinks to a third when both
+        together exceed the limit, and all of it again if that is not enough; what is still over is cut.
+
+        Raises ModelError, Later.
+        """
+        first = len(self.calls)
+        text, prompt_hash = previous, ""
+        for piece in pieces(texts, self.counter.text):
+            new = await self._summarised(piece)
+            text, prompt_hash = await self._joined(text, new.text), new.prompt_hash
+        return Derived(text, {}, prompt_hash, tuple(self.calls[first:]))
+
+    async def topics(self, texts: Sequence[str]) -> Derived:
+        """Topics with their mentions in all the texts. Raises ModelError, Later."""
+        first = len(self.calls)
+        found: Counter[str] = Counter()
+        prompt_hash = ""
+        for piece in pieces(texts, self.counter.text):
+            made = await self._tagged(piece)
+            found.update(made.topics)
+            prompt_hash = made.prompt_hash
+        return Derived("", dict(found), prompt_hash, tuple(self.calls[first:]))
+
+    async def _joined(self, old: str, new: str) -> str:
+        count = self.counter.text
+        if old and count(old) + count(new) > self.limit:
+            old = await self._compressed(old, max(1, count(old) // 3))
+        text = f"{old}\n{new}" if old else new
+        if count(text) > self.limit:  # a model may ignore the requested length
+            text = cut_end(await self._compressed(text, self.limit), self.limit, self.counter)
+        return text
+
+    async def _summarised(self, texts: Sequence[str]) -> Written:
+        work = partial(self.tasks.summarise, texts, "", self.limit // 2)
+        found = await self._once(("summarise", *texts), work)
+        return Written(found["text"], found["prompt_hash"], Usage(**found["usage"]))
+
+    async def _compressed(self, text: str, target: int) -> str:
+        found = await self._once(("compress", str(target), text), partial(self.tasks.compress, text, target))
+        return str(found["text"])
+
+    async def _tagged(self, texts: Sequence[str]) -> Topics:
+        found = await self._once(("topics", *texts), partial(self.tasks.topics, texts, MAX_TOPICS))
+        return Topics(found["topics"], found["prompt_hash"], Usage(**found["usage"]))
+
+    async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
+        key = key_of(self.owner, self.model, parts)
+        found = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
+        self.calls.append(Call(key, Usage(**found["usage"])))
+        return found
+
+
+def pieces(texts: Sequence[str], count: Callable[[str], int]) -> list[list[str]]:
+    """Runs of at most PIECE_TEXTS texts and PIECE_TOKENS tokens: what one call gets. A longer text is cut."""
+    made: list[list[str]] = []
+    size = PIECE_TOKENS
+    for text in texts:
+        text, length = _bounded(text, count)
+        if not made or size + length > PIECE_TOKENS or len(made[-1]) == PIECE_TEXTS:
+            made.append([])
+            size = 0
+        made[-1].append(text)
+        size += length
+    return made
+
+
+def _bounded(text: str, count: Callable[[str], int]) -> tuple[str, int]:
+    """The longest prefix that fits a piece, and its tokens; long texts are cut before they are tokenised."""
+    text = text[: PIECE_TOKENS * 6]
+    while (length := count(text)) > PIECE_TOKENS:
+        text = text[: len(text) * PIECE_TOKENS // (length + 1)]
+    return text, length

@@ -1,0 +1,157 @@
+"""Receipts of answers (C10): those of a thread, and the context of any of them rebuilt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from turnlog.agent.context import Context, ContextInput, Summary, build_context
+from turnlog.agent.recall.memory_block import MemoryBlock, block_of
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads.past import moment
+from turnlog.agent.threads.state import context_settings, thread_context
+from turnlog.events.contracts import REMOVALS, AnswerReceipt, Recorded
+from turnlog.events.log import Log
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.forks import parents
+from turnlog.projectors.models.messages import messages_at
+
+Received = tuple[Recorded, AnswerReceipt]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A context of the past. receipt: the recorded one, if there was an answer at that sequence.
+
+    matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
+    forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
+    """
+
+    context: Context
+    receipt: AnswerReceipt | None
+    matches: bool | None
+    forgotten: tuple[UUID, ...] = ()
+
+
+async def rebuilt(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    as_of_seq: int,
+    *,
+    query: str | None = None,
+    window: int | None = None,
+    relevant: Sequence[int] | None = None,
+) -> Rebuilt:
+    """The context as of a sequence, with the model, window, prompt and settings of its answer, if there was one.
+
+    window and relevant override the recorded values, query is added at the end; then nothing is compared. Receipts of
+    v1 have no prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
+    """
+    found = await receipt_at(conn, log, tenant, thread, as_of_seq)
+    receipt, user = (found[1], found[0].event.user) if found else (None, None)
+    recorded = receipt.relevant if receipt else ()
+    block, forgotten = await _block(conn, tenant, user, receipt)
+    if receipt and receipt.notes is not None and (query, window, relevant) == (None, None, None):
+        notes = () if forgotten else receipt.notes  # the memories' words were forgotten
+        context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
+        return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+    context = await thread_context(
+        conn,
+        _as_then(settings, receipt),
+        tenant,
+        thread,
+        query=query,
+        window=receipt.window if receipt and window is None else window,
+        budget=receipt.budget if receipt and window is None else None,
+        log=log,
+        as_of_seq=as_of_seq,
+        relevant=recorded if relevant is None else relevant,
+        memories=block,
+    )
+    if receipt is None or (query, window, relevant) != (None, None, None):
+        return Rebuilt(context, receipt, None, forgotten)
+    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+
+
+async def _of_state(
+    conn: Connection,
+    log: Log,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    receipt: AnswerReceipt,
+    notes: Sequence[str],
+) -> Context:
+    """From the turns that a receipt with notes names: a graph's state may have other turns than its thread."""
+    then = _as_then(settings, receipt)
+    seqs = [seq for tier in receipt.tiers for seq in tier.seqs]
+    first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
+    return build_context(
+        ContextInput(
+            await messages_at(conn, tenant, thread, [*seqs, *receipt.dropped_seqs]),
+            receipt.model,
+            then.system_prompt,
+            summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),
+            topics=first.topics if first else (),
+            pruned_through_seq=1 if first else 0,  # tier 1 is sent even when all turns fit
+            window=receipt.window,
+            budget=receipt.budget,
+            as_of_seq=receipt.as_of_seq,
+            settings=context_settings(then),
+            relevant=receipt.relevant,
+            memories=receipt.memories,
+            notes=[{"role": "user", "content": note} for note in notes],
+        )
+    )
+
+
+async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Summary | None:
+    if seq is None:
+        return None
+    summary = (await moment(log, tenant, thread, seq)).derived.summary
+    return Summary(summary.summary, seq) if summary else None
+
+
+async def _block(
+    conn: Connection, tenant: str, user: str | None, receipt: AnswerReceipt | None
+) -> tuple[MemoryBlock, tuple[UUID, ...]]:
+    if receipt is None or not receipt.memories:
+        return MemoryBlock(), ()
+    return await block_of(conn, tenant, user, receipt.memories, receipt.model)
+
+
+async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
+    """Every receipt of a thread in order, those of a fork's shared past first. Raises InvalidEvent."""
+    found: list[Received] = []
+    for owner, through in await parents(conn, tenant, thread):
+        found += [one for one in await _of(log, tenant, owner) if one[1].as_of_seq <= through]
+    return found + await _of(log, tenant, thread)
+
+
+async def receipt_at(conn: Connection, log: Log, tenant: str, thread: str, as_of_seq: int) -> Received | None:
+    """The receipt of the answer made as of a sequence; of several, the newest."""
+    owner = next((name for name, through in await parents(conn, tenant, thread) if as_of_seq <= through), thread)
+    found = await _of(log, tenant, owner, as_of_seq)
+    return next((one for one in reversed(found) if one[1].as_of_seq == as_of_seq), None)
+
+
+async def _of(log: Log, tenant: str, thread: str, start_seq: int = 1) -> list[Received]:
+    """The receipts among a thread's own events since it was last deleted."""
+    found: list[Received] = []
+    async for recorded in log.read_thread(tenant, thread, start_seq, types=("answer_receipt", *sorted(REMOVALS))):
+        if isinstance(recorded.event.data, AnswerReceipt):
+            found.append((recorded, recorded.event.data))
+        else:
+            found = []
+    return found
+
+
+def _as_then(settings: Settings, receipt: AnswerReceipt | None) -> Settings:
+    """The present settings, overridden by those of the receipt."""
+    if receipt is None:
+        return settings
+    then = {} if receipt.settings is None else receipt.settings.model_dump()
+    prompt = {} if receipt.system_prompt is None else {"system_prompt": receipt.system_prompt}
+    return settings.model_copy(update={"model": receipt.model, **prompt, **then})

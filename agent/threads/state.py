@@ -1,0 +1,156 @@
+"""From the read models to a context: a thread's messages, summary and topics, in two queries."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
+from turnlog.agent.recall.memory_block import MemoryBlock
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads.past import past_state
+from turnlog.events.contracts import ReceiptSettings
+from turnlog.events.errors import NotFound
+from turnlog.events.log import Log
+from turnlog.events.word_caches import holds_words
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import messages_at, thread_messages
+from turnlog.projectors.models.thread_lookup import Overview, thread_overview
+
+KEPT_MESSAGES = 50_000
+
+
+class Transcripts:
+    """Caches the turns of threads. If their number or the last one differs from what Postgres says, as after a removal,
+    the thread is read again.
+    """
+
+    def __init__(self, keep: int = KEPT_MESSAGES) -> None:
+        """keep: messages over all threads; the least recently read threads are dropped first."""
+        self._keep, self._size = keep, 0
+        self._threads: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        self._threads.clear()
+        self._size = 0
+
+    async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
+        """The turns of the thread's state, oldest first; the list is the caller's own."""
+        known = [m for m in self._threads.get((tenant, thread), ()) if now.pruned_through < m.seq <= now.last_seq]
+        newest = known[-1].seq if known else now.pruned_through
+        if newest < now.last_seq:
+            known += await thread_messages(conn, tenant, thread, newest, now.last_seq)
+        if len(known) != now.count:
+            known = await thread_messages(conn, tenant, thread, now.pruned_through, now.last_seq)
+        self._remember((tenant, thread), known)
+        return list(known)
+
+    def _remember(self, place: tuple[str, str], messages: list[Message]) -> None:
+        self._size += len(messages) - len(self._threads.pop(place, ()))
+        self._threads[place] = messages
+        while self._size > self._keep:
+            self._size -= len(self._threads.popitem(last=False)[1])
+
+
+async def thread_context(
+    conn: Connection,
+    settings: Settings,
+    tenant: str,
+    thread: str,
+    *,
+    transcripts: Transcripts | None = None,
+    query: str | None = None,
+    window: int | None = None,
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Sequence[dict[str, Any]] = (),
+    budget: int | None = None,
+    log: Log | None = None,
+    as_of_seq: int | None = None,
+    relevant: Sequence[int] = (),
+    memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
+) -> Context:
+    """The tiered context of a thread now. query: a user message that is not on the log yet.
+
+    transcripts: the cache of a process that builds many contexts, so that it reads only new turns.
+    as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
+    the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
+    answer. relevant: turns to prefer when not everything fits, best first, pruned ones included. memories: the block
+    of long-term memories, awaited last.
+
+    Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
+    """
+    kept = transcripts or Transcripts()
+    if as_of_seq is None:
+        now = await thread_overview(conn, tenant, thread)
+        messages = await kept.state(conn, tenant, thread, now)
+    elif log is None:
+        raise ValueError("the past of a thread needs its log")
+    else:
+        now, messages = await _as_of(conn, log, tenant, thread, as_of_seq, kept)
+    pruned = [seq for seq in relevant if seq <= now.pruned_through]
+    messages = [*await messages_at(conn, tenant, thread, pruned), *messages]
+    if query is not None:
+        messages.append(_asked(query, messages))
+    if not messages:
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
+    return build_context(
+        ContextInput(
+            messages,
+            model or settings.model,
+            settings.system_prompt if system_prompt is None else system_prompt,
+            tools,
+            _summary(now) if settings.enable_summary else None,
+            now.topics,
+            now.pruned_through,
+            settings.context_window if window is None else window,
+            as_of_seq=as_of_seq if query is None else None,
+            settings=context_settings(settings),
+            budget=budget,
+            relevant=relevant,
+            memories=tuple(str(memory) for memory in block.ids),
+            notes=block.messages,
+        )
+    )
+
+
+async def _as_of(
+    conn: Connection, log: Log, tenant: str, thread: str, seq: int, transcripts: Transcripts
+) -> tuple[Overview, list[Message]]:
+    """Uses the read models if the thread's log still ends at the sequence after reading them, else the past state."""
+    now = await thread_overview(conn, tenant, thread)
+    if await log.thread_head(tenant, thread) != seq:
+        return await past_state(conn, log, tenant, thread, seq)
+    return now, await transcripts.state(conn, tenant, thread, now)
+
+
+def _summary(now: Overview) -> Summary | None:
+    return None if now.summary is None or now.summary_seq is None else Summary(now.summary, now.summary_seq)
+
+
+def context_settings(settings: Settings) -> ContextSettings:
+    return ContextSettings(
+        full_recent_count=settings.full_recent_count,
+        condensed_tool_max=settings.condensed_tool_max,
+        keep_thinking=settings.keep_thinking,
+    )
+
+
+def receipt_settings(settings: Settings) -> ReceiptSettings:
+    """The part of the settings that an answer's receipt keeps."""
+    return ReceiptSettings(
+        full_recent_count=settings.full_recent_count,
+        condensed_tool_max=settings.condensed_tool_max,
+        keep_thinking=settings.keep_thinking,
+        enable_summary=settings.enable_summary,
+    )
+
+
+def _asked(query: str, messages: Sequence[Message]) -> Message:
+    seq = messages[-1].seq + 1 if messages else 1
+    query = query.encode(errors="replace").decode()  # a shell may hand over bytes that are no text
+    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, datetime.now(UTC))

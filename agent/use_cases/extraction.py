@@ -1,0 +1,209 @@
+"""Extracting memories from conversations at once, or a preview of what the rules would store and reject (M2)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.evidence import evidence, roles
+from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.memory.extraction.run import at_once, extraction_of, locked
+from turnlog.agent.memory.extraction.stages import UserConversation
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_id, check_tenant, memory_thread
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.extraction_lookup import (
+    conversations_of,
+    is_among_people,
+    user_turns,
+    users_between,
+)
+from turnlog.projectors.models.memories.lookup import Progress, extraction_progress
+
+READS = ("messages", "memories")
+
+
+class NothingChosen(TurnlogError):
+    """Neither a conversation nor a user was named."""
+
+    code = "nothing-chosen"
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """How far the turns of one user in one conversation have been read. stages: "rules" and "llm"; None: not yet."""
+
+    thread: str
+    user: str
+    stages: dict[str, Progress | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMemory:
+    """What would be stored, and what would come of it. quote, seq, event_id: of the turn that says it."""
+
+    content: str
+    kind: MemoryKind
+    outcome: What
+    question: str | None
+    origin: Origin
+    rule: str | None
+    dedupe_key: str | None
+    strategy: Strategy
+    importance: float
+    confidence: float
+    expires_at: datetime | None
+    quote: str
+    seq: int
+    event_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedText:
+    """A text that a rule matched and that is not stored; reason is a stable word, detail is for people."""
+
+    reason: str
+    rule: str | None
+    detail: str
+    quote: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractionPreview:
+    thread: str
+    user: str
+    memories: tuple[FoundMemory, ...]
+    rejected: tuple[RejectedText, ...]
+
+
+async def extract_memories(
+    runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
+) -> list[Extracted]:
+    """Runs rules and model over the turns that no extraction has read yet, as the reactor does, whatever their number.
+
+    thread: one conversation; with user only that user's turns. user alone: all conversations of that user. rules: a
+    file used in place of MEMORY_RULES_FILE. Raises InvalidToken, NothingChosen, NotFound, InvalidRules, NotNow,
+    ModelError.
+    """
+    at = _with_rules(runtime, rules)
+    conversations = await _conversations(at, tenant, thread, user)
+    models, made = make_models(at.settings), list[Extracted]()
+    try:
+        extraction = extraction_of(at, models)
+        for conversation in conversations:
+            with at_once():
+                async with at.pool.connection() as conn, locked(conn, conversation):
+                    await extraction.by_rules(conn, conversation, finish=True)
+                    await extraction.by_model(conn, conversation, flush=True)
+            await at.settle(names=READS)
+            async with at.pool.connection() as conn:
+                made.append(await _extracted(conn, conversation))
+    finally:
+        await models.close()
+    return made
+
+
+async def preview_extraction(
+    runtime: Runtime, tenant: str, thread: str | None = None, user: str | None = None, rules: Path | None = None
+) -> list[ExtractionPreview]:
+    """What the rules find in all turns, extracted before or not; stores nothing. Arguments as for extract_memories.
+
+    Raises InvalidToken, NothingChosen, NotFound, InvalidRules.
+    """
+    at = _with_rules(runtime, rules)
+    writer = MemoryWriter(at.log, at.pool)
+    return [await _preview(at, writer, conversation) for conversation in await _conversations(at, tenant, thread, user)]
+
+
+def _with_rules(runtime: Runtime, rules: Path | None) -> Runtime:
+    settings = runtime.settings
+    return runtime if rules is None else replace(runtime, settings=settings.model_copy(update={"rules_file": rules}))
+
+
+async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user: str | None) -> list[UserConversation]:
+    """Raises InvalidToken, NotFound, NothingChosen."""
+    check_tenant(tenant)
+    for kind, given in (("thread", thread), ("user", user)):
+        if given is not None:
+            check_id(kind, given)
+    if thread is None and user is None:
+        raise NothingChosen("say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user")
+    await runtime.settle(names=READS)
+    kinds = roles(runtime.settings.extract_tool_results)
+    async with runtime.pool.connection() as conn:
+        if thread is not None:
+            users = await users_between(conn, tenant, thread, kinds)
+            found = [UserConversation(tenant, one, thread) for one in users if user in (None, one)]
+        else:
+            assert user is not None
+            found = [UserConversation(tenant, user, one) for one in await conversations_of(conn, tenant, user, kinds)]
+    if not found:
+        raise NotFound("no turn there has a user; `turnlog threads` lists conversations and their users")
+    return found
+
+
+async def _extracted(conn: Connection, conversation: UserConversation) -> Extracted:
+    place = (conversation.tenant, memory_thread(conversation.user), conversation.thread)
+    stages = {stage: await extraction_progress(conn, *place, stage) for stage in ("rules", "llm")}
+    return Extracted(conversation.thread, conversation.user, stages)
+
+
+async def _preview(runtime: Runtime, writer: MemoryWriter, conversation: UserConversation) -> ExtractionPreview:
+    looked = await _looked(runtime, conversation)
+    found = dict(_by_id(conversation, looked))
+    outcomes = await preview(
+        writer, Place(conversation.tenant, conversation.user), [memory for memory, _ in found.values()]
+    )
+    memories = tuple(_memory(one, what) for (_, one), what in zip(found.values(), outcomes, strict=True))
+    return ExtractionPreview(conversation.thread, conversation.user, memories, tuple(map(_rejected, looked.rejections)))
+
+
+def _by_id(conversation: UserConversation, looked: ExtractionResult) -> Iterator[tuple[UUID, tuple[Memory, Finding]]]:
+    for one in looked.findings:
+        for memory in candidates(conversation.tenant, conversation.user, [one]):
+            yield memory.id, (memory, one)
+
+
+async def _looked(runtime: Runtime, conversation: UserConversation) -> ExtractionResult:
+    """What the rules make of all turns."""
+    settings = runtime.settings
+    tools = settings.extract_tool_results
+    place = (conversation.tenant, conversation.thread, conversation.user)
+    async with runtime.pool.connection() as conn:
+        messages = await user_turns(conn, *place, roles(tools), 0, 2**31)
+        people = await is_among_people(conn, *place)
+    turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
+    return Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)
+
+
+def _memory(one: Finding, outcome: Outcome) -> FoundMemory:
+    return FoundMemory(
+        content=one.content,
+        kind=one.kind,
+        outcome=outcome.what,
+        question=outcome.question,
+        origin=one.origin,
+        rule=one.rule,
+        dedupe_key=one.dedupe_key,
+        strategy=one.strategy,
+        importance=round(one.importance, 3),
+        confidence=one.confidence,
+        expires_at=one.expires_at,
+        quote=one.source.quote,
+        seq=one.source.seq,
+        event_id=one.source.event_id,
+    )
+
+
+def _rejected(one: Rejection) -> RejectedText:
+    return RejectedText(one.reason, one.rule, one.detail, one.quote, one.turn.seq)

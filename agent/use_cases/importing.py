@@ -1,0 +1,223 @@
+"""Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Skipped, events, read
+from turnlog.agent.progress import OnProgress
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
+from turnlog.events.publish import Appended
+from turnlog.projectors.engine.lag import NotProjectedInTime, lag
+from turnlog.projectors.engine.writer import Connection
+
+BATCH = 1_000
+SHOWN = 100
+MAX_SILENT_WAITS = 120
+WAIT_FOR_VECTORS_UP_TO = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """embed: wait for vectors; None decides by the number of new turns."""
+
+    path: Path
+    format: str | None
+    defaults: Defaults
+    embed: bool | None = None
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did. turns: new ones; known: turns that the log held already.
+
+    undated: turns of the file without a time, theirs or their conversation's; they are dated from undated_from on.
+    """
+
+    file: str
+    turns: int = 0
+    known: int = 0
+    threads: int = 0
+    last_seq: int = 0
+    embedded: int = 0
+    skipped: int = 0
+    undated: int = 0
+    undated_from: datetime | None = None
+    rejected: list[Rejected] = field(default_factory=list)
+
+    @property
+    def nothing_but_rejected(self) -> bool:
+        return bool(self.rejected) and not self.turns and not self.known
+
+    def document(self) -> dict[str, Any]:
+        """For --json; of what was rejected the first SHOWN."""
+        shown = [one._asdict() for one in self.rejected[:SHOWN]]
+        return {**asdict(self), "rejected": shown, "rejected_count": len(self.rejected)}
+
+    def sentence(self) -> str:
+        parts = [f"imported {self.turns:,} new turns in {self.threads:,} threads from {self.file}"]
+        if self.known:
+            parts.append(f"{self.known:,} were there already")
+        if self.embedded:
+            parts.append(f"{self.embedded:,} chunks embedded")
+        if self.undated_from is not None:
+            parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
+        if self.skipped:
+            parts.append(f"{self.skipped:,} left out on purpose")
+        if self.rejected:
+            parts.append(f"{len(self.rejected):,} rejected")
+        return "; ".join(parts) + "."
+
+    def backlog(self) -> str:
+        """What is left to the reactors; empty when nothing is."""
+        if not self.turns or self.embedded:
+            return ""
+        return (
+            "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows how "
+            "many are missing."
+        )
+
+
+@dataclass(slots=True)
+class PreparedImport:
+    """A file that was recognised, and read as far as its first batch of events."""
+
+    request: ImportRequest
+    report: ImportReport
+    batches: Iterator[list[Event]]
+
+
+def prepare_import(request: ImportRequest) -> PreparedImport:
+    """Recognises the file before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
+    report = ImportReport(request.path.name)
+    batches = _batches(request, report)
+    return PreparedImport(request, report, chain([next(batches, [])], batches))
+
+
+async def import_conversations(
+    runtime: Runtime, prepared: PreparedImport, appended: OnProgress, projected: OnProgress, vectors: OnProgress
+) -> ImportReport:
+    """Appends the events, waits until they are projected and, for small imports, embedded.
+
+    Single bad records are in the report. Raises ImportFailed.
+    """
+    report = prepared.report
+    await runtime.settle(timeout_s=600)
+    await _append_all(runtime, prepared.batches, report, appended)
+    await _settle(runtime, projected)
+    if report.turns and _wants_vectors(prepared.request, report):
+        report.embedded = await _embed(runtime, vectors)
+    return report
+
+
+async def _embed(runtime: Runtime, vectors: OnProgress) -> int:
+    from turnlog.agent.embedding.chunks import embed_pending
+    from turnlog.agent.models.factory import make_embedder
+
+    embedder = make_embedder(runtime.settings, background=False)
+    try:
+        return await embed_pending(runtime, embedder, vectors)
+    finally:
+        await embedder.close()
+
+
+def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
+    return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
+
+
+async def _append_all(
+    runtime: Runtime, batches: Iterable[list[Event]], report: ImportReport, appended: OnProgress
+) -> None:
+    threads: set[str] = set()
+    async with runtime.pool.connection() as conn:
+        for batch in batches:
+            known = await _known(conn, runtime.log.partitions, [event.id for event in batch])
+            new = [event for event in batch if event.id not in known]
+            for event, done in zip(new, await _append(runtime, new, report), strict=True):
+                if done is not None:
+                    report.last_seq = done.seq
+                    threads.add(event.thread)
+                    report.turns += event.type == "turn_recorded" and not done.duplicate
+            report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
+                event.type == "turn_recorded" for event in new
+            )
+            appended(report.turns + report.known, None)
+    report.threads = len(threads)
+
+
+async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
+    """A batch at once; when one event of it cannot be stored, one by one, so that only that one is rejected."""
+    try:
+        return list(await runtime.log.append_many(new))
+    except (InvalidEvent, EventTooLarge):
+        return [await _append_one(runtime, event, report) for event in new]
+
+
+async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> Appended | None:
+    try:
+        return await runtime.log.append(event)
+    except (InvalidEvent, EventTooLarge) as error:
+        if event.type == "thread_opened" and isinstance(error, InvalidToken):
+            return None  # the turn behind it has the same ids, and is the one that is rejected
+        source = getattr(event.data, "source_id", None)
+        report.rejected.append(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
+        return None
+
+
+def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
+    batch: list[Event] = []
+    items = read(request.path, cast(Format | None, request.format), request.defaults)
+    for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
+        match item:
+            case Rejected():
+                report.rejected.append(item)
+            case Skipped():
+                report.skipped += 1
+            case _:
+                batch.append(item)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
+    """The items; what has no time is counted on the way, for an event no longer tells."""
+    for item in items:
+        if isinstance(item, ImportedTurn) and not item.is_dated:
+            report.undated += 1
+            report.undated_from = defaults.base_time
+        yield item
+
+
+async def _known(conn: Connection, partitions: int, ids: list[UUID]) -> set[UUID]:
+    rows = await conn.execute(
+        "SELECT event_id FROM event_ids WHERE partition = ANY(%s) AND event_id = ANY(%s)",
+        (list(range(partitions)), ids),
+    )
+    return {event_id for (event_id,) in await rows.fetchall()}
+
+
+async def _settle(runtime: Runtime, projected: OnProgress) -> None:
+    """Waits as long as the read models move; a minute without a move is an error with its cause."""
+    reached, silent = -1, 0
+    while True:
+        async with runtime.pool.connection() as conn:
+            lags = await lag(runtime.log, conn)
+        position = min((one.position for one in lags), default=0)
+        projected(position, max((one.head for one in lags), default=0))
+        silent = 0 if position > reached else silent + 1
+        reached = position
+        try:
+            await runtime.settle(timeout_s=0.5)
+            return
+        except NotProjectedInTime:
+            if silent > MAX_SILENT_WAITS:
+                raise

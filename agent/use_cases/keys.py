@@ -1,0 +1,79 @@
+"""The keys that encrypt users' words in the log: what is in use, a new one for a user, all under another KEK (M9)."""
+
+from dataclasses import dataclass
+
+from turnlog.agent.privacy import key_admin
+from turnlog.agent.privacy.kek import InvalidKek, Keks, keks_of
+from turnlog.agent.privacy.key_admin import KekUse
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.subjects import check_id, check_tenant
+
+
+@dataclass(frozen=True, slots=True)
+class KekName:
+    """A key-encryption key. source: the variable or file that it comes from."""
+
+    id: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """sealing: whether users' words are encrypted. keys: how many keys of users each KEK wraps."""
+
+    sealing: bool
+    kek: KekName | None
+    keys: tuple[KekUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RotatedKey:
+    user: str
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewrappedKeys:
+    """rewrapped: how many keys. kek: the id of the KEK that wraps all of them now."""
+
+    rewrapped: int
+    kek: str
+
+
+async def key_status(runtime: Runtime) -> KeyStatus:
+    """Raises InvalidKek."""
+    keks = keks_of(runtime.settings)
+    async with runtime.pool.connection() as conn:
+        found = await key_admin.uses(conn, keks)
+    kek = None if keks is None else KekName(keks.current.id, keks.source)
+    return KeyStatus(keks is not None, kek, tuple(found))
+
+
+async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
+    """A new key for what is said from now on; the old one still opens what it sealed.
+
+    Raises InvalidToken, InvalidKek, NotFound.
+    """
+    check_tenant(tenant)
+    check_id("user", user)
+    keks = _given(runtime.settings)
+    async with runtime.pool.connection() as conn:
+        return RotatedKey(user, await key_admin.rotate(conn, keks, tenant, user))
+
+
+async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
+    """Wraps every user's key with TURNLOG_KEK, after it was changed; TURNLOG_KEK_OLD opens those before.
+
+    Raises InvalidKek, WrongKek.
+    """
+    keks = _given(runtime.settings)
+    async with runtime.pool.connection() as conn:
+        return RewrappedKeys(await key_admin.rewrap(conn, keks), keks.current.id)
+
+
+def _given(settings: Settings) -> Keks:
+    keks = keks_of(settings)
+    if keks is None:
+        raise InvalidKek("there is no key-encryption key; set TURNLOG_KEK to what `turnlog keys new-kek` prints")
+    return keks

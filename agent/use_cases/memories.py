@@ -1,0 +1,233 @@
+"""Reading what is remembered of a user: lists, one memory, its history, open questions (E 7.4, M5)."""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import get_args
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_share
+from turnlog.agent.memory.deciding.policy import Policy, Score, score
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.lookup import (
+    Conflict,
+    StoredMemory,
+    conflicts,
+    every_memory,
+    history,
+    memories_as_of,
+    memories_by_prefix,
+    memories_with_words,
+    users_with_memory,
+    valid_memories,
+)
+
+READS = ("memories",)
+PAGE = 500
+_PART_OF_ID = re.compile(r"[0-9a-f]{4,8}(?:-?[0-9a-f]{0,4}){0,3}(?:-[0-9a-f]{0,12})?", re.IGNORECASE)
+
+
+class AmbiguousMemory(TurnlogError):
+    """What was given means more than one memory; the message lists them."""
+
+    code = "ambiguous-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """A memory as a face shows it. importance: as it was at importance_at; score has what it is at the time asked for.
+
+    status: valid, pending, closed, archived or forgotten. thread: the user's memory thread.
+    """
+
+    id: UUID
+    thread: str
+    user: str
+    seq: int
+    status: str
+    kind: MemoryKind
+    category: str | None
+    content: str
+    value: str | None
+    dedupe_key: str | None
+    strategy: Strategy
+    origin: Origin
+    rule: str | None
+    importance: float
+    importance_at: datetime
+    confidence: float
+    access_count: int
+    last_accessed_at: datetime | None
+    valid_from: datetime
+    valid_to: datetime | None
+    replaced_by: UUID | None
+    closed_reason: EndReason | None
+    expires_at: datetime | None
+    created_at: datetime
+    confirmed_at: datetime
+    archived_at: datetime | None
+    archived_reason: str | None
+    sources: tuple[MemorySource, ...]
+    entities: tuple[str, ...]
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFilter:
+    """Which memories of a user. kinds, category: () and None mean all. min_importance: 0 to 1, of the importance at
+    the time asked for. as_of: those that held then. every: in any status, closed and forgotten ones too."""
+
+    kinds: tuple[MemoryKind, ...] = ()
+    category: str | None = None
+    min_importance: float = 0.0
+    as_of: datetime | None = None
+    every: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHistory:
+    """Every version of a memory, by the time since when each held."""
+
+    memory: UUID
+    history: tuple[MemoryView, ...]
+
+
+ALL = MemoryFilter()
+
+
+async def list_memories(
+    runtime: Runtime, tenant: str, user: str, which: MemoryFilter = ALL, limit: int = 100
+) -> list[MemoryView]:
+    """The `limit` memories that were said last, those with the highest score first.
+
+    Raises InvalidToken, InvalidMemory for an unknown kind or an importance outside of 0 to 1.
+    """
+    place, at = Place(tenant, user), which.as_of or datetime.now(UTC)
+    check_kinds(which.kinds)
+    checked_share("min_importance", which.min_importance)
+    await _ready(runtime, place)
+    policy, found = Policy.of(runtime.settings), list[MemoryView]()
+    async with runtime.pool.connection() as conn:
+        async for row in _rows(conn, place, which, at, limit):
+            view = view_of(row, at, policy)
+            if view.score.importance >= which.min_importance and which.category in (None, view.category):
+                found.append(view)
+                if len(found) == limit:
+                    break
+    return sorted(found, key=lambda one: -one.score.total)
+
+
+async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
+    """The one memory that `given` names: its id, the beginning of it, or words that only this memory has.
+
+    Memories in use come before those that ended. Raises InvalidToken, NotFound, AmbiguousMemory (empty words too).
+    """
+    place = Place(tenant, user)
+    await _ready(runtime, place)
+    async with runtime.pool.connection() as conn:
+        row = await _the_memory(conn, place, given)
+    return view_of(row, datetime.now(UTC), Policy.of(runtime.settings))
+
+
+async def memory_history(runtime: Runtime, tenant: str, user: str | None, given: str) -> MemoryHistory:
+    """given: as for find_memory. user None: the one who has the memory, whose whole id must be given then.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory.
+    """
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        place = Place(tenant, user if user is not None else await _owner(conn, tenant, given))
+        row = await _the_memory(conn, place, given)
+        rows = await history(conn, place.tenant, place.thread, row.id)
+    now, policy = datetime.now(UTC), Policy.of(runtime.settings)
+    return MemoryHistory(row.id, tuple(view_of(one, now, policy) for one in rows))
+
+
+async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: bool = False) -> list[Conflict]:
+    """Contradictions that wait for the user's answer, oldest first; with `answered` those that were answered too.
+
+    Raises InvalidToken.
+    """
+    place = Place(tenant, user)
+    await _ready(runtime, place)
+    async with runtime.pool.connection() as conn:
+        return await conflicts(conn, place.tenant, place.thread, answered=answered)
+
+
+def view_of(row: StoredMemory, at: datetime, policy: Policy) -> MemoryView:
+    """at: when the score is computed for."""
+    values = {field.name: getattr(row, field.name) for field in fields(MemoryView) if field.name != "score"}
+    return MemoryView(**values, score=score(row, at, policy))
+
+
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raises InvalidMemory."""
+    known = get_args(MemoryKind)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        raise InvalidMemory(f"{unknown[0]!r} is not a kind of memory; use one of {', '.join(known)}")
+
+
+async def _ready(runtime: Runtime, place: Place) -> None:
+    """Raises InvalidToken, NotProjectedInTime."""
+    _ = place.thread
+    await runtime.settle(names=READS)
+
+
+async def _rows(
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int
+) -> AsyncIterator[StoredMemory]:
+    """Said last first, read page by page: importance decays by settings, which no index knows."""
+    size, offset = max(limit, PAGE) if which.category or which.min_importance else limit, 0
+    while True:
+        page = await _page(conn, place, which, at, size, offset)
+        for row in page:
+            yield row
+        if not page or len(page) < size:
+            return
+        offset += size
+
+
+async def _page(
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, size: int, offset: int
+) -> Sequence[StoredMemory]:
+    there, kinds = (place.tenant, place.thread), which.kinds
+    if which.every:
+        return await every_memory(conn, *there, kinds, size, offset)
+    if which.as_of is None:
+        return await valid_memories(conn, *there, at, kinds, size, offset)
+    return await memories_as_of(conn, *there, at, kinds, size, offset)
+
+
+async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:
+    if not given.strip():
+        raise AmbiguousMemory("no words were given; give an id, or words that only the memory has")
+    there, found = (place.tenant, place.thread), list[StoredMemory]()
+    if _PART_OF_ID.fullmatch(given):
+        found = await memories_by_prefix(conn, *there, given.lower())
+    for statuses in (("valid", "pending", "archived"), ("closed",)):
+        found = found or await memories_with_words(conn, *there, given, statuses)
+    if not found:
+        raise NotFound(
+            f"user {place.user!r} has no memory {given!r}; `turnlog memories --user {place.user}` lists them"
+        )
+    if len(found) > 1:
+        listed = "".join(f"\n  {row.id}  {row.content}" for row in found)
+        raise AmbiguousMemory(f"{given!r} is in {len(found)} memories; give more of the words or an id:{listed}")
+    return found[0]
+
+
+async def _owner(conn: Connection, tenant: str, given: str) -> str:
+    """Raises NotFound, AmbiguousMemory when `given` is not a whole id."""
+    try:
+        memory_id = UUID(given)
+    except ValueError:
+        raise AmbiguousMemory("say whose memory it is: --user USER (only a whole id needs none)") from None
+    users = await users_with_memory(conn, tenant, memory_id)
+    if len(users) != 1:
+        raise NotFound(f"there is no memory {memory_id}; `turnlog memories --user USER` lists a user's")
+    return users[0]

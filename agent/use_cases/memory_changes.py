@@ -1,0 +1,190 @@
+"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer (M5, E 7.5, E 11.5).
+
+`given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from turnlog.agent.memory.deciding.by_hand import checked_reason
+from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.findings import Turn
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.memories import check_kinds, find_memory, list_conflicts
+from turnlog.events.contracts import Answer, MemoryKind
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.projectors.models.memories.lookup import Conflict
+
+_GIVEN = ("kind", "category", "importance", "expires_at")
+_FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
+
+
+class AmbiguousConflict(TurnlogError):
+    """More than one question fits what was given."""
+
+    code = "ambiguous-conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInput:
+    """A memory as a person gives it (E 11.5). None: what the extraction rules read in the content, or the default of
+    its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone."""
+
+    content: str
+    kind: MemoryKind | None = None
+    category: str | None = None
+    importance: float | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """memory: the id of the one that holds now; replaced: of the one that was edited, the same if nothing changed."""
+
+    memory: UUID
+    replaced: UUID
+    before: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    memory: UUID
+    importance: float
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """The memory that holds again."""
+
+    memory: UUID
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedMemory:
+    memory: UUID
+    reason: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Ids of all memories whose content was dropped: those with the same words too."""
+
+    forgotten: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    conflict: UUID
+    answer: Answer
+    question: str
+
+
+async def remember(
+    runtime: Runtime, tenant: str, user: str, memory: str | MemoryInput, memory_id: UUID | None = None
+) -> Outcome:
+    """Stores one claim. A rule that reads all of it gives it the rule's key, so that later claims can contradict it.
+
+    memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
+    """
+    given = MemoryInput(memory) if isinstance(memory, str) else memory
+    chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
+    if given.kind is not None:
+        check_kinds([given.kind])
+    fields = fields_by_rules(runtime.settings, given.content, datetime.now(UTC)) | chosen
+    return await _memories(runtime).remember(tenant, user, given.content, id_=memory_id, **fields)
+
+
+async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, content: str) -> Edited:
+    """Stores a new version in the memory's place; the one before stays in the history.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    now = await _memories(runtime).edit(tenant, user, row.id, content)
+    return Edited(now, row.id, row.content, content)
+
+
+async def rate_memory(runtime: Runtime, tenant: str, user: str, given: str, importance: float) -> Rated:
+    """importance: 0 to 1; it decays from now on.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    await _memories(runtime).rate(tenant, user, row.id, importance)
+    return Rated(row.id, importance, row.content)
+
+
+async def archive_memory(runtime: Runtime, tenant: str, user: str, given: str, reason: str) -> ArchivedMemory:
+    """Keeps a memory and recalls it no more, until it is reverted or said again. reason: at most 500 characters.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory for a bad reason, MemoryNotInUse.
+    """
+    row, why = await find_memory(runtime, tenant, user, given), checked_reason(reason)
+    await _memories(runtime).archive(tenant, user, row.id, why)
+    return ArchivedMemory(row.id, why, row.content)
+
+
+async def revert_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Reverted:
+    """An earlier version holds again, and what replaced it ends; an archived memory is in use again.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory, NothingToRevert.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    await _memories(runtime).revert(tenant, user, row.id)
+    return Reverted(row.id, row.content)
+
+
+async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) -> Forgotten:
+    """Drops the content of a memory, and of those that say the same, from every read model. It cannot be undone.
+
+    Raises InvalidToken, NotFound, AmbiguousMemory.
+    """
+    row = await find_memory(runtime, tenant, user, given)
+    return Forgotten(tuple(await _memories(runtime).forget(tenant, user, row.id)))
+
+
+async def answer_conflict(
+    runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
+) -> Answered:
+    """Ends a question: the new memory holds, or the old one, or both. given: the question's id or its beginning; None
+    for the only open one. Raises InvalidToken, NotFound, AmbiguousConflict, QuestionSettled.
+    """
+    question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
+    await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
+    return Answered(question.conflict_id, answer, question.question)
+
+
+def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:
+    """Fields of Memory when the text is exactly one claim that a rule reads, {} otherwise. Raises InvalidRules.
+
+    A text that says more gets no key: the rest of it would end with the next claim of that key.
+    """
+    turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
+    found = Extractor(load_rules(settings.rules_file), settings.zone).only_finding(turn)
+    return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
+
+
+def _the_question(found: list[Conflict], given: str | None) -> Conflict:
+    if given is None and len(found) > 1:
+        raise AmbiguousConflict(f"{len(found)} questions are open; `turnlog conflicts` lists them, give the id of one")
+    matching = [one for one in found if str(one.conflict_id).startswith((given or "").lower())]
+    if len(matching) > 1:
+        raise AmbiguousConflict(f"{len(matching)} questions begin with {given!r}; give more of the id")
+    if not matching:
+        missing = f"no question {given}" if given else "no open question"
+        raise NotFound(f"there is {missing}; `turnlog conflicts` lists them")
+    return matching[0]
+
+
+def _memories(runtime: Runtime) -> Memories:
+    return Memories(runtime.log, runtime.pool)

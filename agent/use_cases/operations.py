@@ -1,0 +1,78 @@
+"""Operations on the read models as a whole: lag, rebuild, verify."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from turnlog.agent.privacy.kek import keks_of
+from turnlog.agent.privacy.keys import KeyStore, opened_keys
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.events.subjects import check_tenant
+from turnlog.projectors.engine.lag import Lag, lag
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.registry import PROJECTIONS, find
+from turnlog.projectors.rebuild.build import Progress
+from turnlog.projectors.rebuild.rebuild import Rebuilt, rebuild_several
+from turnlog.projectors.rebuild.replay import rebuild_tenant, rebuild_thread
+from turnlog.projectors.rebuild.verify import Verified, verify_several
+from turnlog.projectors.rebuild.workers import Workers
+
+OnProgress = Callable[[Progress], None]
+
+
+async def projection_lag(runtime: Runtime) -> list[Lag]:
+    """Every live projection by name and partition. Raises LogUnavailable."""
+    async with runtime.pool.connection() as conn:
+        return await lag(runtime.log, conn)
+
+
+async def rebuild(
+    runtime: Runtime, name: str | None, progress: OnProgress, workers: int | None = None
+) -> list[Rebuilt]:
+    """Rebuilds one projection, or all with None, beside the live rows and switches.
+
+    workers: processes; None: as many as there are cores. Raises NotFound, RebuildStopped, RebuildRunning,
+    SwitchRefused, WorkerFailed.
+    """
+    shared = rebuild_workers(runtime, workers)
+    return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), progress, shared)
+
+
+async def rebuild_rows(runtime: Runtime, name: str | None, tenant: str, thread: str | None = None) -> list[Rebuilt]:
+    """Rebuilds the rows of a thread, or of a tenant, in place.
+
+    name: None for every projection whose rows belong to one thread. Raises NotFound, NotPerThread, InvalidToken.
+    """
+    check_tenant(tenant)
+    log, url = runtime.log, runtime.database_url
+    chosen = [projection for projection in _chosen(name) if projection.per_thread or name is not None]
+    if thread is None:
+        return [await rebuild_tenant(log, url, projection, tenant) for projection in chosen]
+    return [await rebuild_thread(log, url, projection, tenant, thread) for projection in chosen]
+
+
+async def verify(
+    runtime: Runtime, name: str | None, progress: OnProgress, workers: int | None = None
+) -> list[Verified]:
+    """Rebuilds one projection, or all with None, into a shadow and compares row for row.
+
+    workers: as in `rebuild`. Raises NotFound, RebuildStopped, RebuildRunning, WorkerFailed.
+    """
+    chosen, shared = _chosen(name), rebuild_workers(runtime, workers)
+    await runtime.settle()
+    return await verify_several(runtime.log, runtime.database_url, chosen, progress, shared)
+
+
+def rebuild_workers(runtime: Runtime, count: int | None = None) -> Workers:
+    """Processes that share a rebuild or a verification; as many as there are cores when count is None."""
+    return Workers(count or os.cpu_count() or 1, partial(_opened_keys, runtime.settings, runtime.database_url))
+
+
+def _opened_keys(settings: Settings, database_url: str) -> AbstractAsyncContextManager[KeyStore | None]:
+    return opened_keys(database_url, keks_of(settings))
+
+
+def _chosen(name: str | None) -> Sequence[Projection]:
+    return PROJECTIONS if name is None else [find(name)]

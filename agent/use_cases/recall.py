@@ -1,0 +1,172 @@
+"""Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
+
+from copy import copy
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context import counter_for
+from turnlog.agent.dates.dates import date_words
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
+from turnlog.agent.recall.memory_block import memory_line
+from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.thread_activity import is_there
+
+TURN_READS = ("vectors", "thread_activity", "archives")
+READS_OF_MEMORIES = ("memories", "entities")
+
+
+class BadQuery(TurnlogError):
+    """A query lacks its text or its scope."""
+
+    code = "bad-query"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Best first. turns and memories name the parts of their scores, which explain the order.
+
+    degraded, memories_degraded: why vectors took no part in the one or the other; None when they did.
+    """
+
+    turns: list[Recalled]
+    memories: list[RecalledMemory]
+    degraded: str | None = None
+    memories_degraded: str | None = None
+
+
+async def recall(
+    runtime: Runtime,
+    tenant: str,
+    query: str,
+    *,
+    user: str | None = None,
+    thread: str | None = None,
+    k: int | None = None,
+    as_of: datetime | None = None,
+    history: bool = False,
+    max_tokens: int | None = None,
+    keyword_only: bool = False,
+) -> Found:
+    """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
+
+    as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
+    found; memories come first. keyword_only: leaves vectors out. k: MEMORY_RECALL_TOP_K by default. An archived thread
+    is restored. Raises BadQuery, NotFound, InvalidToken.
+    """
+    _check(tenant, query, user, thread, as_of is not None or history)
+    k = k or runtime.settings.recall_top_k
+    await _settle(runtime, tenant, user, thread)
+    known = MemoriesFound()
+    turns: list[Recalled] = []
+    degraded: str | None = None
+    async with runtime.pool.connection() as conn:
+        if user is not None:
+            scope = MemoryScope(tenant, memory_thread(user), datetime.now(UTC), as_of, history)
+            known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
+        if as_of is None:
+            turns, degraded = await _turns(runtime, conn, tenant, query, user, thread, k, keyword_only)
+    memories = list(known.memories)
+    return Found(_that_fit(runtime, turns, memories, max_tokens), memories, degraded, known.degraded)
+
+
+def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:
+    """The runtime's search over turns: its caches are shared, `degraded` belongs to the caller alone."""
+    return copy(runtime.kept(_keywords if keyword_only else _vectors))
+
+
+async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
+    if user is not None:
+        await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
+    if thread is None:
+        await runtime.settle(names=TURN_READS)
+        return
+    await runtime.settle_thread(tenant, thread, TURN_READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+
+
+async def _turns(
+    runtime: Runtime,
+    conn: Connection,
+    tenant: str,
+    query: str,
+    user: str | None,
+    thread: str | None,
+    k: int,
+    keyword_only: bool,
+) -> tuple[list[Recalled], str | None]:
+    search = recall_of(runtime, keyword_only)
+    days = date_words(query, datetime.now(UTC), runtime.settings.zone)
+    scope = Scope(tenant, thread, user if thread is None else None)
+    found = await search.search(conn, scope, query, k, when=days)
+    if not found and thread is not None and not await is_there(conn, tenant, thread):
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    return found, search.degraded
+
+
+async def _memories(
+    runtime: Runtime,
+    conn: Connection,
+    scope: MemoryScope,
+    query: str,
+    k: int,
+    max_tokens: int | None,
+    keyword_only: bool,
+) -> MemoriesFound:
+    settings = runtime.settings
+    counter = counter_for(settings.model)
+    embedder = None if keyword_only else runtime.models.embedder
+
+    def tokens_of(memory: StoredMemory) -> int:
+        return counter.text(memory_line(memory, counter))
+
+    search = MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
+    return await search.search(conn, scope, query, k, max_tokens=max_tokens, tokens_of=tokens_of)
+
+
+def _that_fit(
+    runtime: Runtime, turns: list[Recalled], memories: list[RecalledMemory], max_tokens: int | None
+) -> list[Recalled]:
+    """Turns take what the memories leave."""
+    if max_tokens is None:
+        return turns
+    counter = counter_for(runtime.settings.model)
+    left = max_tokens - sum(counter.text(memory_line(one.memory, counter)) for one in memories)
+    kept = []
+    for turn in turns:
+        cost = counter.text(turn.text)
+        if cost <= left:
+            left -= cost
+            kept.append(turn)
+    return kept
+
+
+def _check(tenant: str, query: str, user: str | None, thread: str | None, of_memories: bool) -> None:
+    check_tenant(tenant)
+    if not query.strip():
+        raise BadQuery("give a question: there is nothing to look for in a blank one")
+    if thread is None and user is None:
+        raise BadQuery("say where to look: a thread, or a user for all of theirs")
+    if of_memories and user is None:
+        raise BadQuery("as_of and history are about memories: say whose with user")
+    if thread is not None:
+        check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+
+
+def _vectors(runtime: Runtime) -> Recall:
+    return Recall(runtime.models.embedder)
+
+
+def _keywords(_runtime: Runtime) -> Recall:
+    return Recall(None)

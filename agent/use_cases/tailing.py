@@ -1,0 +1,101 @@
+"""The log as a stream of short lines, undecodable events included."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.codec import unsealed
+from turnlog.events.errors import GapInLog, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import Stored
+from turnlog.events.subjects import STORED_PREFIX, check_id, check_tenant, parse_stored, tenant_filter, thread_filter
+
+LINE_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One message. body: its JSON, opened where it was sealed, or None where it is none."""
+
+    stored: Stored
+    body: dict[str, Any] | None
+
+    def document(self) -> dict[str, Any]:
+        place = parse_stored(self.stored.subject)
+        return {
+            "seq": self.stored.seq,
+            "stored_at": self.stored.stored_at,
+            "partition": place.partition,
+            "type": place.type,
+            "event": self.body if self.body is not None else self.stored.body.decode("utf-8", "replace"),
+        }
+
+    def text(self) -> str:
+        place, event = parse_stored(self.stored.subject), self.body or {}
+        thread = str(event.get("thread", place.thread_token))
+        data = json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False)
+        short = data if len(data) <= LINE_CHARS else data[:LINE_CHARS] + "…"
+        return f"{self.stored.seq:>8}  {self.stored.stored_at:%H:%M:%S}  {place.type:<16}  {thread[:24]:<24}  {short}"
+
+
+async def tail(
+    runtime: Runtime,
+    start: int | None = None,
+    follow: bool = True,
+    tenant: str | None = None,
+    thread: str | None = None,
+) -> AsyncIterator[Line]:
+    """Events from a sequence on, None: only new ones; of all tenants, of one, or of one thread.
+
+    follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where
+    none is given. Raises InvalidToken, LogUnavailable.
+    """
+    if thread is not None or tenant is not None:
+        tenant = check_tenant(runtime.settings.tenant if tenant is None else tenant)
+    head = await runtime.log.head()
+    position, filters = head + 1 if start is None else start, [_filter(tenant, thread)]
+    while True:
+        try:
+            async with runtime.log.reader_of(filters, position) as reader:
+                while follow or (reader.pending_at_start and position <= head):
+                    for stored in await reader.batch():
+                        yield Line(stored, _readable(stored))
+                        position = stored.seq + 1
+                        if not follow and (stored.pending == 0 or position > head):
+                            return
+                return
+        except GapInLog:
+            continue
+
+
+async def line_at(log: Log, seq: int) -> Line:
+    """Raises NotFound."""
+    stored = await log.stored(seq)
+    return Line(stored, _readable(stored))
+
+
+def _filter(tenant: str | None, thread: str | None) -> str:
+    if tenant is None:
+        return f"{STORED_PREFIX}.>"
+    return tenant_filter(tenant) if thread is None else thread_filter(tenant, check_id("thread", thread))
+
+
+def _readable(stored: Stored) -> dict[str, Any] | None:
+    """A seal that cannot be opened is shown as it stands in the log."""
+    body = _json(stored.body)
+    if body is None or "sealed" not in body:
+        return body
+    try:
+        return unsealed(body, stored.keyring)
+    except TurnlogError:
+        return body
+
+
+def _json(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,120 @@
+"""Conversations: list, look up, open, rename, delete."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, EventData, ThreadDeleted, ThreadOpened, ThreadRenamed
+from turnlog.events.errors import NotFound
+from turnlog.events.publish import Appended
+from turnlog.events.subjects import check_conversation, check_id, check_tenant
+from turnlog.projectors.models.archives import archived_threads
+from turnlog.projectors.models.thread_activity import list_threads as activity
+from turnlog.projectors.models.thread_activity import one_thread
+
+SOURCE = "turnlog/threads"
+READS = ("thread_activity", "archives")
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """A conversation in a list. archived: its turns are in a file until somebody reads or continues it."""
+
+    thread: str
+    label: str | None
+    user: str | None
+    messages: int
+    last_active_at: datetime
+    archived: bool = False
+
+
+async def list_threads(runtime: Runtime, tenant: str, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
+    """Conversations of a tenant, or of one user, most recently active first. Raises InvalidToken."""
+    _check(tenant, None, user)
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        archived = set(await archived_threads(conn, tenant))
+        rows = await activity(conn, tenant, user, limit)
+    return [_info(row, row["thread_id"] in archived) for row in rows]
+
+
+async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
+    """Raises NotFound, InvalidToken."""
+    _check(tenant, thread)
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        row = await one_thread(conn, tenant, thread)
+        archived = await archived_threads(conn, tenant)
+    if row is None:
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    return _info(row, thread in archived)
+
+
+async def open_thread(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    user: str | None = None,
+    label: str | None = None,
+    *,
+    must_be_new: bool = False,
+    event_id: UUID | None = None,
+) -> Appended:
+    """Puts a thread without turns into the list; a label replaces that of a thread which is open already.
+
+    A first turn opens its thread too, so nobody has to call this. must_be_new: raises WrongExpectedVersion for a
+    thread id that was ever used. Raises InvalidToken.
+    """
+    _check(tenant, thread, user)
+    event = _event(tenant, thread, user, ThreadOpened(label=label), event_id)
+    return await runtime.log.append(event, 0 if must_be_new else None)
+
+
+async def rename_thread(
+    runtime: Runtime, tenant: str, thread: str, label: str, *, event_id: UUID | None = None
+) -> Appended:
+    """Raises NotFound, InvalidToken."""
+    known = await get_thread(runtime, tenant, thread)
+    return await runtime.log.append(_event(tenant, thread, known.user, ThreadRenamed(label=label), event_id))
+
+
+async def delete_thread(runtime: Runtime, tenant: str, thread: str, *, event_id: UUID | None = None) -> Appended:
+    """Every read model drops the thread's rows, and reads no longer find it when this returns.
+
+    The log keeps the events, and memories that were extracted from the thread stay: erasing a person removes both.
+    Raises NotFound, InvalidToken.
+    """
+    known = await get_thread(runtime, tenant, thread)
+    done = await runtime.log.append(_event(tenant, thread, known.user, ThreadDeleted(), event_id))
+    await runtime.settle_thread(tenant, thread, READS)
+    return done
+
+
+def _check(tenant: str, thread: str | None, user: str | None = None) -> None:
+    check_tenant(tenant)
+    if thread is not None:
+        check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+
+
+def _event(tenant: str, thread: str, user: str | None, data: EventData, event_id: UUID | None) -> Event:
+    return Event(
+        id=event_id or uuid7(),
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=tenant,
+        thread=thread,
+        user=user,
+        data=data,
+    )
+
+
+def _info(row: dict[str, Any], archived: bool) -> ThreadInfo:
+    return ThreadInfo(
+        row["thread_id"], row["label"], row["user_id"], row["message_count"], row["last_active_at"], archived
+    )

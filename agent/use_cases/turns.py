@@ -1,0 +1,279 @@
+"""Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+from pydantic import ValidationError
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context import answer_receipt
+from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.context import AnswerBasis
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.contracts import AnswerReceipt, Event, EventData, ToolCall, TurnRecorded, UsageMetered
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.publish import Appended
+from turnlog.events.subjects import check_conversation, check_id, check_tenant
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.messages import messages_page
+from turnlog.projectors.models.thread_activity import is_there
+
+SOURCE = "turnlog/turns"
+READS = ("messages", "thread_activity", "archives")
+
+
+class WrongReceipt(InvalidEvent):
+    """A receipt was handed back with a turn that it cannot belong to."""
+
+    code = "wrong-receipt"
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to append. content: text, or blocks of ours, OpenAI's or Anthropic's form; None with tool calls.
+
+    tool_calls: {"id", "name", "arguments"} each, or as the OpenAI API writes them. id: of the event; a second append
+    of the same id changes nothing. latency_ms, tokens_in, tokens_out: as the provider reported them.
+    """
+
+    role: str
+    content: str | Sequence[Mapping[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: Sequence[Mapping[str, Any] | ToolCall] = ()
+    tool_call_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    latency_ms: float | None = None
+    source_id: str | None = None
+    time: datetime | None = None
+    id: UUID = field(default_factory=uuid7)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Turns of a thread, oldest first. more: there are further ones in the direction that was read."""
+
+    turns: list[Message]
+    more: bool
+
+
+async def add_turn(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    turn: NewTurn,
+    *,
+    user: str | None = None,
+    expected: int | None = None,
+    receipt: AnswerBasis | None = None,
+    usage: UsageMetered | None = None,
+) -> Appended:
+    """As add_turns, for one."""
+    place = (runtime, tenant, thread)
+    return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage))[0]
+
+
+async def add_turns(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    turns: Sequence[NewTurn],
+    *,
+    user: str | None = None,
+    expected: int | None = None,
+    receipt: AnswerBasis | None = None,
+    usage: UsageMetered | None = None,
+) -> list[Appended]:
+    """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
+
+    expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
+    turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
+    the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them.
+
+    Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable.
+    """
+    check_tenant(tenant)
+    check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+    if receipt is None:
+        events = [_event(tenant, thread, user, turn.id, _data(turn), turn.time) for turn in turns]
+        return (await _append(runtime, [*events, *_metered(events, usage)], expected))[: len(events)]
+    _check_receipt(receipt, tenant, thread, user, turns)
+    return await _add_answer(runtime, receipt, turns, user or receipt.user, expected, usage)
+
+
+async def transcript(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    *,
+    limit: int = 1_000,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+) -> Page:
+    """At most `limit` turns between two sequences of the log, both excluded: the oldest of them, or the newest.
+
+    A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
+    """
+    check_tenant(tenant)
+    check_conversation(thread)
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
+        if not found and not await is_there(conn, tenant, thread):
+            raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    return Page(found[-limit:] if newest else found[:limit], len(found) > limit)
+
+
+def turn_of(message: Mapping[str, Any]) -> NewTurn:
+    """A message as the OpenAI chat API writes it. Raises InvalidEvent."""
+    if not isinstance(message.get("role"), str):
+        raise InvalidEvent("the turn cannot be stored: a message needs a role")
+    role = "system" if message["role"] == "developer" else message["role"]
+    content = message.get("content") or message.get("refusal")
+    return NewTurn(
+        role,
+        content,
+        name=message.get("name"),
+        tool_calls=message.get("tool_calls") or (),
+        tool_call_id=message.get("tool_call_id"),
+    )
+
+
+async def _add_answer(
+    runtime: Runtime,
+    basis: AnswerBasis,
+    turns: Sequence[NewTurn],
+    user: str | None,
+    expected: int | None,
+    usage: UsageMetered | None,
+) -> list[Appended]:
+    place = (basis.tenant, basis.thread, user)
+    answers = [_event(*place, turn.id, _data(turn), turn.time, basis.turn_id) for turn in turns]
+    if basis.question is not None:
+        asked = TurnRecorded(role="user", content=basis.question)
+        [question] = await _append(runtime, [_event(*place, basis.turn_id, asked)], expected)
+        basis = _with_question(basis, question.seq)
+        expected = None if expected is None or question.duplicate else question.seq
+    data = _receipt_data(basis, [event.id for event in answers])
+    receipt = _event(*place, uuid5(answers[0].id, "receipt"), data, None, basis.turn_id)
+    done = await runtime.log.append_many([*answers, receipt, *_metered(answers, usage)], expected)
+    return done[: len(answers)]
+
+
+def _metered(turns: Sequence[Event], usage: UsageMetered | None) -> list[Event]:
+    """Its id follows from the last turn's, so that a repeated append counts once."""
+    if usage is None or not turns:
+        return []
+    last = turns[-1]
+    return [_event(last.tenant, last.thread, last.user, uuid5(last.id, "usage"), usage, None, last.id)]
+
+
+async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
+    if len(events) == 1:
+        return [await runtime.log.append(events[0], expected)]  # shares a disk sync with concurrent appends
+    return await runtime.log.append_many(events, expected)
+
+
+def _with_question(basis: AnswerBasis, seq: int) -> AnswerBasis:
+    """The basis with the question's sequence in place of the one that the context gave it."""
+    made = basis.context
+    tiers = tuple(
+        tier.model_copy(update={"seqs": tuple(seq if one == basis.question_seq else one for one in tier.seqs)})
+        for tier in made.tiers
+    )
+    return replace(basis, context=replace(made, as_of_seq=seq, tiers=tiers))
+
+
+def _receipt_data(basis: AnswerBasis, answer_ids: Sequence[UUID]) -> AnswerReceipt:
+    data = answer_receipt(
+        basis.context,
+        request_id=basis.turn_id,
+        turn_id=basis.turn_id,
+        answer_ids=tuple(answer_ids),
+        system_prompt=basis.system_prompt,
+        settings=basis.settings,
+    )
+    return data.model_copy(update={"notes": basis.notes})
+
+
+def _check_receipt(basis: AnswerBasis, tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
+    """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
+    if (basis.tenant, basis.thread) != (tenant, thread):
+        raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")
+    if user is not None and basis.user is not None and user != basis.user:
+        raise WrongReceipt(f"the receipt is of a context for another user than {user!r}; build one for this user")
+    if not turns or turns[0].role != "assistant":
+        raise WrongReceipt("a receipt is of an answer: the first turn that comes with it must be the assistant's")
+    if len(turns) > MAX_BATCH - 2:
+        raise WrongReceipt(f"an answer of {len(turns)} turns is too long to be stored with its receipt")
+
+
+def _data(turn: NewTurn) -> TurnRecorded:
+    """Raises InvalidEvent."""
+    try:
+        calls = tuple(_call(call) for call in turn.tool_calls)
+        return TurnRecorded(
+            role=turn.role,
+            content="" if turn.content is None and calls else content_of(_plain(turn.content)),
+            name=turn.name,
+            tool_calls=calls,
+            tool_call_id=turn.tool_call_id,
+            agent=turn.agent,
+            model=turn.model,
+            tokens_in=turn.tokens_in,
+            tokens_out=turn.tokens_out,
+            latency_ms=turn.latency_ms,
+            source_id=turn.source_id,
+        )
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise InvalidEvent(f"the turn cannot be stored: {wrong}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidEvent(f"the turn cannot be stored: {error}") from None
+
+
+def _plain(content: str | Sequence[Mapping[str, Any]] | None) -> Any:
+    return content if content is None or isinstance(content, str) else list(content)
+
+
+def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call
+    function = call.get("function") or call
+    return ToolCall(id=call["id"], name=function["name"], arguments=function.get("arguments") or "{}")
+
+
+def _event(
+    tenant: str,
+    thread: str,
+    user: str | None,
+    event_id: UUID,
+    data: EventData,
+    time: datetime | None = None,
+    causation: UUID | None = None,
+) -> Event:
+    """Raises InvalidEvent."""
+    try:
+        return Event(
+            id=event_id,
+            source=SOURCE,
+            time=time or datetime.now(UTC),
+            tenant=tenant,
+            thread=thread,
+            user=user,
+            causation=causation,
+            data=data,
+        )
+    except ValidationError as error:
+        raise InvalidEvent(f"the turn cannot be stored: {error.errors()[0]['msg']}") from None

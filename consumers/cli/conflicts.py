@@ -1,0 +1,63 @@
+"""conflicts, answer: contradictions of memories that the user decides (M5)."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.memories import User
+from turnlog.consumers.cli.runner import serve
+from turnlog.events.contracts import Answer
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.memory_changes import Answered
+    from turnlog.projectors.models.memories.lookup import Conflict
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(conflicts)
+    app.command()(answer)
+
+
+def conflicts(
+    user: User,
+    every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Contradictions that wait for the user's decision."""
+
+    async def use(runtime: "Runtime") -> "list[Conflict]":
+        from turnlog.agent.use_cases.memories import list_conflicts
+
+        return await list_conflicts(runtime, tenant_of(runtime.settings, tenant), user, every)
+
+    def lines(found: "list[Conflict]") -> list[str]:
+        return [line for one in found for line in _lines(one)] or ["no question is open"]
+
+    serve(use, lines, as_json=json)
+
+
+def answer(
+    holds: Annotated[Answer, typer.Argument(metavar="ANSWER", help="new, old or both.")],
+    user: User,
+    question: Annotated[
+        str | None, typer.Argument(help="Its id or the beginning; not needed for the only one.")
+    ] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Decide which memory of a contradiction holds: the new one, the old one or both."""
+
+    async def use(runtime: "Runtime") -> "Answered":
+        from turnlog.agent.use_cases.memory_changes import answer_conflict
+
+        return await answer_conflict(runtime, tenant_of(runtime.settings, tenant), user, holds, question)
+
+    serve(use, lambda made: [made.question, f"answered: {made.answer}"], as_json=json)
+
+
+def _lines(conflict: "Conflict") -> list[str]:
+    said = f"  answered: {conflict.answer}" if conflict.answer else ""
+    return [f"{conflict.conflict_id}  {conflict.raised_at:%Y-%m-%d %H:%M}{said}", f"      {conflict.question}"]

@@ -1,0 +1,95 @@
+"""dead-letters: events that a projection could not apply."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
+from turnlog.consumers.cli.console import LAST_SEQ, Json, pretty
+from turnlog.consumers.cli.operating import projection_names
+from turnlog.consumers.cli.runner import serve
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.dead_letters import DeadEvent, DeadLetter, Retried
+
+Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
+Only = Annotated[str | None, typer.Option("--projection", help="Only this one's.", autocompletion=projection_names)]
+
+
+def register(app: typer.Typer) -> None:
+    letters = typer.Typer(help="Events that a projection could not apply.", no_args_is_help=True)
+    letters.command("list")(listed)
+    letters.command()(show)
+    letters.command()(retry)
+    letters.command()(drop)
+    app.add_typer(letters, name="dead-letters")
+
+
+def listed(projection: Only = None, json: Json = False) -> None:
+    """Parked and dropped events."""
+    from turnlog.agent.use_cases.dead_letters import list_dead_letters
+
+    serve(
+        lambda rt: list_dead_letters(rt, projection),
+        lambda found: map(_line, found) if found else ["no dead letters"],
+        as_json=json,
+        projecting=False,
+    )
+
+
+def show(seq: Seq, json: Json = False) -> None:
+    """The stored event at a sequence, and why it is parked."""
+    from turnlog.agent.use_cases.dead_letters import show_dead_letter
+
+    def document(found: "DeadEvent") -> dict[str, Any]:
+        return {**found.line.document(), "dead_letters": found.letters}
+
+    serve(
+        lambda rt: show_dead_letter(rt, seq),
+        lambda found: [pretty(document(found))],
+        as_json=json,
+        document=document,
+        projecting=False,
+    )
+
+
+def retry(
+    seq: Annotated[int | None, typer.Argument(help="A parked sequence; all when not given.")] = None,
+    projection: Only = None,
+    json: Json = False,
+) -> None:
+    """Apply parked events again, thread by thread in order."""
+    from turnlog.agent.use_cases.dead_letters import retry_dead_letters
+
+    serve(
+        lambda rt: retry_dead_letters(rt, seq, projection),
+        lambda done: [f"{len(done.applied)} applied, {len(done.parked)} still parked"],
+        as_json=json,
+        code=lambda done: int(bool(done.parked)),
+        projecting=False,
+    )
+
+
+def drop(seq: Seq, projection: Only = None, yes: Yes = False, json: Json = False) -> None:
+    """Drop a parked event from the read models; it stays in the log and in this list, and its thread continues."""
+    from turnlog.agent.use_cases.dead_letters import drop_dead_letter, parked
+
+    async def use(runtime: "Runtime") -> "Retried":
+        await parked(runtime, seq, projection)
+        await confirm(f"Leave the event at sequence {seq} out of the read models permanently?", yes)
+        return await drop_dead_letter(runtime, seq, projection)
+
+    serve(
+        use,
+        lambda done: [f"dropped {seq}; {len(done.applied)} events behind it applied"],
+        as_json=json,
+        document=lambda done: {"dropped": seq, "applied": done.applied},
+        projecting=False,
+        first=lambda: someone_to_ask(yes, json),
+    )
+
+
+def _line(one: "DeadLetter") -> str:
+    place = f"{one.status:<8} {one.reason:<7} {one.thread_token[:24]:<24}"
+    return f"{one.seq:>8}  {one.projection:<16} {place} {one.error[:120]}"

@@ -1,0 +1,226 @@
+"""The demo: one conversation's way from turns to an answer, with a projector killed on it, in a home of its own."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnlog.agent.embedding.pending import pending_count
+from turnlog.agent.importers import Defaults, events, read
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
+from turnlog.agent.settings import Settings
+from turnlog.agent.threads.state import thread_context
+from turnlog.agent.use_cases.asking import Answered, ask
+from turnlog.agent.use_cases.tailing import line_at
+from turnlog.consumers.cli.rendering import context_lines
+from turnlog.consumers.roles import playing
+from turnlog.consumers.runtime import opened
+from turnlog.events.contracts import Event
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.models.checkpoints.projection import thread_state
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.verify import verify
+
+Say = Callable[[str], None]
+WINDOW = 12_000
+TIMEOUT_S = 150.0
+TABLES = tuple(table.name for projection in PROJECTIONS for table in projection.tables)
+
+
+async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any]:
+    """Runs the whole story; the report's "ok" says whether every check held."""
+    home = Path(tempfile.mkdtemp(prefix="turnlog-demo-"))
+    own = settings.model_copy(update={"home": home, "nats_url": None, "database_url": None, "log_level": "ERROR"})
+    started = time.perf_counter()
+    try:
+        async with opened(own, "turnlog-demo") as runtime:
+            report = await _Demo(runtime, say).run()
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        say(f"\nDone in {report['seconds']:g} s; the servers are stopped" + (f", data in {home}" if keep else ""))
+        return report
+    finally:
+        if not keep:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+class _Demo:
+    def __init__(self, runtime: Runtime, say: Say) -> None:
+        self._runtime, self._say = runtime, say
+        self._sample = _sample_events(runtime.settings.tenant)
+        self._report: dict[str, Any] = {"ok": True}
+
+    async def run(self) -> dict[str, Any]:
+        part = len(self._sample) // 3
+        projector = _start_projector(self._runtime.settings)
+        try:
+            async with playing(self._runtime, ("reactors", "agent")):
+                await self._publish(self._sample[:part])
+                _kill(projector)
+                await self._publish_while_dead(self._sample[part:])
+                projector = _start_projector(self._runtime.settings)
+                await self._catch_up()
+                await self._remember()
+                await self._show_rows()
+                await self._show_context()
+                await self._ask()
+            await self._rebuild()
+        finally:
+            _end(projector)
+        return self._report
+
+    async def _publish(self, part: Sequence[Event]) -> None:
+        self._head("1  Turns become events", "events/append.py: append_many, one atomic batch")
+        stored = await self._runtime.log.append_many(part)
+        for seq in (stored[1].seq, stored[2].seq, stored[-1].seq):
+            self._say("   " + (await line_at(self._runtime.log, seq)).text()[:150])
+        self._say(f"   {len(part)} events are on JetStream, synced to disk")
+        await self._runtime.settle(TIMEOUT_S, ("messages",))
+
+    async def _publish_while_dead(self, part: Sequence[Event]) -> None:
+        self._head("2  The projector is killed (SIGKILL), and turns go on", "nothing that was acknowledged is lost")
+        await self._runtime.log.append_many(part)
+        behind = await self._runtime.log.head() - await _position(self._runtime)
+        self._say(f"   {len(part)} more events on the log; the read models are {behind} behind")
+
+    async def _catch_up(self) -> None:
+        self._head("3  A new projector takes over", "projectors/engine/apply.py: position and rows in one transaction")
+        await self._runtime.settle(TIMEOUT_S)
+        rows = await _count(self._runtime, "messages")
+        turns = sum(event.type == "turn_recorded" for event in self._sample)
+        self._check(rows == turns, f"{rows} messages in Postgres, {turns} turns published: none lost, none doubled")
+
+    async def _remember(self) -> None:
+        self._head("4  Reactors make memory", "consumers/reactors: topics, vectors, summary, then pruning")
+        await _until(self._remembered, "the reactors to summarise, tag, embed and prune")
+        await self._runtime.settle(TIMEOUT_S)
+        async with self._runtime.pool.connection() as conn:
+            state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
+        limit = self._runtime.settings.max_messages_per_thread
+        text = f"{state.message_count} turns stay in the conversation state; the others are in summary and vectors"
+        self._check(0 < state.message_count <= limit, text)
+
+    async def _remembered(self) -> bool:
+        await self._runtime.settle(TIMEOUT_S)
+        async with self._runtime.pool.connection() as conn:
+            state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
+            waiting = await pending_count(conn, None)
+        limit = self._runtime.settings.max_messages_per_thread
+        return 0 < state.message_count <= limit and state.pruned_through > 0 and waiting == 0
+
+    async def _show_rows(self) -> None:
+        self._head("5  Rows", "one table per read model, all derived from the log")
+        counts = {name: await _count(self._runtime, name) for name in TABLES}
+        self._report["rows"] = counts
+        for name, count in counts.items():
+            self._say(f"   {name:<24} {count:>6}")
+
+    async def _show_context(self) -> None:
+        self._head("6  The context a model gets", f"agent/context: three tiers in a window of {WINDOW:,} tokens")
+        async with self._runtime.pool.connection() as conn:
+            context = await thread_context(
+                conn, self._runtime.settings, self._runtime.settings.tenant, THREAD, window=WINDOW
+            )
+        for line in context_lines(context)[:9]:
+            self._say("   " + line)
+        used = sum(tier.tokens for tier in context.tiers)
+        self._check(used <= context.budget, f"{used:,} of {context.budget:,} tokens used")
+
+    async def _ask(self) -> None:
+        self._head("7  A question about the beginning", "consumers/answering: recall_memory, stream, answer, receipt")
+        questions = [q for q in load_questions() if q.language == "en"][:1] + [
+            q for q in load_questions() if q.language == "zh"
+        ][:1]
+        for question in questions:
+            self._say(f"   > {question.question}")
+            tenant = self._runtime.settings.tenant
+            async for piece in ask(self._runtime, tenant, THREAD, question.question, user=USER):
+                if isinstance(piece, Answered):
+                    for line in piece.answer.splitlines():
+                        self._say("   " + line[:150])
+                    self._check(bool(piece.answer), f"answered once, on the log at sequence {piece.seq}")
+
+    async def _rebuild(self) -> None:
+        self._head(
+            "8  Everything again from the log",
+            "projectors/rebuild/: shadow tables, atomic switch; no model call",
+        )
+        await self._runtime.settle(TIMEOUT_S)  # the reactors have ended: nothing new comes from now on
+        for projection in PROJECTIONS:
+            before = await verify(self._runtime.log, self._runtime.database_url, projection)
+            made = await rebuild(self._runtime.log, self._runtime.database_url, projection)
+            await self._runtime.settle(TIMEOUT_S)
+            after = await verify(self._runtime.log, self._runtime.database_url, projection)
+            same = before.clean and after.clean and before.checksum == after.checksum
+            text = f"{projection.name:<16} {after.rows:>6} rows, {made.events_per_s:,.0f} events/s, checksum unchanged"
+            self._check(same, text)
+
+    def _head(self, title: str, where: str) -> None:
+        self._say(f"\n{title}\n   ({where})")
+
+    def _check(self, holds: bool, text: str) -> None:
+        self._report["ok"] = self._report["ok"] and holds
+        self._say(f"   {'✓' if holds else '✗ FAILED:'} {text}")
+
+
+def _sample_events(tenant: str) -> list[Event]:
+    items = events(read(load_sample(), "jsonl", Defaults(tenant=tenant, user=USER)), tenant)
+    return [item for item in items if isinstance(item, Event)]
+
+
+def _start_projector(settings: Settings) -> "subprocess.Popen[bytes]":
+    hidden = {"NATS_URL", "DATABASE_URL"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "turnlog.consumers.cli", "worker", "projectors"],
+        env={**{k: v for k, v in os.environ.items() if k not in hidden}, "TURNLOG_HOME": str(settings.home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not await condition():
+                await asyncio.sleep(0.3)
+    except TimeoutError:
+        raise TurnlogError(f"waited {TIMEOUT_S:g} s for {what}; run with TURNLOG_LOG_LEVEL=INFO to see why") from None
+
+
+async def _count(runtime: Runtime, table: str) -> int:
+    async with runtime.pool.connection() as conn:
+        row = await (await conn.execute(f"SELECT count(*) FROM {table}".encode())).fetchone()
+    return int(row[0]) if row else 0
+
+
+async def _position(runtime: Runtime) -> int:
+    async with runtime.pool.connection() as conn:
+        row = await (
+            await conn.execute(
+                "SELECT min(position) FROM projection_positions WHERE build = 'live' AND projection = ANY(%s)",
+                (list(BY_NAME),),
+            )
+        ).fetchone()
+    return int(row[0] or 0) if row else 0

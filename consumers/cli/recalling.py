@@ -1,0 +1,236 @@
+"""recall: one question, or a file of them."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, progress, tenant_of
+from turnlog.consumers.cli.runner import run, serve
+
+if TYPE_CHECKING:
+    from turnlog.agent.recall.memories import RecalledMemory
+    from turnlog.agent.recall.search import Recalled
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.settings import Settings
+    from turnlog.agent.use_cases.memories import MemoryView
+    from turnlog.agent.use_cases.recall import Found
+
+EMBED_FIRST_S = 60.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command("recall")(recall_command)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where a question looks. k: how many of each; None: MEMORY_RECALL_TOP_K."""
+
+    thread: str | None
+    user: str | None
+    k: int | None
+    keyword_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """memories: those of `found`, with their scores as of now."""
+
+    found: "Found"
+    memories: "list[MemoryView]"
+    milliseconds: float
+
+
+def recall_command(
+    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
+    explain: Annotated[bool, typer.Option(help="Show the parts of each score.")] = False,
+    batch: Annotated[
+        Path | None, typer.Option(help='JSON lines {"query","thread","k"}; answers as JSON lines.')
+    ] = None,
+    keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
+    as_of: Annotated[str | None, typer.Option(help="Only memories valid then: a time, a date or 'last March'.")] = None,
+    past: Annotated[bool, typer.Option("--history", help="Memories that ended too.")] = False,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of everything shown.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Search turns, and with a user their memories, by meaning, words, names and dates."""
+    asked = Asked(thread, user, k, keyword_only)
+    if batch is not None:
+        run(lambda settings: _batch(settings, tenant_of(settings, tenant), asked, batch), json)
+
+    def check() -> None:
+        from turnlog.agent.use_cases.recall import BadQuery
+
+        if not query:
+            raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
+        if user is None and (as_of or past):
+            raise BadQuery("--as-of and --history are about memories: say whose with --user")
+
+    async def use(runtime: "Runtime") -> Answer:
+        place = tenant_of(runtime.settings, tenant)
+        return await _answer(runtime, place, query or "", asked, as_of, past, max_tokens)
+
+    def lines(answer: Answer) -> Iterator[str]:
+        nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
+        return _lines(answer.found, explain, nothing)
+
+    def document(answer: Answer) -> dict[str, Any]:
+        return _document(query or "", answer, user is not None, explain)
+
+    serve(use, lines, as_json=json, document=document, first=check)
+
+
+async def _answer(
+    runtime: "Runtime", tenant: str, query: str, asked: Asked, as_of: str | None, history: bool, max_tokens: int | None
+) -> Answer:
+    from turnlog.agent.memory.deciding.policy import Policy
+    from turnlog.agent.use_cases.memories import view_of
+    from turnlog.agent.use_cases.recall import recall
+    from turnlog.consumers.cli.remembering import time_of
+
+    now, started = datetime.now(UTC), time.perf_counter()
+    found = await recall(
+        runtime,
+        tenant,
+        query,
+        user=asked.user,
+        thread=asked.thread,
+        k=asked.k,
+        as_of=None if as_of is None else time_of(as_of, now, runtime.settings.zone),
+        history=history,
+        max_tokens=max_tokens,
+        keyword_only=asked.keyword_only,
+    )
+    milliseconds = (time.perf_counter() - started) * 1000
+    for why in dict.fromkeys((found.degraded, found.memories_degraded)):
+        if why:
+            err.print(why, markup=False)
+    policy = Policy.of(runtime.settings)
+    return Answer(found, [view_of(one.memory, now, policy) for one in found.memories], milliseconds)
+
+
+def _document(query: str, answer: Answer, with_memories: bool, explain: bool) -> dict[str, Any]:
+    from pydantic_core import to_jsonable_python
+
+    found = answer.found
+    shown: dict[str, Any] = {"query": query, "items": [turn.document(explain) for turn in found.turns]}
+    if with_memories:
+        shown["memories"] = [
+            to_jsonable_python(view)
+            | {"relevance": round(one.rank.score, 6)}
+            | ({"explain": one.explain()} if explain else {})
+            for view, one in zip(answer.memories, found.memories, strict=True)
+        ]
+        shown["memories_degraded"] = found.memories_degraded
+    return {**shown, "milliseconds": round(answer.milliseconds, 1), "degraded": found.degraded}
+
+
+def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
+    if not found.turns and not found.memories:
+        yield nothing
+    for memory in found.memories:
+        yield from _memory_lines(memory, explain)
+    if found.memories and found.turns:
+        yield ""
+    for turn in found.turns:
+        yield _turn_line(turn, explain)
+
+
+def _memory_lines(one: "RecalledMemory", explain: bool) -> Iterator[str]:
+    """With explain: similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5) × importance 0.75^0.1."""
+    from turnlog.consumers.cli.remembering import source_line, validity, words_of
+
+    row, rank = one.memory, one.rank
+    yield f"{rank.score:7.3f}  {row.kind:<10}  {words_of(row)}"
+    yield f"         {row.id}  {validity(row)}"
+    if row.sources:
+        yield f"         {source_line(row.sources[0])}"
+    if explain:
+        parts = ", ".join(f"{name} {part.value:.2f} × {part.weight:g}" for name, part in rank.parts.items())
+        importance = f"importance {rank.importance:.2f}^{rank.power:g}"
+        yield f"         similarity {rank.similarity:.2f} ({parts}) × {importance}"
+
+
+def _turn_line(turn: "Recalled", explain: bool) -> str:
+    source = f" {turn.source_id}" if turn.source_id else ""
+    parts = "  (" + ", ".join(f"{k} {v:+.2f}" for k, v in turn.parts.items()) + ")" if explain else ""
+    text = " ".join(turn.text.split())
+    return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
+
+
+async def _batch(settings: "Settings", tenant: str, asked: Asked, path: Path) -> int:
+    """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
+    from turnlog.agent.use_cases.recall import BadQuery
+    from turnlog.consumers.runtime import opened, projecting
+    from turnlog.events.errors import NotFound
+
+    bad, lines = 0, list(_numbered(path))
+    async with opened(settings) as runtime, projecting(runtime):
+        if not asked.keyword_only:
+            await _embed_first(runtime, tenant, asked, [line for _, line in lines])
+        for number, line in lines:
+            try:
+                emit_line(await _line_answer(runtime, tenant, asked, line))
+            except (BadQuery, NotFound, ValueError) as error:
+                bad += 1
+                emit_line({"line": number, "error": str(error), "items": []})
+    return int(bad > 0)
+
+
+async def _embed_first(runtime: "Runtime", tenant: str, asked: Asked, lines: Sequence[str]) -> None:
+    from turnlog.agent.use_cases.embedding import embed_threads
+
+    threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
+    with progress("embedding") as update:
+        problem = await embed_threads(runtime, tenant, threads, EMBED_FIRST_S, update)
+    if problem is not None:
+        err.print(f"keyword search only: {problem}", markup=False)
+
+
+async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str) -> dict[str, Any]:
+    from turnlog.agent.use_cases.recall import BadQuery, recall
+
+    given = json.loads(line)
+    if not isinstance(given, dict) or not isinstance(given.get("query"), str):
+        raise BadQuery('a line must be an object with "query", "thread" (or "user") and "k"')
+    k = int(given.get("k") or asked.k or runtime.settings.recall_top_k)
+    thread, user = given.get("thread") or asked.thread, given.get("user") or asked.user
+    found = await recall(
+        runtime,
+        tenant,
+        given["query"],
+        user=user if thread is None else None,
+        thread=thread,
+        k=k,
+        keyword_only=asked.keyword_only,
+    )
+    return {**given, "k": k, "items": [turn.document() for turn in found.turns], "degraded": found.degraded}
+
+
+def _thread(line: str) -> str | None:
+    try:
+        given = json.loads(line)
+    except ValueError:
+        return None
+    thread = given.get("thread") if isinstance(given, dict) else None
+    return thread if isinstance(thread, str) else None
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, str]]:
+    from turnlog.agent.use_cases.recall import BadQuery
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadQuery(f"cannot read {path}: {error}") from error
+    return ((n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip())

@@ -1,0 +1,85 @@
+"""Memories as lines for people, and times as people write them."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from uuid import UUID
+
+from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.use_cases.memories import MemoryView
+from turnlog.events.contracts import MemorySource
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+_MOMENT = timedelta(microseconds=1)
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class InvalidTime(TurnlogError):
+    """A time that cannot be read."""
+
+    code = "invalid-time"
+
+
+def time_of(given: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+    """An ISO time, or the last moment of a date or an expression such as "last March" (去年三月).
+
+    An ISO time or date without a zone is in UTC, as the commands show times; an expression is in `zone`. Raises
+    InvalidTime.
+    """
+    try:
+        at = datetime.fromisoformat(given)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return at if re.search(r"[T ]", given) else at + timedelta(days=1) - _MOMENT
+    except (ValueError, OverflowError):
+        found = dates_in(given, now, zone)
+    if len(found) != 1:
+        raise InvalidTime(
+            f"cannot read the time {given!r}; give one such as 2026-03-31, 2026-03-31T18:00 or 'last March'"
+        )
+    return min(found[0].to_time, _LATEST) - _MOMENT
+
+
+def memory_lines(row: MemoryView) -> list[str]:
+    """A memory with its score, tier, validity and first source."""
+    head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
+    more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
+    said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else ["      written by hand"]
+    return [head, f"      {row.id}  {validity(row)}", *(said if row.status != "forgotten" else [])]
+
+
+def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:
+    """Every version, the first first, with each of its sources."""
+    lines: list[str] = []
+    for row in rows:
+        lines.append(f"{'→' if row.id == asked else ' '} {row.kind:<10}  {words_of(row)}")
+        lines.append(f"    {row.id}  {validity(row)}")
+        if row.replaced_by is not None:
+            lines.append(f"    replaced by {row.replaced_by}")
+        lines += [f"    {source_line(source)}" for source in row.sources if source.quote]
+    return lines
+
+
+def words_of(row: StoredMemory | MemoryView) -> str:
+    return "(forgotten)" if row.status == "forgotten" else " ".join(row.content.split())
+
+
+def validity(row: StoredMemory | MemoryView) -> str:
+    """Since when it holds, until when, and why it ended."""
+    until = f" until {_minute(row.valid_to)}" if row.valid_to else ""
+    ends = f", lives until {_minute(row.expires_at)}" if row.expires_at and not row.valid_to else ""
+    state = row.closed_reason if row.status == "closed" else row.status
+    if row.status == "archived" and row.archived_reason:
+        state = f"archived ({row.archived_reason})"
+    return (
+        f"{state} since {_minute(row.valid_from)}{ends}" if not until else f"{state}, {_minute(row.valid_from)}{until}"
+    )
+
+
+def source_line(source: MemorySource) -> str:
+    return f"“{' '.join(source.quote.split())}”  {source.thread} #{source.seq}, {_minute(source.said_at)}"
+
+
+def _minute(at: datetime | None) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" if at else "-"

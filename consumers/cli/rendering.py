@@ -1,0 +1,89 @@
+"""Read models and contexts as lines for people."""
+
+from typing import Any
+
+from turnlog.agent.context import Context, Tier
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.threads.receipts import Rebuilt
+from turnlog.projectors.models.message import Message
+
+BAR = 30
+NAMES = {
+    "all": "everything fits",
+    "1": "tier 1  summary and topics",
+    "2": "tier 2  condensed",
+    "3": "tier 3  in full",
+}
+
+
+def message_line(message: Message) -> str:
+    speaker = f"{message.role}/{message.name}" if message.name else message.role
+    return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {speaker:<12} {_text(message)}"
+
+
+def _text(message: Message) -> str:
+    parts = [content_text(message.content)]
+    parts += [f"[call {call['name']} {call['arguments']}]" for call in message.tool_calls]
+    return " ".join(part for part in parts if part).replace("\n", " ")
+
+
+def context_document(context: Context) -> dict[str, Any]:
+    return context.as_json()
+
+
+def context_lines(context: Context) -> list[str]:
+    lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
+    lines += [
+        f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {tier.tokens:>8,} tokens  {_what(tier)}"
+        for tier in context.tiers
+    ]
+    dropped = {remark.seq for remark in context.receipt.dropped}
+    if dropped:
+        lines.append(f"{'left out':<28} {len(dropped):,} turns (in the log, the transcript and recall)")
+    lines.append("")
+    for message in context.messages:
+        content = message.get("content")
+        text = content if isinstance(content, str) else content_text(content or [])
+        calls = "".join(f" [call {c['function']['name']}]" for c in message.get("tool_calls", ()))
+        lines.append(f"{message['role']:>10}  {_short(text)}{calls}")
+    return lines
+
+
+def past_document(past: Rebuilt, as_of: int) -> dict[str, Any]:
+    """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
+    forgotten_memories: ids of what the model got and nobody has any more."""
+    recorded = past.receipt.model_dump(mode="json") if past.receipt else None
+    found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
+    found["forgotten_memories"] = [str(memory) for memory in past.forgotten]
+    return found | context_document(past.context)
+
+
+def past_lines(past: Rebuilt, as_of: int) -> list[str]:
+    return [f"as of sequence {as_of}: {_compared(past)}", *context_lines(past.context)]
+
+
+def _compared(past: Rebuilt) -> str:
+    if past.receipt is None:
+        return "no answer was made here, so these are today's settings"
+    if past.matches is None:
+        return "an answer was made here, but not with these options, so nothing is compared"
+    if past.matches:
+        return "the very messages the model got for the answer made here (same hash as in its receipt)"
+    if past.forgotten:
+        count = len(past.forgotten)
+        return f"not what the model got for the answer made here: {count} of its memories were forgotten since"
+    return "NOT what the model got for the answer made here: its receipt has another hash"
+
+
+def _bar(tier: Tier, budget: int) -> str:
+    filled = min(BAR, round(BAR * tier.tokens / max(budget, 1)))
+    return "█" * filled + "·" * (BAR - filled)
+
+
+def _what(tier: Tier) -> str:
+    return f"{len(tier.items)} message{'' if len(tier.items) == 1 else 's'}"
+
+
+def _short(text: str, width: int = 140) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,145 @@
+"""Runs a command: settings, logging, a runtime, one use case, its result as lines or JSON, errors, exit code."""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+from rich.text import Text
+
+from turnlog.agent.privacy.log_lines import sanitise_log_lines
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.consumers.cli.console import emit, emit_line, err, out
+from turnlog.events.errors import TurnlogError
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+
+T = TypeVar("T")
+_DISK_FULL, _DISK_FULL_IN_POSTGRES = (errno.ENOSPC, errno.EDQUOT), "53100"
+
+
+def serve(
+    use: "Callable[[Runtime], Awaitable[T]]",
+    show: Callable[[T], Iterable[str | Text]],
+    *,
+    as_json: bool,
+    document: Callable[[T], Any] = lambda result: result,
+    code: Callable[[T], int] = lambda _: 0,
+    name: str = "turnlog",
+    projecting: bool = True,
+    first: Callable[[], None] = lambda: None,
+) -> None:
+    """Runs one use case to the exit code of the command.
+
+    use: awaits the use case on the open runtime. show: the lines for people. document: what --json prints instead; the
+    result itself when not given. code: the exit code for the result. projecting: apply events in this process where no
+    other process does; a use case that reads rows needs it. first: checks of the options, before any server starts.
+    """
+
+    async def work(settings: Settings) -> int:
+        first()
+        from turnlog.consumers import runtime as composed
+
+        async with composed.opened(settings, name) as runtime:
+            if projecting:
+                async with composed.projecting(runtime):
+                    result = await use(runtime)
+            else:
+                result = await use(runtime)
+        if as_json:
+            emit(document(result))
+        else:
+            for line in show(result):
+                out.print(line, markup=False)
+        return code(result)
+
+    run(work, as_json)
+
+
+def stream(
+    use: "Callable[[Runtime], AsyncIterator[T]]",
+    show: Callable[[T], str],
+    *,
+    as_json: bool,
+    document: Callable[[T], Any] = lambda item: item,
+) -> None:
+    """Prints what a use case yields as it comes, a line each; with `as_json` one JSON document a line."""
+
+    async def work(settings: Settings) -> None:
+        from turnlog.consumers.runtime import opened
+
+        async with opened(settings) as runtime:
+            async for item in use(runtime):
+                if as_json:
+                    emit_line(document(item))
+                else:
+                    out.print(show(item), markup=False)
+
+    run(work, as_json)
+
+
+def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:
+    """Runs a command that opens what it needs itself. An error becomes one line with its code, and with `as_json` a
+    document on stdout."""
+    try:
+        settings = load_settings()
+        logging.basicConfig(
+            level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+        )
+        sanitise_log_lines()
+        code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
+    except TurnlogError as error:
+        fail(error.code, str(error), as_json)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        _leave_stdout()
+        raise typer.Exit(0) from None
+    except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
+        _fail_unexpectedly(error, as_json)
+    else:
+        raise typer.Exit(code)
+
+
+def fail(code: str, message: str, as_json: bool) -> NoReturn:
+    """Ends the command with exit code 1. With `as_json` the error is the one document on stdout; where nothing can be
+    written there, as on a full disk, it goes to stderr."""
+    try:
+        if as_json:
+            emit_line({"error": {"code": code, "message": message}})
+            raise typer.Exit(1)
+    except OSError:
+        _leave_stdout()
+    err.print(Text(f"error: {message} [{code}]", style="red"))
+    raise typer.Exit(1)
+
+
+async def _cancelled_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """SIGTERM ends a command as Ctrl-C does: leases are given back, servers stopped, temporary folders removed."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
+
+
+def _fail_unexpectedly(error: Exception, as_json: bool) -> NoReturn:
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again", as_json)
+    if getattr(error, "errno", None) in _DISK_FULL or getattr(error, "sqlstate", None) == _DISK_FULL_IN_POSTGRES:
+        fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again", as_json)
+    reference = uuid.uuid4().hex[:8]
+    logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
+    cause = f"{type(error).__name__}: {error}"
+    fail("internal-error", f"{cause} (reference {reference}; TURNLOG_LOG_LEVEL=DEBUG shows where)", as_json)
+
+
+def _leave_stdout() -> None:
+    """Nothing more is written to stdout, not at the end of the process either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,62 @@
+"""turnlog: event-sourced memory for chat agents.
+
+    async with turnlog.open() as memory:
+        thread = memory.thread("t42", user="ann")
+        await thread.add("user", "My corgi is called Sesame.")
+        context = await thread.context("What is my dog called?", tokens=4_000)
+
+`with turnlog.open() as memory:` gives the same methods without asyncio. docs/python.md has every method.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from turnlog._memory import Memory
+    from turnlog._opening import open
+    from turnlog._thread import Context, Thread
+    from turnlog._wrapping import wrap
+    from turnlog.agent.use_cases.memories import MemoryView
+    from turnlog.agent.use_cases.recall import Found
+    from turnlog.events.errors import TurnlogError
+    from turnlog.projectors.models.message import Message
+
+__all__ = [
+    "Context",
+    "Found",
+    "Memory",
+    "MemoryView",
+    "Message",
+    "Thread",
+    "TurnlogError",
+    "__version__",
+    "open",
+    "wrap",
+]
+
+# Loaded at first use: the packages below this one are imported through it.
+_WHERE = {
+    "Context": "turnlog._thread",
+    "Found": "turnlog.agent.use_cases.recall",
+    "Memory": "turnlog._memory",
+    "MemoryView": "turnlog.agent.use_cases.memories",
+    "Message": "turnlog.projectors.models.message",
+    "Thread": "turnlog._thread",
+    "TurnlogError": "turnlog.events.errors",
+    "open": "turnlog._opening",
+    "wrap": "turnlog._wrapping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'turnlog' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -1,0 +1,99 @@
+"""What an open turnlog offers: threads, recall, and what is remembered of people."""
+
+from datetime import datetime
+from uuid import UUID
+
+from turnlog._thread import Thread
+from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases import memories, memory_changes, personal_data, threads
+from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
+from turnlog.agent.use_cases.memory_changes import MemoryInput
+from turnlog.agent.use_cases.recall import Found, recall
+from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.consumers.own_loop import LoopBound
+from turnlog.events.subjects import check_conversation, check_id
+
+
+class Memory(LoopBound):
+    """The memory of one tenant, open as long as its block; `turnlog.open` makes it.
+
+    runtime: log, pool, models and settings, for the use cases that this face does not have.
+    """
+
+    __slots__ = ("runtime", "tenant")
+
+    def __init__(self, runtime: Runtime, tenant: str) -> None:
+        self.runtime, self.tenant = runtime, tenant
+
+    def __repr__(self) -> str:
+        return f"<turnlog memory of tenant {self.tenant!r}>"
+
+    def thread(self, id: str, user: str | None = None) -> Thread:
+        """A conversation to continue or to begin. user: who speaks in it. Raises InvalidToken."""
+        check_conversation(id)
+        if user is not None:
+            check_id("user", user)
+        return Thread(self.runtime, self.tenant, id, user)
+
+    async def threads(self, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
+        """Conversations, most recently active first; of one user, or all."""
+        return await threads.list_threads(self.runtime, self.tenant, user, limit)
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        user: str | None = None,
+        thread: str | None = None,
+        k: int = 5,
+        as_of: datetime | None = None,
+        history: bool = False,
+        max_tokens: int | None = None,
+    ) -> Found:
+        """The k turns of a thread, or of all threads of a user, that the query is about; with a user, k memories too.
+
+        By meaning, words, names and dates; `degraded` says why vectors took no part. as_of: only memories, those that
+        held then; history: memories that ended too. Raises BadQuery, NotFound.
+        """
+        return await recall(
+            self.runtime,
+            self.tenant,
+            query,
+            user=user,
+            thread=thread,
+            k=k,
+            as_of=as_of,
+            history=history,
+            max_tokens=max_tokens,
+        )
+
+    async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
+        """Stores one claim about a user; what contradicts it is closed. memory_id: makes a repeated call one.
+
+        Raises InvalidMemory.
+        """
+        return await memory_changes.remember(self.runtime, self.tenant, user, memory, memory_id)
+
+    async def memories(self, user: str, which: MemoryFilter = ALL, limit: int = 100) -> list[MemoryView]:
+        """What is remembered of a user, best score first."""
+        return await memories.list_memories(self.runtime, self.tenant, user, which, limit)
+
+    async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
+        """Drops the content of a memory and of all with the same words; their ids.
+
+        memory: an id, the beginning of one, or words that only this memory has. Raises NotFound, AmbiguousMemory.
+        """
+        return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
+
+    async def erase(self, user: str, reason: str | None = None) -> Receipt:
+        """Erases a person: keys, rows, caches, archives and what is readable in the log, then searches for rests.
+
+        `hits` of the receipt is empty when nothing is left. A call that was broken off can be repeated. Raises NotFound
+        for a user of whom there is nothing, KeyUnavailable.
+        """
+        reach = erasure_reach(self.runtime.settings)
+        plan = await personal_data.plan_erasure(self.runtime, self.tenant, user, reach)
+        return await personal_data.erase_person(self.runtime, plan, reach, reason)

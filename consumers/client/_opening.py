@@ -1,0 +1,95 @@
+"""turnlog.open(): servers, log, database and the roles that an embedding program needs, for `async with` or `with`."""
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.consumers.own_loop import Blocking, LoopThread
+
+if TYPE_CHECKING:
+    from turnlog._memory import Memory
+
+ROLES = ("projectors", "reactors", "agent")
+LEAVE_S = 30.0
+logger = logging.getLogger("turnlog")
+
+
+class Opening:
+    """What `turnlog.open` returns, before it is entered."""
+
+    def __init__(self, settings: Settings, tenant: str, roles: Sequence[str]) -> None:
+        self._settings, self._tenant, self._roles = settings, tenant, roles
+        self._held: AbstractAsyncContextManager[Memory] | None = None
+        self._loop: LoopThread | None = None
+
+    async def __aenter__(self) -> "Memory":
+        self._held = _opened(self._settings, self._tenant, self._roles)
+        return await self._held.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        await self._held.__aexit__(kind, error, traceback)
+
+    def __enter__(self) -> "Blocking[Memory]":
+        self._loop = LoopThread("turnlog")
+        try:
+            return Blocking(self._loop.run(self.__aenter__()), self._loop)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Never waits for longer than LEAVE_S and what a cancelled task takes."""
+        assert self._loop is not None
+        try:
+            self._loop.run(self.__aexit__(None, None, None), LEAVE_S)
+        except TimeoutError:
+            logger.warning("turnlog did not close within %g s; what was under way was cancelled", LEAVE_S)
+        finally:
+            self._loop.close()
+
+
+def open(
+    home: str | Path | None = None,
+    *,
+    nats_url: str | None = None,
+    database_url: str | None = None,
+    tenant: str | None = None,
+    roles: Sequence[str] = ROLES,
+    **settings: Any,
+) -> Opening:
+    """Opens turnlog: `async with turnlog.open() as memory`, or `with` for the same methods without asyncio.
+
+    Settings come from the environment and `.env`; arguments go before them. nats_url, database_url: servers that run;
+    without them embedded ones are started under `home` (TURNLOG_HOME) and shared by all processes that name it. tenant:
+    whose data. roles: what this process does beside serving calls: "projectors" fill the read models, "reactors"
+    summarise, tag, embed and extract memories, "agent" answers `Thread.ask`. Where `turnlog up` or a worker plays them,
+    projectors stand by and the others share the work; pass roles=() to leave all of it to them. settings: any other
+    setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
+
+    Raises InvalidSetting here, and DatabaseUnavailable, LogUnavailable or InvalidToken when the block begins.
+    """
+    given = {"home": home, "nats_url": nats_url, "database_url": database_url, "tenant": tenant, **settings}
+    loaded = load_settings(**{name: value for name, value in given.items() if value is not None})
+    return Opening(loaded, loaded.tenant, tuple(roles))
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "AsyncIterator[Memory]":
+    from turnlog._memory import Memory
+    from turnlog.consumers.roles import playing
+    from turnlog.consumers.runtime import opened
+    from turnlog.events.subjects import check_tenant
+
+    check_tenant(tenant)
+    async with opened(settings, "turnlog-client") as runtime, playing(runtime, roles):
+        yield Memory(runtime, tenant)

@@ -1,0 +1,187 @@
+"""One chat completion on a thread: its new messages, its context, and the answer that is recorded."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnlog._thread import Context, Thread
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.models.pricing import cost_of
+from turnlog.events.contracts import UsageMetered
+from turnlog.events.errors import NotFound
+from turnlog.projectors.models.message import Message
+
+Wire = Mapping[str, Any]
+AGENT = "openai-client"
+SYSTEM = ("system", "developer")
+# Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
+KEPT_PARTS = ("text", "image_url")
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a model answered, whole or so far."""
+
+    text: str = ""
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+    model: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+
+    @classmethod
+    def of_completion(cls, reply: Any) -> "Heard":
+        message = reply.choices[0].message
+        heard = cls(message.content or getattr(message, "refusal", None) or "", model=reply.model)
+        for at, call in enumerate(message.tool_calls or ()):
+            function = getattr(call, "function", None)
+            if function is not None:
+                heard.calls[at] = {"id": call.id, "name": function.name, "arguments": function.arguments}
+        heard._count(reply.usage)
+        return heard
+
+    def add(self, chunk: Any) -> None:
+        """A chunk of a stream."""
+        self.model = chunk.model or self.model
+        self._count(getattr(chunk, "usage", None))
+        for choice in chunk.choices:
+            if choice.index:
+                continue
+            self.text += choice.delta.content or getattr(choice.delta, "refusal", None) or ""
+            for piece in choice.delta.tool_calls or ():
+                call = self.calls.setdefault(piece.index, {"id": "", "name": "", "arguments": ""})
+                call["id"] = piece.id or call["id"]
+                if piece.function is not None:
+                    call["name"] += piece.function.name or ""
+                    call["arguments"] += piece.function.arguments or ""
+
+    def _count(self, usage: Any) -> None:
+        if usage is not None:
+            self.tokens_in, self.tokens_out = usage.prompt_tokens, usage.completion_tokens
+
+    @property
+    def whole_calls(self) -> list[dict[str, str]]:
+        """Those whose arguments came whole: others cannot be run."""
+        return [call for call in self.calls.values() if call["id"] and _is_json(call["arguments"])]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request under way. messages: what the model gets."""
+
+    thread: Thread
+    context: Context
+    messages: list[Any]
+    model: str
+    started: float = field(default_factory=time.perf_counter)
+    ended: bool = False
+
+    async def end(self, heard: Heard) -> None:
+        """Records the answer, once; nothing when nothing came."""
+        if self.ended or not (heard.text or heard.whole_calls):
+            return
+        self.ended = True
+        model, latency = heard.model or self.model, (time.perf_counter() - self.started) * 1000
+        await self.thread.add(
+            "assistant",
+            heard.text,
+            receipt=self.context.receipt,
+            tool_calls=heard.whole_calls,
+            model=model,
+            tokens_in=heard.tokens_in,
+            tokens_out=heard.tokens_out,
+            latency_ms=latency,
+            usage=_usage(model, heard, latency),
+        )
+
+
+async def begun(thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
+    """Stores the caller's new messages and builds the context that ends with them.
+
+    Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall.
+    """
+    given = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]]
+    said = next((at for at, one in enumerate(given) if one.get("role") not in SYSTEM), len(given))
+    prompt = "\n\n".join(content_text(one.get("content") or "") for one in given[:said])
+    new = await _new(thread, given[said:])
+    if new:
+        await thread.extend(new)
+    model = str(arguments.get("model") or thread.default_model)
+    tools = arguments.get("tools") or ()
+    context = await thread.context(
+        tokens=tokens, model=model, system_prompt=prompt, tools=tools if isinstance(tools, list | tuple) else ()
+    )
+    messages: list[Any] = list(context.messages)
+    if said < len(given) and messages[-1]["role"] == given[-1].get("role") and not _is_kept(given[-1]):
+        messages[-1] = given[-1]
+    return Exchange(thread, context, messages, model)
+
+
+async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:
+    """The messages behind the longest beginning that the thread ends with.
+
+    Where none fits, as with a history that was shortened or edited: those behind the caller's last answer, unless the
+    thread is empty.
+    """
+    try:
+        known = [_key_of_turn(one) for one in await thread.messages(limit=max(1, len(given)), newest=True)]
+    except NotFound:
+        return given
+    keys = [_key(one) for one in given]
+    for shared in range(min(len(keys), len(known)), 0, -1):
+        if keys[:shared] == known[-shared:]:
+            return given[shared:]
+    answered = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
+    return given[answered + 1 :]
+
+
+def _key(message: Wire) -> str:
+    """Equal for a message and the turn that it was stored as."""
+    calls = [_call_key(call.get("id"), call.get("function") or call) for call in message.get("tool_calls") or ()]
+    content = content_of(message.get("content") or message.get("refusal") or "")
+    blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
+    return _dumped(message.get("role"), blocks, calls, message.get("tool_call_id"))
+
+
+def _key_of_turn(turn: Message) -> str:
+    calls = [_call_key(call["id"], call) for call in turn.tool_calls]
+    return _dumped(turn.role, turn.content, calls, turn.tool_call_id)
+
+
+def _call_key(id_: Any, function: Wire) -> list[Any]:
+    return [id_, function.get("name"), function.get("arguments")]
+
+
+def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any) -> str:
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
+        content = content[0]["text"]
+    return json.dumps([role, content, calls, call_id], sort_keys=True, ensure_ascii=False)
+
+
+def _is_kept(message: Wire) -> bool:
+    content = message.get("content")
+    return not isinstance(content, list) or all(part.get("type") in KEPT_PARTS for part in content)
+
+
+def _usage(model: str, heard: Heard, latency_ms: float) -> UsageMetered:
+    tokens_in, tokens_out = heard.tokens_in or 0, heard.tokens_out or 0
+    return UsageMetered(
+        purpose="answer",
+        agent=AGENT,
+        provider="openai",
+        model=model,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        cost_usd=cost_of(model, tokens_in, tokens_out).usd,
+        latency_ms=latency_ms,
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text or "{}")
+    except ValueError:
+        return False
+    return True

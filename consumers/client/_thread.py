@@ -1,0 +1,193 @@
+"""One conversation: append turns, get a context, ask turnlog's agent, read the transcript."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.context import Tier
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases import asking, threads, turns
+from turnlog.agent.use_cases.context import AnswerBasis, context_of
+from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.agent.use_cases.turns import NewTurn
+from turnlog.consumers.own_loop import LoopBound
+from turnlog.events.contracts import UsageMetered
+from turnlog.events.publish import Appended
+from turnlog.projectors.models.message import Message
+
+RESTARTED = "\n[the answer starts again]\n"
+Content = str | Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a model should see. messages: for the OpenAI chat API, system prompt first; budget: tokens of the tiers.
+
+    receipt: give it to `Thread.add` with the answer, and the log has what the answer was made from. degraded: why older
+    turns were sought without vectors.
+    """
+
+    messages: list[dict[str, Any]]
+    tiers: tuple[Tier, ...]
+    budget: int
+    receipt: AnswerBasis
+    degraded: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of the conversation's part; the system prompt and memories of the user come on top."""
+        return sum(tier.tokens for tier in self.tiers)
+
+
+class Thread(LoopBound):
+    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers.
+
+    Nothing is stored before the first turn. Every read waits until what this program appended is in the read models.
+    """
+
+    __slots__ = ("_runtime", "id", "tenant", "user")
+
+    def __init__(self, runtime: Runtime, tenant: str, id: str, user: str | None = None) -> None:
+        self._runtime, self.tenant, self.id, self.user = runtime, tenant, id, user
+
+    @property
+    def default_model(self) -> str:
+        """The model that the settings name."""
+        return self._runtime.settings.model
+
+    def __repr__(self) -> str:
+        return f"<turnlog thread {self.id!r} of user {self.user!r}>"
+
+    async def add(
+        self,
+        role: str,
+        content: Content = None,
+        *,
+        receipt: AnswerBasis | None = None,
+        name: str | None = None,
+        tool_calls: Sequence[Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        model: str | None = None,
+        tokens_in: int | None = None,
+        tokens_out: int | None = None,
+        latency_ms: float | None = None,
+        time: datetime | None = None,
+        event_id: UUID | None = None,
+        expected: int | None = None,
+        usage: UsageMetered | None = None,
+    ) -> Appended:
+        """Appends a turn; its sequence and event id. It is on disk when this returns.
+
+        role: "user", "assistant", "tool" or "system". content: text, or blocks as OpenAI, Anthropic or turnlog write
+        them. receipt: of the context that an assistant's turn answers; both are stored together, and a query that is
+        not on the log yet before them. event_id: a call that is repeated with it stores one turn. expected: the last
+        sequence of the thread as the caller knows it (0: none); raises WrongExpectedVersion when that is not so. usage:
+        of the model that made the turn, for `turnlog usage`.
+
+        Raises InvalidEvent, WrongReceipt, EventTooLarge, LogFull, LogUnavailable.
+        """
+        turn = NewTurn(
+            role,
+            content,
+            name=name,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            model=model,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            latency_ms=latency_ms,
+            time=time,
+            id=event_id or uuid7(),
+        )
+        place = (self._runtime, self.tenant, self.id)
+        return await turns.add_turn(*place, turn, user=self.user, expected=expected, receipt=receipt, usage=usage)
+
+    async def extend(
+        self, messages: Iterable[Mapping[str, Any]], *, receipt: AnswerBasis | None = None, expected: int | None = None
+    ) -> list[Appended]:
+        """Appends messages as the OpenAI chat API writes them, in order and together. Raises as `add`."""
+        made = [turns.turn_of(message) for message in messages]
+        place = (self._runtime, self.tenant, self.id)
+        return await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt)
+
+    async def context(
+        self,
+        query: str | None = None,
+        *,
+        tokens: int | None = None,
+        window: int | None = None,
+        hybrid: bool = False,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Context:
+        """What a model should see now: everything if it fits, else summary, condensed turns and the newest in full.
+
+        query: the user's new message, put at the end. tokens: at most so many for all messages; window: instead, of
+        the model, which keeps a part for the answer; by default that of the model's name. hybrid: where not all fits,
+        older turns that the query is about come first. The user's long-term memories stand before the question.
+
+        Raises NotFound for a thread without turns and no query, WindowTooSmall.
+        """
+        found = await context_of(
+            self._runtime,
+            self.tenant,
+            self.id,
+            query=query,
+            user=self.user,
+            tokens=tokens,
+            window=window,
+            hybrid=hybrid,
+            model=model,
+            system_prompt=system_prompt,
+            tools=[dict(tool) for tool in tools],
+        )
+        made = found.context
+        return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
+
+    async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
+        """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
+
+        Where a stream broke and the answer starts again, a line says so. Raises NoAnswer.
+        """
+        place = (self._runtime, self.tenant, self.id)
+        async for piece in asking.ask(*place, text, user=self.user, model=model):
+            match piece:
+                case asking.Text(text=said):
+                    yield said
+                case asking.Restarted():
+                    yield RESTARTED
+
+    async def messages(
+        self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
+    ) -> list[Message]:
+        """The transcript, oldest first: at most `limit` turns between two sequences, the oldest or the newest of them.
+
+        Raises NotFound.
+        """
+        page = await turns.transcript(
+            self._runtime,
+            self.tenant,
+            self.id,
+            limit=limit,
+            after_seq=after_seq,
+            before_seq=before_seq,
+            newest=newest,
+        )
+        return page.turns
+
+    async def info(self) -> ThreadInfo:
+        """Label, user, number of messages, last activity. Raises NotFound."""
+        return await threads.get_thread(self._runtime, self.tenant, self.id)
+
+    async def rename(self, label: str) -> None:
+        """Raises NotFound."""
+        await threads.rename_thread(self._runtime, self.tenant, self.id, label)
+
+    async def delete(self) -> None:
+        """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
+        await threads.delete_thread(self._runtime, self.tenant, self.id)

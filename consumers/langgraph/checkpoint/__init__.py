@@ -1,0 +1,1 @@
+"""TurnlogSaver: LangGraph's checkpointer on the log."""

@@ -1,0 +1,78 @@
+"""What the log has of a thread, and waiting until the tables have it too."""
+
+import asyncio
+from dataclasses import dataclass
+
+from nats.errors import Error as NatsError
+
+from turnlog.events.errors import LogUnavailable, TurnlogError, cause
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM, parse_stored, thread_filter, thread_token
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+
+PROJECTIONS = ("checkpoints", "messages")
+STATE_TYPES = ("checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped", "thread_deleted", "erased")
+
+
+class ThreadParked(TurnlogError):
+    """An event of the thread could not be projected: later ones wait for it, and the state would be incomplete."""
+
+    code = "thread-parked"
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """counts: events of the types that change a checkpoint; partition: None where the thread has no event.
+
+    last_seq: of the whole log.
+    """
+
+    counts: dict[str, int]
+    last_seq: int
+    partition: int | None
+
+
+async def log_state(log: Log, tenant: str, thread: str) -> LogState:
+    """One question to the server, whatever the thread's length. Raises LogUnavailable, InvalidToken."""
+    of_thread = thread_filter(tenant, thread)
+    try:
+        state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(
+            f"cannot ask NATS for thread {thread!r}: {cause(error)}. Check NATS_URL, or start it with `turnlog up`"
+        ) from error
+    found = [(parse_stored(subject), count) for subject, count in (state.subjects or {}).items()]
+    return LogState(
+        {subject.type: count for subject, count in found if subject.type in STATE_TYPES},
+        state.last_seq,
+        found[0][0].partition if found else None,
+    )
+
+
+async def thread_applied(log: Log, conn: Connection, tenant: str, thread: str, partition: int) -> None:
+    """Waits until the tables have all that the log has of the thread. Raises NotProjectedInTime, ThreadParked."""
+    await wait_for(conn, PROJECTIONS, partition, await log.thread_head(tenant, thread))
+    rows = await conn.execute(
+        "SELECT seq || ': ' || error FROM dead_letters WHERE tenant = %s AND thread_token = %s AND build = 'live' "
+        "AND status = 'parked' AND projection = ANY(%s) ORDER BY seq LIMIT 1",
+        (tenant, thread_token(thread), list(PROJECTIONS)),
+    )
+    found = await rows.fetchone()
+    refuse_parked(thread, found[0] if found else None)
+
+
+def refuse_parked(thread: str, parked: str | None) -> None:
+    """parked: sequence and error of the thread's first parked event. Raises ThreadParked."""
+    if parked is not None:
+        raise ThreadParked(
+            f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "
+            "`turnlog dead-letters` shows it and can retry or drop it"
+        )
+
+
+async def all_applied(log: Log, conn: Connection) -> None:
+    """Waits until the tables have all that the log has. Raises NotProjectedInTime."""
+    heads = await asyncio.gather(*(log.partition_head(partition) for partition in range(log.partitions)))
+    for partition, head in enumerate(heads):
+        await wait_for(conn, PROJECTIONS, partition, head)

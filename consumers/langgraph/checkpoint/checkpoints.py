@@ -1,0 +1,121 @@
+"""Checkpoints with their values and writes, and what LangGraph gives and gets: configs, metadata, tuples (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_serializable_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.types import TASKS
+from pydantic_core import from_json, to_json
+
+from turnlog.consumers.langgraph.checkpoint.items import Codec
+from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
+from turnlog.consumers.langgraph.checkpoint.values import Value
+
+ROOT = ""  # the namespace of the outermost graph
+FIRST_WITHOUT_SENDS = 4  # format of checkpoints
+
+
+class Written(NamedTuple):
+    """One write of a task."""
+
+    task_id: str
+    idx: int
+    task_path: str
+    channel: str
+    value: Value
+
+    @property
+    def order(self) -> tuple[str, str, int]:
+        return writes_sort_key(self.task_path, self.task_id, self.idx)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint. checkpoint, metadata: JSON text; values: (channel, version) → value, of those stored apart.
+
+    is_old: of a format in which the pending sends are its parent's writes to TASKS, which are `sends`.
+    """
+
+    thread: str
+    ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    checkpoint: str
+    metadata: str
+    values: Mapping[tuple[str, str], Value]
+    is_old: bool = False
+    writes: Sequence[Written] = ()
+    sends: Sequence[Written] = ()
+
+
+def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
+def checkpoint_tuple(
+    saved: Saved, codec: Codec, recorded: RecordedMessages | None, next_version: Any
+) -> CheckpointTuple:
+    """recorded: gets the messages that are given out, when the caller may continue from them."""
+    checkpoint: dict[str, Any] = from_json(saved.checkpoint)
+    values = checkpoint.get("channel_values") or {}
+    for channel, version in checkpoint["channel_versions"].items():
+        value = saved.values.get((channel, str(version)))
+        if value is not None:
+            values[channel] = value.load(codec, recorded)
+    checkpoint["channel_values"] = values
+    if saved.sends:
+        _add_sends(checkpoint, [one.value.load(codec, recorded) for one in _sorted(saved.sends)], next_version)
+    return CheckpointTuple(
+        config_of(saved.thread, saved.ns, saved.checkpoint_id),
+        cast(Checkpoint, checkpoint),
+        cast(CheckpointMetadata, from_json(saved.metadata)),
+        config_of(saved.thread, saved.ns, saved.parent_id) if saved.parent_id else None,
+        [(one.task_id, one.channel, one.value.load(codec, recorded)) for one in _sorted(saved.writes)],
+    )
+
+
+def _sorted(writes: Iterable[Written]) -> list[Written]:
+    return sorted(writes, key=lambda one: one.order)
+
+
+def _add_sends(checkpoint: dict[str, Any], sends: list[Any], next_version: Any) -> None:
+    versions = checkpoint["channel_versions"]
+    checkpoint["channel_values"][TASKS] = sends
+    versions[TASKS] = max(versions.values()) if versions else next_version(None, None)
+
+
+def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """(thread, namespace, checkpoint id or None)."""
+    asked = config["configurable"]
+    checkpoint_id = asked.get("checkpoint_id")
+    return str(asked["thread_id"]), str(asked.get("checkpoint_ns", ROOT)), str(checkpoint_id) if checkpoint_id else None
+
+
+def user_of(config: RunnableConfig) -> str | None:
+    """The configurable `user_id`: whose data the events are."""
+    user = config["configurable"].get("user_id")
+    return None if user is None or user == "" else str(user)
+
+
+def plain_metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
+    """As LangGraph's own savers collect it, without NUL characters; values that JSON cannot hold as their text."""
+    value = dict(get_serializable_checkpoint_metadata(config, metadata))
+    text = to_json(value, fallback=str, serialize_unknown=True, inf_nan_mode="strings", bytes_mode="base64")
+    found: dict[str, Any] = _clean(from_json(text))
+    return found
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "")
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value

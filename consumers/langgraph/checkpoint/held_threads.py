@@ -1,0 +1,215 @@
+"""What a saver holds of a thread in memory, so that a turn reads nothing back: its newest checkpoints and lists."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from weakref import WeakValueDictionary
+
+from langgraph.checkpoint.base.id import uuid6
+
+from turnlog.consumers.langgraph.checkpoint.caught_up import STATE_TYPES
+from turnlog.consumers.langgraph.checkpoint.checkpoints import ROOT, Saved, Written
+from turnlog.consumers.langgraph.checkpoint.growth import Known
+from turnlog.consumers.langgraph.checkpoint.items import Item
+from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
+from turnlog.events.contracts import Event
+from turnlog.events.word_caches import holds_words
+
+WriteKey = tuple[str, int]
+GRACE_S = 0.25  # between the storing of one checkpoint and the put of the next, which is in another thread
+
+
+@dataclass(slots=True)
+class Put:
+    """Events that must be stored together and in order, and what is then true in memory."""
+
+    events: list[Event]
+    done: Callable[[], None]
+    future: "asyncio.Future[None]"
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class HeldThread:
+    """One thread. counts: events of each state type in the log that this copy is made of; None: unknown.
+
+    latest: namespace → its newest checkpoint, None where it has no checkpoint.
+    namespaces: those that had checkpoints when the thread was read; None: not read. unsure: must be read again.
+    lists: (namespace, channel) → its list as stored last; older: as read last from an older checkpoint; plain: the
+    items of a value that was not stored as a growing list. newest_put: the root's newest checkpoint, stored or being
+    sent. lost: the root's first checkpoint that could not be stored, until another is; regained: ids from here on are
+    of runs that began since.
+    """
+
+    tenant: str
+    thread: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    queue: list[Put] = field(default_factory=list)
+    sender: "asyncio.Task[None] | None" = None
+    sending: bool = False
+    failures: int = 0
+    waiting: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    newest_put: str | None = None
+    lost: str | None = None
+    regained: str | None = None
+    counts: dict[str, int] | None = None
+    namespaces: frozenset[str] | None = None
+    is_read: bool = False
+    recorded: RecordedMessages = field(default_factory=RecordedMessages)
+    latest: dict[str, Saved | None] = field(default_factory=dict)
+    writes: dict[tuple[str, str], dict[WriteKey, Written]] = field(default_factory=dict)
+    unsure: set[str] = field(default_factory=set)
+    lists: dict[tuple[str, str], Known[Item]] = field(default_factory=dict)
+    older: dict[tuple[str, str], Known[Item]] = field(default_factory=dict)
+    plain: dict[tuple[str, str], list[object]] = field(default_factory=dict)
+
+    def begin(self, counts: Mapping[str, int] | None) -> None:
+        """Forgets all; the thread has as many events as the counts say, and must be read."""
+        self.counts = dict(counts) if counts is not None else None
+        self.namespaces = frozenset() if counts is not None and not counts else None
+        self.is_read, self.recorded = False, RecordedMessages()
+        self.latest, self.writes, self.unsure = {}, {}, set()
+        self.lists, self.older, self.plain = {}, {}, {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether puts may refer to what the thread has: its messages were read, or it has none."""
+        return self.counts is not None and (self.is_read or self.namespaces == frozenset())
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.queue) or self.waiting > 0 or self.lock.locked()
+
+    def knows(self, ns: str) -> bool:
+        if self.counts is None or self.namespaces is None or ns in self.unsure:
+            return False
+        return ns in self.latest or ns not in self.namespaces
+
+    def newest(self, ns: str) -> Saved | None:
+        """Of a namespace that knows() is true for."""
+        saved = self.latest.get(ns)
+        if saved is None:
+            return None
+        return replace(saved, writes=tuple(self.writes.get((ns, saved.checkpoint_id), {}).values()))
+
+    def put(self, ns: str, checkpoint_id: str) -> None:
+        """A checkpoint is being sent."""
+        if ns == ROOT:
+            self.newest_put = max(checkpoint_id, self.newest_put or "")
+            self.stir()
+
+    @contextlib.contextmanager
+    def putting(self, ns: str, checkpoint_id: str) -> Iterator[None]:
+        """A checkpoint that the block cannot put is lost."""
+        try:
+            yield
+        except Exception:
+            if ns == ROOT:
+                self.lost, self.regained = min(checkpoint_id, self.lost or checkpoint_id), None
+            raise
+        if ns == ROOT:
+            self.lost = self.regained = None
+
+    def builds_on_lost(self, ns: str, checkpoint_id: str) -> bool:
+        """Whether the checkpoint is lost, or a later one of the same run. LangGraph notices a failed put only when the
+        run's last step is done, and until then it puts the writes of all steps."""
+        is_later = self.regained is not None and checkpoint_id >= self.regained
+        return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
+
+    def asked(self, ns: str) -> None:
+        """A checkpoint is read, as a run does first and its subgraphs later. Ids of checkpoints sort by time."""
+        if ns == ROOT and self.lost is not None and self.regained is None:
+            self.regained = str(uuid6())
+
+    def stir(self) -> None:
+        """Wakes up after(): something was put, or stored."""
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+    async def after(self, checkpoint_id: str) -> None:
+        """Waits until the root's checkpoint is being sent.
+
+        LangGraph saves a checkpoint when the one before is stored, and meanwhile the writes that follow it: their
+        turns would be logged before those that they answer.
+        """
+        self.waiting += 1
+        try:
+            while self.newest_put is not None and checkpoint_id > self.newest_put:
+                async with asyncio.timeout(None if self.sending or self.queue else GRACE_S):
+                    await self.moved.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.waiting -= 1
+
+    def read(self, ns: str, saved: Saved | None) -> None:
+        """The newest checkpoint of a namespace, from the tables."""
+        self.latest[ns] = saved
+        self.is_read = self.is_read or ns == ROOT
+        self.unsure.discard(ns)
+        if saved is not None and saved.is_old:
+            self.unsure.add(ns)
+        if saved is not None:
+            self.put(ns, saved.checkpoint_id)
+            self.writes[ns, saved.checkpoint_id] = {(one.task_id, one.idx): one for one in saved.writes}
+
+    def count(self, events: list[Event]) -> None:
+        if self.counts is not None:
+            for event in events:
+                if event.type in STATE_TYPES:
+                    self.counts[event.type] = self.counts.get(event.type, 0) + 1
+
+    def saved(self, saved: Saved, versions: Mapping[str, object]) -> None:
+        """A checkpoint was put. Values it did not bring are its parent's, if that is the newest one here."""
+        if not self.knows(saved.ns):
+            return
+        last = self.latest.get(saved.ns)
+        if last is not None and saved.checkpoint_id < last.checkpoint_id:
+            return
+        if last is not None and saved.checkpoint_id == last.checkpoint_id:
+            saved = replace(saved, parent_id=last.parent_id)
+        elif saved.is_old or saved.parent_id != (last.checkpoint_id if last is not None else None):
+            self.unsure.add(saved.ns)
+            return
+        values = {**saved.values, **last.values} if last is not None else saved.values
+        wanted = ((channel, str(version)) for channel, version in versions.items())
+        self.latest[saved.ns] = replace(saved, values={key: values[key] for key in wanted if key in values})
+        self._forget_writes(saved)
+
+    def wrote(self, ns: str, checkpoint_id: str, writes: list[Written], is_replacing: bool) -> None:
+        known = self.writes.setdefault((ns, checkpoint_id), {})
+        for one in writes:
+            before = known.get((one.task_id, one.idx))
+            if before is None:
+                known[one.task_id, one.idx] = one
+            elif is_replacing:
+                known[one.task_id, one.idx] = one._replace(task_path=before.task_path)
+
+    def _forget_writes(self, newest: Saved) -> None:
+        for ns, checkpoint_id in list(self.writes):
+            if ns == newest.ns and checkpoint_id < newest.checkpoint_id:
+                del self.writes[ns, checkpoint_id]
+
+
+class Threads:
+    """The threads held: those used last, up to a limit, and all that are in use."""
+
+    def __init__(self, tenant: str, limit: int) -> None:
+        self._tenant = tenant
+        self._held: WeakValueDictionary[str, HeldThread] = WeakValueDictionary()
+        self._recent = lru_cache(limit)(self._found)
+        holds_words(self)
+
+    def get(self, thread: str) -> HeldThread:
+        return self._recent(thread)
+
+    def forget_all(self) -> None:
+        """But for threads that are being written: those compare themselves with the log when they are read."""
+        for held in list(self._held.values()):
+            if not held.is_busy:
+                held.begin(None)
+
+    def _found(self, thread: str) -> HeldThread:
+        return self._held.setdefault(thread, HeldThread(self._tenant, thread))

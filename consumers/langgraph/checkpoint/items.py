@@ -1,0 +1,145 @@
+"""Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from turnlog.consumers.langgraph.checkpoint.messages import Said, marked, message_of, said
+from turnlog.events.contracts import TurnRecorded
+
+Marker = dict[str, Any]
+
+
+class Codec:
+    """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it."""
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self.private = isinstance(serde, EncryptedSerializer)
+        self._serde = serde
+        self._clear = serde.serde if isinstance(serde, EncryptedSerializer) else serde
+
+    def dumps(self, value: Any) -> tuple[str, bytes]:
+        encoding, data = self._serde.dumps_typed(value)
+        return encoding, bytes(data)
+
+    def loads(self, encoding: str, data: bytes) -> Any:
+        return self._serde.loads_typed((encoding, data))
+
+    def fingerprint(self, value: Any) -> tuple[str, bytes]:
+        """Equal for equal values, unlike encrypted bytes."""
+        encoding, data = self._clear.dumps_typed(value)
+        return encoding, bytes(data)
+
+
+class Item(Protocol):
+    @property
+    def marker(self) -> Marker: ...
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        """Whether the value is still what is stored."""
+        ...
+
+    def make(self, codec: Codec) -> Any:
+        """A value of the caller's own: changes to it reach nothing else."""
+        ...
+
+
+class MessageItem:
+    """A message made from its turn and its marker, exactly. One is kept to compare others with."""
+
+    __slots__ = ("_made", "_turn", "marker")
+
+    def __init__(self, marker: Marker, of_turn: Said) -> None:
+        self.marker, self._turn = marker, of_turn
+        self._made: BaseMessage | None = None
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        if self._made is None:
+            self._made = self.make(codec)
+        return type(value) is type(self._made) and bool(value == self._made)
+
+    def make(self, codec: Codec) -> BaseMessage:
+        marker = self.marker
+        return message_of(marker["kind"], self._turn, marker.get("id"), marker.get("more"))
+
+
+class SerializedItem:
+    """Any other value, as the saver's serializer writes it."""
+
+    __slots__ = ("_data", "_encoding", "_print", "marker")
+
+    def __init__(self, marker: Marker, encoding: str, data: bytes, fingerprint: tuple[str, bytes] | None) -> None:
+        self.marker, self._encoding, self._data, self._print = marker, encoding, data, fingerprint
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        if self._print is None:
+            self._print = codec.fingerprint(self.make(codec))
+        return codec.fingerprint(value) == self._print
+
+    def make(self, codec: Codec) -> Any:
+        return codec.loads(self._encoding, self._data)
+
+
+class PlainItem(NamedTuple):
+    """A value that JSON holds without change."""
+
+    marker: Marker
+    value: Any
+
+    def matches(self, value: Any, codec: Codec) -> bool:
+        return type(value) is type(self.value) and bool(value == self.value)
+
+    def make(self, codec: Codec) -> Any:
+        return self.value
+
+
+def message_item(message: BaseMessage, turn: TurnRecorded, turn_id: str) -> MessageItem | None:
+    """None when turn and marker cannot make the same message."""
+    marker = marked(message, turn)
+    return None if marker is None else MessageItem({"turn": turn_id, **marker}, said(turn))
+
+
+def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> SerializedItem:
+    encoding, data = codec.dumps(value)
+    marker: Marker = {"turn": turn_id} if turn_id else {}
+    marker |= {"type": encoding, "data": b64encode(data).decode()}
+    return SerializedItem(marker, encoding, data, codec.fingerprint(value) if codec.private else (encoding, data))
+
+
+def value_item(value: Any, codec: Codec) -> Item:
+    """For a value other than a message."""
+    if not codec.private and is_plain(value):
+        return PlainItem({"value": value}, value)
+    return serialized_item(value, codec)
+
+
+def stored_item(marker: Marker, turns: Mapping[str, Said]) -> Item | None:
+    """The item a marker names; None when its turn is gone. turns: by event id."""
+    if "kind" in marker:
+        turn = turns.get(marker["turn"])
+        return MessageItem(marker, turn) if turn is not None else None
+    if "value" in marker:
+        return PlainItem(marker, marker["value"])
+    return SerializedItem(marker, marker["type"], b64decode(marker["data"]), None)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSONB returns the same value."""
+    if value is None or type(value) is bool or type(value) is int:
+        return True
+    if type(value) is float:
+        text = repr(value)
+        return text != "-0.0" and not text.strip("-").replace(".", "", 1).strip("0123456789")
+    return type(value) is str and "\x00" not in value and (value.isascii() or _is_unicode(value))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,192 @@
+"""Checkpoints: one from memory or the tables, or those that fit a config and a filter, newest first.
+
+What is held in memory is current if the log has the very events that it is made of; else the tables are read, once they
+have caught up with the log.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import get_checkpoint_id
+from psycopg.types.json import Jsonb
+
+from turnlog.agent.runtime import Pool
+from turnlog.consumers.langgraph.checkpoint.caught_up import (
+    PROJECTIONS,
+    LogState,
+    all_applied,
+    log_state,
+    refuse_parked,
+    thread_applied,
+)
+from turnlog.consumers.langgraph.checkpoint.checkpoints import ROOT, Saved
+from turnlog.consumers.langgraph.checkpoint.growth import Known
+from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread
+from turnlog.consumers.langgraph.checkpoint.items import Item
+from turnlog.consumers.langgraph.checkpoint.queries import NEWEST, ONE
+from turnlog.consumers.langgraph.checkpoint.reading import Found, Look, complete, first_look, raw_checkpoints
+from turnlog.consumers.langgraph.checkpoint.values import Listed, Refs
+from turnlog.consumers.langgraph.database import connection
+from turnlog.events.log import Log
+from turnlog.projectors.engine.lag import wait_for
+
+PAGE = 50
+Key = tuple[str, str, str]
+
+
+class Lookup:
+    """Every method raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked."""
+
+    def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
+        self._log, self._pool, self._tenant = log, pool, tenant
+
+    async def newest(self, held: HeldThread, ns: str) -> Saved | None:
+        """The namespace's newest checkpoint with its writes; nothing is sent meanwhile, so they belong together."""
+        async with held.lock:
+            state = await self._compared(held)
+            if held.knows(ns):
+                return held.newest(ns)
+            found = await self._read(held, state, NEWEST, {"ns": ns})
+            saved = found.saved[0] if found.saved else None
+            held.read(ns, saved)
+            if saved is not None:
+                _adopt(held, saved, found, held.lists)
+            return saved
+
+    async def at(self, held: HeldThread, ns: str, checkpoint_id: str) -> Saved | None:
+        async with held.lock:
+            state = await self._compared(held)
+            if held.knows(ns):
+                newest = held.newest(ns)
+                if newest is None or newest.checkpoint_id == checkpoint_id:
+                    return newest
+            found = await self._read(held, state, ONE, {"ns": ns, "id": checkpoint_id})
+            if not found.saved:
+                return None
+            held.is_read = held.is_read or ns == ROOT
+            _adopt(held, found.saved[0], found, held.older)
+            return found.saved[0]
+
+    async def checkpoints(
+        self,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncIterator[Saved]:
+        where, named = conditions(config, filter, before)
+        await self._caught_up(named.get("thread"))
+        keys = await self._keys(where, {**named, "tenant": self._tenant, "limit": limit})
+        async for saved in self._in_pages(keys):
+            yield saved
+
+    async def oldest_first(self, thread: str) -> AsyncIterator[Saved]:
+        """Every checkpoint of a thread."""
+        await self._caught_up(thread)
+        named = {"tenant": self._tenant, "thread": thread, "limit": None}
+        keys = await self._keys(" AND thread_id = %(thread)s", named)
+        async for saved in self._in_pages(keys[::-1]):
+            yield saved
+
+    async def _in_pages(self, keys: list[Key]) -> AsyncIterator[Saved]:
+        for start in range(0, len(keys), PAGE):
+            page = keys[start : start + PAGE]
+            found = await self._page(page)
+            for key in page:
+                if key in found:
+                    yield found[key]
+
+    async def _caught_up(self, thread: str | None) -> None:
+        partition = (await log_state(self._log, self._tenant, thread)).partition if thread is not None else None
+        async with connection(self._pool) as conn:
+            if thread is None:
+                await all_applied(self._log, conn)
+            elif partition is not None:
+                await thread_applied(self._log, conn, self._tenant, thread, partition)
+
+    async def _keys(self, where: str, named: Mapping[str, Any]) -> list[Key]:
+        sql = (
+            f"SELECT thread_id, checkpoint_ns, checkpoint_id FROM checkpoints WHERE tenant = %(tenant)s{where} "
+            "ORDER BY checkpoint_id DESC, thread_id, checkpoint_ns LIMIT %(limit)s"
+        )
+        async with connection(self._pool) as conn:
+            return [(row[0], row[1], row[2]) for row in await (await conn.execute(sql.encode(), named)).fetchall()]
+
+    async def _page(self, page: list[Key]) -> dict[Key, Saved]:
+        found: dict[Key, Saved] = {}
+        connect = partial(connection, self._pool)
+        for thread in dict.fromkeys(key[0] for key in page):
+            own = [key for key in page if key[0] == thread]
+            where = (
+                "AND c.thread_id = %(thread)s AND (c.checkpoint_ns, c.checkpoint_id) IN "
+                "(SELECT * FROM unnest(%(namespaces)s::text[], %(ids)s::text[]))"
+            )
+            named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [one for *_, one in own]}
+            async with connect() as conn:
+                raws = await raw_checkpoints(conn, self._tenant, where, named)
+            complete_ones = await complete(connect, self._tenant, range(self._log.partitions), raws)
+            found |= {(one.thread, one.ns, one.checkpoint_id): one for one in complete_ones.saved}
+        return found
+
+    async def _compared(self, held: HeldThread) -> LogState:
+        """Forgets what is held when the log has other events than those that it is made of."""
+        state = await log_state(self._log, self._tenant, held.thread)
+        if held.counts != state.counts:
+            held.begin(state.counts)
+        return state
+
+    async def _read(self, held: HeldThread, state: LogState, which: str, named: dict[str, Any]) -> Found:
+        partition = state.partition or 0
+        look = await self._look(held, which, named)
+        if look.reached.get(partition, 0) < state.last_seq:  # not all of the log; perhaps all of the thread
+            head = await self._log.thread_head(self._tenant, held.thread)
+            if look.reached.get(partition, 0) < head:
+                async with connection(self._pool) as conn:
+                    await wait_for(conn, PROJECTIONS, partition, head)
+                look = await self._look(held, which, named)
+        refuse_parked(held.thread, look.parked)
+        if look.namespaces is not None:
+            held.namespaces = look.namespaces
+        raws = [look.raw] if look.raw is not None else []
+        return await complete(partial(connection, self._pool), self._tenant, [partition], raws, look.fetched)
+
+    async def _look(self, held: HeldThread, which: str, named: dict[str, Any]) -> Look:
+        place = {"tenant": self._tenant, "thread": held.thread, **named}
+        async with connection(self._pool) as conn:
+            return await first_look(conn, which, held.namespaces is None, place)
+
+
+def _adopt(held: HeldThread, saved: Saved, found: Found, lists: dict[tuple[str, str], Known[Item]]) -> None:
+    """Puts continue what was read: its lists, and its messages by their ids."""
+    for (channel, _), value in saved.values.items():
+        if isinstance(value, Listed) and len(value.items) >= value.length:
+            lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))
+    for value in (*saved.values.values(), *(one.value for one in saved.writes)):
+        if isinstance(value, Listed | Refs):
+            held.recorded.adopt(item for item in value.items if item is not None)
+
+
+def conditions(
+    config: RunnableConfig | None, filter: dict[str, Any] | None, before: RunnableConfig | None
+) -> tuple[str, dict[str, Any]]:
+    """SQL that begins with AND, and its parameters (pure)."""
+    parts, named = list[str](), dict[str, Any]()
+    if config:
+        asked = config["configurable"]
+        for name, column, value in (
+            ("thread", "thread_id", asked["thread_id"]),
+            ("ns", "checkpoint_ns", asked.get("checkpoint_ns")),
+            ("id", "checkpoint_id", get_checkpoint_id(config)),
+        ):
+            if value is not None and (value or name != "id"):
+                parts.append(f" AND {column} = %({name})s")
+                named[name] = str(value)
+    if filter:
+        parts.append(" AND metadata @> %(filter)s")
+        named["filter"] = Jsonb(filter)
+    if before is not None:
+        parts.append(" AND checkpoint_id < %(before)s")
+        named["before"] = get_checkpoint_id(before)
+    return "".join(parts), named

@@ -1,0 +1,236 @@
+"""A LangChain message as a turn and what a turn does not hold, and back, exactly (pure)."""
+
+import json
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from turnlog.events.contracts import (
+    Block,
+    Content,
+    ImageBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolUseBlock,
+    TurnRecorded,
+)
+
+Fields = dict[str, Any]
+Said = str | Fields  # the content of a turn: its text if it has nothing else, or as said()
+KINDS: dict[str, type[BaseMessage]] = {
+    "human": HumanMessage,
+    "ai": AIMessage,
+    "system": SystemMessage,
+    "tool": ToolMessage,
+}
+KIND_OF = {cls: kind for kind, cls in KINDS.items()}
+_ROLES: tuple[tuple[type[BaseMessage], Role], ...] = (
+    (HumanMessage, "user"),
+    (AIMessage, "assistant"),
+    (SystemMessage, "system"),
+    (ToolMessage, "tool"),
+    (FunctionMessage, "tool"),
+)
+_CHAT_ROLES: dict[str, Role] = {"assistant": "assistant", "system": "system", "tool": "tool"}
+
+
+# All their fields count as set, as in a message that LangGraph's own savers read.
+_BLANK: dict[str, BaseMessage] = {
+    kind: cls(
+        **{
+            name: "" if field.is_required() else field.get_default(call_default_factory=True)
+            for name, field in cls.model_fields.items()
+        }
+    )
+    for kind, cls in KINDS.items()
+}
+_CONTAINERS = {
+    kind: tuple((name, type(value)) for name, value in vars(blank).items() if type(value) in (dict, list))
+    for kind, blank in _BLANK.items()
+}
+
+
+def turn_of(message: BaseMessage) -> TurnRecorded | None:
+    """The turn with the content of the message; None for a message that has nothing to show in a transcript."""
+    role = _role(message)
+    content = _content(message.content)
+    calls = _calls(message)
+    if role is None or not (content or calls or isinstance(message, ToolMessage)):
+        return None
+    usage = getattr(message, "usage_metadata", None) or {}
+    metadata = message.response_metadata
+    return TurnRecorded(
+        role=role,
+        content=content,
+        name=_clean(message.name) if message.name else None,
+        tool_calls=calls,
+        tool_call_id=_clean(message.tool_call_id) if isinstance(message, ToolMessage) else None,
+        model=_text(metadata.get("model_name") or metadata.get("model")),
+        tokens_in=_count(usage.get("input_tokens")),
+        tokens_out=_count(usage.get("output_tokens")),
+    )
+
+
+def said(turn: TurnRecorded) -> Fields:
+    """The turn's columns in `messages`, as they are read back."""
+    content = turn.content
+    return {
+        "content": content if isinstance(content, str) else [b.model_dump(exclude_none=True) for b in content],
+        "name": turn.name,
+        "tool_calls": [call.model_dump() for call in turn.tool_calls],
+        "tool_call_id": turn.tool_call_id,
+    }
+
+
+def message_of(kind: str, of_turn: Said, message_id: str | None, more: str | None) -> BaseMessage:
+    """more: JSON of the fields that the turn does not hold, or holds otherwise.
+
+    Without validation, which these fields passed before they were stored.
+    """
+    fields: Fields = {name: empty() for name, empty in _CONTAINERS[kind]}
+    fields["id"] = message_id
+    if isinstance(of_turn, str):
+        fields["content"] = of_turn
+    else:
+        fields |= _fields_of(kind, of_turn)
+    if more is not None:
+        fields |= json.loads(more)
+    return _BLANK[kind].model_copy(update=fields)
+
+
+def _fields_of(kind: str, of_turn: Fields) -> Fields:
+    content = of_turn["content"]
+    found = {"content": content if type(content) is str else [_shown(block) for block in content]}
+    found["name"] = of_turn["name"]
+    if kind == "ai" and of_turn["tool_calls"]:
+        found["tool_calls"] = [_call(call) for call in of_turn["tool_calls"]]
+    if kind == "tool":
+        found["tool_call_id"] = of_turn["tool_call_id"]
+    return found
+
+
+def marked(message: BaseMessage, turn: TurnRecorded) -> Fields | None:
+    """What to keep beside the turn, so that both make the message again; None when they cannot.
+
+    kind; id; more: JSON text, for JSONB would lose the order of keys and the difference of 1e3 and 1000.
+    """
+    kind = KIND_OF.get(type(message))
+    if kind is None:
+        return None
+    own, of_turn = vars(message), said(turn)
+    message_id = own["id"] if type(own["id"]) is str and own["id"] == _clean(own["id"]) else None
+    made = message_of(kind, of_turn, message_id, None)
+    differing = {name: value for name, value in own.items() if not same(value, vars(made).get(name))}
+    more = _json(differing) if differing else None
+    if more is not None:
+        made = message_of(kind, of_turn, message_id, more)
+    if made != message or any(not same(value, vars(made)[name]) for name, value in own.items()):
+        return None
+    return {"kind": kind} | ({"id": message_id} if message_id is not None else {}) | ({"more": more} if more else {})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and type: 1, 1.0 and True differ, and so do a tuple and a list."""
+    if type(one) is not type(other):
+        return False
+    if type(one) is dict:
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if type(one) in (list, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other) if type(one) is float else bool(one == other)
+
+
+def _role(message: BaseMessage) -> Role | None:
+    if isinstance(message, RemoveMessage):
+        return None
+    if isinstance(message, ChatMessage):
+        return _CHAT_ROLES.get(message.role, "user")
+    return next((role for cls, role in _ROLES if isinstance(message, cls)), None)
+
+
+def _content(content: Any) -> Content:
+    if isinstance(content, str):
+        return _clean(content)
+    blocks = [block for part in content for block in _block(part)]
+    return tuple(blocks)
+
+
+def _block(part: Any) -> list[Block]:
+    """The part as a block of a turn; [] where a transcript cannot show it."""
+    if isinstance(part, str):
+        return [TextBlock(text=_clean(part))]
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return [TextBlock(text=_clean(text))]
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return [ImageBlock(url=_clean(url))]
+        case {"type": "image", "url": str(url)}:
+            return [ImageBlock(url=_clean(url))]
+        case {"type": "reasoning", "reasoning": str(thinking)}:
+            return [ThinkingBlock(thinking=_clean(thinking))]
+        case {"type": "thinking", "thinking": str(thinking)}:
+            return [ThinkingBlock(thinking=_clean(thinking), signature=_text(part.get("signature")))]
+        case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
+            return [ToolUseBlock(id=_clean(call_id), name=_clean(name))]
+        case {"text": str(text)}:
+            return [TextBlock(text=_clean(text))]
+    return []
+
+
+def _shown(block: Fields) -> Fields:
+    """A block of a turn as LangChain writes it, for a message of its own."""
+    if block["type"] == "image":
+        return {"type": "image_url", "image_url": {"url": block["url"]}}
+    return block.copy()
+
+
+def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return tuple(
+        ToolCall(id=_clean(call.get("id") or ""), name=_clean(call["name"]), arguments=_arguments(call["args"]))
+        for call in calls
+    )
+
+
+def _call(call: Fields) -> Fields:
+    return {"name": call["name"], "args": json.loads(call["arguments"]), "id": call["id"], "type": "tool_call"}
+
+
+def _arguments(value: Any) -> str:
+    """JSON with Chinese unescaped; text with lone surrogates is escaped."""
+    escaped = _json(value) or "{}"
+    text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
+    return text if text == _clean(text) else escaped
+
+
+def _json(value: Any) -> str | None:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _clean(text: str) -> str:
+    """Without what Postgres cannot store: NUL and lone surrogates."""
+    if "\x00" in text:
+        text = text.replace("\x00", "")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _text(value: Any) -> str | None:
+    return _clean(value) if isinstance(value, str) and value else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,229 @@
+"""Checkpoints out of the tables: rows, then the lists they name, then the turns those name."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from turnlog.consumers.langgraph.checkpoint.caught_up import PROJECTIONS
+from turnlog.consumers.langgraph.checkpoint.checkpoints import Saved, Written
+from turnlog.consumers.langgraph.checkpoint.growth import Row, Source, read, source_of
+from turnlog.consumers.langgraph.checkpoint.items import Item, Marker, stored_item
+from turnlog.consumers.langgraph.checkpoint.messages import Said
+from turnlog.consumers.langgraph.checkpoint.queries import (
+    CHECKPOINTS,
+    ONE_PLAN,
+    SPARE_TURNS,
+    TURNS_BY_ID,
+    first_look_statements,
+    lists_and_turns,
+)
+from turnlog.consumers.langgraph.checkpoint.values import Typed, lists_in, markers_in, resolved
+from turnlog.events.subjects import thread_token
+from turnlog.projectors.engine.writer import Connection
+
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+class Raw(NamedTuple):
+    """A checkpoint's row, with its values as stored."""
+
+    thread: str
+    ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    checkpoint: str
+    metadata: str
+    values: dict[tuple[str, str], Typed]
+    writes: list[tuple[str, int, str, str, Typed]]
+    is_old: bool
+    sends: list[tuple[str, int, str, str, Typed]]
+
+    def typed(self) -> list[Typed]:
+        return [*self.values.values(), *(one[-1] for one in self.writes), *(one[-1] for one in self.sends)]
+
+
+class Fetched(NamedTuple):
+    """Rows by list id; turns by event id, at least the newest ones."""
+
+    rows: dict[str, list[Row]]
+    turns: dict[str, Said]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
+
+    saved: list[Saved] = field(default_factory=list)
+    items: Mapping[str, list[Item]] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One checkpoint and what it names, from one round trip.
+
+    reached: partition → the sequence up to which the tables have it. parked: sequence and error of the thread's first
+    parked event. namespaces: those of the thread that have checkpoints; None where they were not asked for.
+    """
+
+    reached: Mapping[int, int]
+    parked: str | None
+    namespaces: frozenset[str] | None
+    raw: Raw | None
+    fetched: Fetched
+
+
+async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[str, Any]) -> Look:
+    """which: NEWEST or ONE. named: tenant, thread, ns, and id for ONE; asks: for the namespaces."""
+    asked = {**named, "asks": asks, "projections": list(PROJECTIONS), "token": thread_token(named["thread"])}
+    look_sql, list_sql, turn_sql = first_look_statements(which)
+    async with conn.pipeline():
+        await conn.execute(ONE_PLAN)
+        looked = await conn.execute(look_sql, asked, binary=True, prepare=True)
+        lists = await conn.execute(list_sql, asked, binary=True, prepare=True)
+        turns = await conn.execute(turn_sql, asked, binary=True, prepare=True)
+    row = await looked.fetchone()
+    assert row is not None
+    reached, parked, namespaces, *found = row
+    return Look(
+        dict(reached or ()),
+        parked,
+        frozenset(namespaces or ()) if asks else None,
+        _raw(*found) if found[0] is not None else None,
+        _fetched(await lists.fetchall(), await turns.fetchall()),
+    )
+
+
+async def raw_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Raw]:
+    """where: SQL over `c`, the checkpoints, that begins with AND."""
+    rows = await conn.execute((CHECKPOINTS + where).encode(), {"tenant": tenant, **named}, binary=True)
+    return [_raw(*row) for row in await rows.fetchall()]
+
+
+async def complete(
+    connect: Connect, tenant: str, partitions: Sequence[int], raws: Sequence[Raw], fetched: Fetched | None = None
+) -> Found:
+    """Checkpoints of one thread with their lists and turns. partitions: where its events may be.
+
+    fetched: what was read with the checkpoints; only what is missing there is read.
+    """
+    if not raws:
+        return Found()
+    thread, typed = raws[0].thread, [value for raw in raws for value in raw.typed()]
+    counts: dict[str, int] = {}
+    for list_id, count in lists_in(typed):
+        counts[list_id] = max(count, counts.get(list_id, 0))
+    beside = markers_in(typed)
+    rows, turns = fetched or Fetched({}, {})
+    if counts.keys() - rows.keys():
+        async with connect() as conn:
+            wanted = sum(counts.values()) + len(beside)
+            rows, turns = await _lists_and_turns(conn, tenant, thread, list(counts), wanted)
+    markers = {list_id: read(rows, list_id, count) for list_id, count in counts.items()}
+    named = {marker["turn"] for own in (*markers.values(), beside) for marker in own if "kind" in marker}
+    if missing := named - turns.keys():
+        async with connect() as conn:
+            turns |= await _turns_by_id(conn, tenant, thread, partitions, missing)
+    items = {list_id: _items(own, turns) for list_id, own in markers.items()}
+    sources = {list_id: source_of(rows, list_id) for list_id in counts}
+    return Found([_saved(raw, items, turns) for raw in raws], items, sources)
+
+
+def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
+    """Without those whose turns were deleted or erased since."""
+    return [item for marker in markers if (item := stored_item(marker, turns)) is not None]
+
+
+async def _lists_and_turns(conn: Connection, tenant: str, thread: str, lists: list[str], count: int) -> Fetched:
+    """In one round trip. count: of the turns that are named; some more are read."""
+    named = {"tenant": tenant, "thread": thread, "lists": lists, "count": count + SPARE_TURNS}
+    list_sql, turn_sql = lists_and_turns("SELECT unnest(%(lists)s::text[])", "%(count)s")
+    async with conn.pipeline():
+        await conn.execute(ONE_PLAN)
+        growth = await conn.execute(list_sql, named, binary=True)
+        newest = await conn.execute(turn_sql, named, binary=True)
+    return _fetched(await growth.fetchall(), await newest.fetchall())
+
+
+def _fetched(lists: list[tuple[Any, ...]], turns: list[tuple[Any, ...]]) -> Fetched:
+    return Fetched(_list_rows(lists), _turns(turns))
+
+
+async def _turns_by_id(
+    conn: Connection, tenant: str, thread: str, partitions: Sequence[int], ids: Iterable[str]
+) -> dict[str, Said]:
+    named = {"tenant": tenant, "thread": thread, "partitions": list(partitions), "ids": list(ids)}
+    return _turns(await (await conn.execute(TURNS_BY_ID, named, binary=True)).fetchall())
+
+
+def _list_rows(rows: list[tuple[Any, ...]]) -> dict[str, list[Row]]:
+    return {
+        list_id: _growth(list_id, firsts, base, from_json(items, cache_strings="keys"))
+        for list_id, firsts, base, items in rows
+    }
+
+
+def _growth(list_id: str, firsts: list[int], base: str | None, items: list[list[Marker]]) -> list[Row]:
+    """A list without gaps is one row."""
+    together = list(chain.from_iterable(items))
+    if firsts[-1] + len(items[-1]) - firsts[0] == len(together):
+        return [Row(list_id, firsts[0], base, firsts[0], together)]
+    return [Row(list_id, first, base, firsts[0], own) for first, own in zip(firsts, items, strict=True)]
+
+
+def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Said]:
+    return {turn_id: text if whole is None else whole for turn_id, text, whole in rows}
+
+
+def _raw(
+    thread: str,
+    ns: str,
+    checkpoint_id: str,
+    parent_id: str | None,
+    checkpoint: str,
+    metadata: str,
+    values: list[list[bytes | None]] | None,
+    writes: list[list[bytes]] | None,
+    is_old: bool,
+    sends: list[list[bytes]] | None,
+) -> Raw:
+    blobs = {
+        (_text(channel), _text(version)): Typed(_text(encoding), data or b"")
+        for channel, version, encoding, data in values or ()
+    }
+    return Raw(
+        thread, ns, checkpoint_id, parent_id, checkpoint, metadata, blobs, _written(writes), is_old, _written(sends)
+    )
+
+
+def _written(rows: list[list[bytes]] | None) -> list[tuple[str, int, str, str, Typed]]:
+    return [
+        (task_id.decode(), int(idx), path.decode(), channel.decode(), Typed(encoding.decode(), data))
+        for task_id, idx, path, channel, encoding, data in rows or ()
+    ]
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()
+
+
+def _saved(raw: Raw, items: Mapping[str, list[Item]], turns: Mapping[str, Said]) -> Saved:
+    def of(rows: Iterable[tuple[str, int, str, str, Typed]]) -> tuple[Written, ...]:
+        return tuple(Written(*row[:4], resolved(row[4], items, turns)) for row in rows)
+
+    return Saved(
+        raw.thread,
+        raw.ns,
+        raw.checkpoint_id,
+        raw.parent_id,
+        raw.checkpoint,
+        raw.metadata,
+        {key: resolved(value, items, turns) for key, value in raw.values.items()},
+        raw.is_old,
+        of(raw.writes),
+        of(raw.sends),
+    )

@@ -1,0 +1,97 @@
+"""Which messages of a thread are on the log already: each is recorded once as a turn, and named everywhere else."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from uuid_utils.compat import uuid7
+
+from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, message_item, serialized_item, value_item
+from turnlog.consumers.langgraph.checkpoint.messages import said, turn_of
+from turnlog.events.contracts import TurnRecorded
+
+
+@dataclass(slots=True)
+class Turns:
+    """New turns of one write, in order. record: False in child namespaces, which name turns but record none."""
+
+    record: bool
+    new: list[tuple[str, TurnRecorded]] = field(default_factory=list)
+
+
+class RecordedMessages:
+    """What one thread's messages are stored as, by message id, or by object where a message has no id."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, list[Item]] = {}
+        self._by_object: dict[int, tuple[weakref.ref[BaseMessage], Item]] = {}
+
+    def item(self, value: Any, codec: Codec, turns: Turns) -> Item:
+        if not isinstance(value, BaseMessage):
+            return value_item(value, codec)
+        if codec.private:
+            return serialized_item(value, codec)
+        return self._message(value, codec, turns)
+
+    def adopt(self, items: Iterable[Item]) -> None:
+        """Items read from the tables: their turns are not recorded again."""
+        for item in items:
+            if (message_id := item.marker.get("id")) is not None:
+                self._note(message_id, item)
+
+    def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
+        """Values that a reader got for the items: a message without an id is recognised as an object."""
+        for item, value in pairs:
+            if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
+                self._remember(value, item)
+
+    def _message(self, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
+        known = self._known(message)
+        turn = turn_of(message)
+        for item in reversed(known):
+            if item.matches(message, codec) and ("turn" in item.marker or not turns.record or turn is None):
+                return item
+        turn_id = self._turn_id(known, turn, codec)
+        if turn_id is None and turn is not None and turns.record:
+            turn_id = str(uuid7())
+            turns.new.append((turn_id, turn))
+        item = _made_item(message, turn, turn_id, codec)
+        self._remember(message, item)
+        return item
+
+    def _known(self, message: BaseMessage) -> list[Item]:
+        """By its id; a reducer may have given one to a message that was recorded without."""
+        if message.id is not None and message.id in self._by_id:
+            return self._by_id[message.id]
+        found = self._by_object.get(id(message))
+        return [found[1]] if found is not None and found[0]() is message else []
+
+    @staticmethod
+    def _turn_id(known: list[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
+        """The turn of the same content, under another marker."""
+        if turn is None:
+            return None
+        for item in reversed(known):
+            other = turn_of(item.make(codec)) if "turn" in item.marker else None
+            if other is not None and (other.role, said(other)) == (turn.role, said(turn)):
+                return str(item.marker["turn"])
+        return None
+
+    def _remember(self, message: BaseMessage, item: Item) -> None:
+        if message.id is not None:
+            self._note(message.id, item)
+            return
+        key = id(message)
+        self._by_object[key] = (weakref.ref(message, lambda _: self._by_object.pop(key, None)), item)
+
+    def _note(self, message_id: str, item: Item) -> None:
+        known = self._by_id.setdefault(message_id, [])
+        if all(item.marker != other.marker for other in known):
+            known.append(item)
+
+
+def _made_item(message: BaseMessage, turn: TurnRecorded | None, turn_id: str | None, codec: Codec) -> Item:
+    made = message_item(message, turn, turn_id) if turn is not None and turn_id is not None else None
+    return made or serialized_item(message, codec, turn_id)

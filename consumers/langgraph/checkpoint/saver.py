@@ -1,0 +1,306 @@
+"""TurnlogSaver: LangGraph's checkpointer on the event log, where every message is stored once.
+
+A put is events (the new turns, then the checkpoint that names them) and returns when the log has them; projectors fill
+the tables. A read needs no table while the log has the very events that this saver wrote or read.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from turnlog.agent.runtime import Pool
+from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.any_loop import (
+    blocking,
+    in_own_loop,
+    iterated_blocking,
+    iterated_in_own_loop,
+    waited_for,
+)
+from turnlog.consumers.langgraph.checkpoint.caught_up import all_applied, log_state, thread_applied
+from turnlog.consumers.langgraph.checkpoint.checkpoints import (
+    ROOT,
+    Saved,
+    checkpoint_tuple,
+    config_of,
+    place_of,
+    plain_metadata,
+    user_of,
+)
+from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread, Threads
+from turnlog.consumers.langgraph.checkpoint.items import Codec
+from turnlog.consumers.langgraph.checkpoint.lookup import Lookup
+from turnlog.consumers.langgraph.checkpoint.maintenance import (
+    copy_thread,
+    drops_of_all_but_the_newest,
+    drops_of_runs,
+    user_of_thread,
+)
+from turnlog.consumers.langgraph.checkpoint.sending import NotWritten, Sender
+from turnlog.consumers.langgraph.checkpoint.writing import SOURCE, NewCheckpoint, Writer
+from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import in_background, opened_for
+from turnlog.events.contracts import Event, EventData, ThreadDeleted
+from turnlog.events.log import Log
+from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
+
+HELD_THREADS = 256
+T = TypeVar("T")
+STRATEGIES = ("keep_latest", "delete")
+
+
+class TurnlogSaver(BaseCheckpointSaver[str]):
+    """LangGraph's BaseCheckpointSaver over a Log and a pool of connections, for one tenant.
+
+    Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
+    (`turnlog up`, or `TurnlogSaver.open`).
+    config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
+    With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
+
+    Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
+    InvalidToken for ids that no store can hold, and for names of turnlog's own threads; LoopClosed after `open`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        pool: Pool,
+        tenant: str = "default",
+        *,
+        serde: SerializerProtocol | None = None,
+        held_threads: int = HELD_THREADS,
+    ) -> None:
+        super().__init__(serde=serde)
+        self.loop = asyncio.get_running_loop()
+        self._log, self._pool, self._tenant = log, pool, check_tenant(tenant)
+        self._threads = Threads(tenant, held_threads)
+        self._sender = Sender(log)
+        self._lookup = Lookup(log, pool, tenant)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        settings: Settings | None = None,
+        *,
+        tenant: str | None = None,
+        project: bool = True,
+        serde: SerializerProtocol | None = None,
+    ) -> AsyncIterator[Self]:
+        """A saver with all it needs: servers, tables and, unless another process has them, projectors.
+
+        Raises TurnlogErrors.
+        """
+        async with opened_for(settings, tenant, project) as (log, pool, chosen):
+            yield cls(log, pool, chosen, serde=serde)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_sync(
+        cls,
+        settings: Settings | None = None,
+        *,
+        tenant: str | None = None,
+        project: bool = True,
+        serde: SerializerProtocol | None = None,
+    ) -> Iterator[Self]:
+        """As `open`, for a script without an event loop: the saver has one of its own, in a thread of its own."""
+        with in_background(cls.open(settings, tenant=tenant, project=project, serde=serde)) as saver:
+            yield saver
+
+    @property
+    def is_closed(self) -> bool:
+        return self._log.is_closed
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Sorts by number; the random end keeps two forks of one checkpoint apart."""
+        number = 0 if current is None else int(str(current).split(".")[0])
+        return f"{number + 1:032}.{secrets.token_hex(8)}"
+
+    @in_own_loop
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        thread, ns, checkpoint_id = place_of(config)
+        held = self._threads.get(thread)
+        held.asked(ns)
+        if checkpoint_id is None:
+            saved = await self._lookup.newest(held, ns)
+        else:
+            saved = await self._lookup.at(held, ns, checkpoint_id)
+        return None if saved is None else self._tuple(saved, held)
+
+    @iterated_in_own_loop
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        async for saved in self._lookup.checkpoints(config, filter, before, limit):
+            yield self._tuple(saved, None)
+
+    @in_own_loop
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Returns when the log has the checkpoint and the turns that are new in it."""
+        thread, ns, parent_id = place_of(config)
+        held = await self._ready(thread)
+        put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
+        with held.putting(ns, checkpoint["id"]):
+            events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))
+            held.put(ns, saved.checkpoint_id)
+            versions = dict(checkpoint["channel_versions"])
+            await self._sender.put(held, events, lambda: held.saved(saved, versions))
+        return config_of(config["configurable"]["thread_id"], ns, checkpoint["id"])
+
+    @in_own_loop
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        thread, ns, checkpoint_id = place_of(config)
+        if not writes or checkpoint_id is None:
+            return
+        held = await self._ready(thread)
+        if held.builds_on_lost(ns, checkpoint_id):
+            raise _behind(thread)
+        given = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
+        writer = self._writer(held, config)
+        events, written, is_replacing = _or_forgotten(
+            held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, given)
+        )
+        failures = held.failures
+        if ns == ROOT and len(events) > 1:
+            await held.after(checkpoint_id)
+        if held.failures != failures or held.builds_on_lost(ns, checkpoint_id):
+            raise _behind(thread)
+        await self._sender.put(held, events, lambda: held.wrote(ns, checkpoint_id, written, is_replacing))
+
+    @in_own_loop
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Removes the conversation from every read model, with its transcript; the log keeps its events."""
+        thread = check_conversation(str(thread_id))
+        head = await self._log.thread_head(self._tenant, thread)
+        if head and parse_stored((await self._log.stored(head)).subject).type != ThreadDeleted().type:
+            await self._change(thread, [ThreadDeleted()])
+
+    @in_own_loop
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        if not run_ids:
+            return
+        async with connection(self._pool) as conn:
+            await all_applied(self._log, conn)
+            drops = await drops_of_runs(conn, self._tenant, [str(one) for one in run_ids])
+        for thread, dropped in drops.items():
+            await self._change(thread, dropped)
+
+    @in_own_loop
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """The target gets turns of its own: deleting the source does not change it."""
+        source, target = str(source_thread_id), str(target_thread_id)
+        if source == target:
+            return
+        held = await self._ready(target)
+        try:
+            async with connection(self._pool) as conn:
+                user = await user_of_thread(conn, self._tenant, source)
+            await copy_thread(self._lookup, self._sender, source, held, Codec(self.serde), user)
+        except BaseException:
+            held.begin(None)
+            raise
+
+    @in_own_loop
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """keep_latest: of each namespace the newest checkpoint stays; delete: as adelete_thread.
+
+        Raises TypeError for a single str, ValueError for another strategy, NotImplementedError where keep_latest meets
+        a DeltaChannel, whose state is made of its older checkpoints.
+        """
+        if isinstance(thread_ids, str):
+            raise TypeError("thread_ids must be a sequence of thread IDs, not a str")
+        if strategy not in STRATEGIES:
+            raise ValueError(f"Unknown prune strategy: {strategy!r}; there are {', '.join(STRATEGIES)}")
+        threads = list(dict.fromkeys(str(one) for one in thread_ids))
+        if strategy == "delete":
+            for thread in threads:
+                check_conversation(thread)
+            for thread in threads:
+                await self.adelete_thread(thread)
+            return
+        async with connection(self._pool) as conn:
+            for thread in threads:
+                partition = (await log_state(self._log, self._tenant, thread)).partition
+                if partition is not None:
+                    await thread_applied(self._log, conn, self._tenant, thread, partition)
+            drops = await drops_of_all_but_the_newest(conn, self._tenant, threads)
+        for thread, dropped in drops.items():
+            await self._change(thread, dropped)
+
+    get_tuple = blocking(aget_tuple)
+    list = iterated_blocking(alist)
+    put = blocking(aput)
+    put_writes = blocking(aput_writes)
+    delete_thread = blocking(adelete_thread)
+    delete_for_runs = blocking(adelete_for_runs)
+    copy_thread = blocking(acopy_thread)
+    prune = blocking(aprune)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return waited_for(self, self.aget_delta_channel_history(config=config, channels=channels))
+
+    async def _change(self, thread: str, changes: Sequence[EventData]) -> None:
+        held = self._threads.get(thread)
+        events = [
+            Event(source=SOURCE, time=datetime.now(UTC), tenant=self._tenant, thread=thread, data=change)
+            for change in changes
+        ]
+        await self._sender.put(held, events, lambda: held.begin(None))
+
+    async def _ready(self, thread: str) -> HeldThread:
+        """The thread as it is held; it is read first if need be, so that its messages are not recorded again."""
+        held = self._threads.get(thread)
+        while not held.is_ready:
+            await self._lookup.newest(held, ROOT)
+        return held
+
+    def _writer(self, held: HeldThread, config: RunnableConfig) -> Writer:
+        return Writer(held, Codec(self.serde), user_of(config))
+
+    def _tuple(self, saved: Saved, held: HeldThread | None) -> CheckpointTuple:
+        recorded = held.recorded if held is not None else None
+        return checkpoint_tuple(saved, Codec(self.serde), recorded, self.get_next_version)
+
+
+def _behind(thread: str) -> NotWritten:
+    return NotWritten(f"writes to thread {thread!r} build on one that failed; run it again")
+
+
+def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:
+    """Forgets the thread when a value cannot be written: parts of it may be held already."""
+    try:
+        return work()
+    except BaseException:
+        held.begin(None)
+        raise

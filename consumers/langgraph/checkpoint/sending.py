@@ -1,0 +1,81 @@
+"""Puts go to the log in order; those that wait at the same time are appended together."""
+
+import asyncio
+from collections.abc import Callable
+
+from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread, Put
+from turnlog.events.contracts import Event
+from turnlog.events.errors import EventTooLarge, InvalidEvent, TurnlogError
+from turnlog.events.log import Log
+
+
+class NotWritten(TurnlogError):
+    """An earlier write failed that this one builds on."""
+
+    code = "not-written"
+
+
+class Sender:
+    """What follows a failed put refers to it, so it fails too, and the thread is read again."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def put(self, held: HeldThread, events: list[Event], done: Callable[[], None]) -> "asyncio.Future[None]":
+        """done: called when the events are stored, before the future gets its result."""
+        put = Put(events, done, asyncio.get_running_loop().create_future())
+        held.queue.append(put)
+        if held.sender is None or held.sender.done():
+            held.sender = asyncio.create_task(self._send(held))
+        return put.future
+
+    async def _send(self, held: HeldThread) -> None:
+        while held.queue:
+            async with held.lock:
+                batch, held.queue = held.queue, []
+                held.sending = True
+                try:
+                    await self._batch(held, batch)
+                finally:
+                    held.sending = False
+                    held.stir()
+
+    async def _batch(self, held: HeldThread, batch: list[Put]) -> None:
+        try:
+            await self._log.append_in_order([event for put in batch for event in put.events])
+        except (InvalidEvent, EventTooLarge) as error:  # nothing was sent, because of one of them
+            if len(batch) == 1:
+                _fail(held, batch, error)
+            else:
+                await self._one_by_one(held, batch)
+        except Exception as error:  # handed to the callers, who wait for it
+            _fail(held, batch, error)
+        else:
+            for put in batch:
+                held.count(put.events)
+                put.done()
+                if not put.future.done():
+                    put.future.set_result(None)
+
+    async def _one_by_one(self, held: HeldThread, batch: list[Put]) -> None:
+        for at, put in enumerate(batch):
+            await self._batch(held, [put])
+            if put.future.done() and not put.future.cancelled() and (error := put.future.exception()) is not None:
+                _fail(held, batch[at + 1 :], _behind(held, error))
+                return
+
+
+def _fail(held: HeldThread, batch: list[Put], error: Exception) -> None:
+    held.begin(None)
+    held.failures += 1
+    behind, held.queue = held.queue, []
+    for put in batch:
+        if not put.future.done():
+            put.future.set_exception(error)
+    for put in behind:
+        if not put.future.done():
+            put.future.set_exception(_behind(held, error))
+
+
+def _behind(held: HeldThread, error: BaseException) -> NotWritten:
+    return NotWritten(f"a write to thread {held.thread!r} before this one failed: {error}. Run it again")

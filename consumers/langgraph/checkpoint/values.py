@@ -1,0 +1,158 @@
+"""Values of channels and writes: as they are stored, and as they are held in memory, where messages are items."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+from langgraph.types import Send
+
+from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, Marker, stored_item
+from turnlog.consumers.langgraph.checkpoint.messages import Said
+from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
+
+LIST = "turnlog.list"  # {"list": id, "count": n}
+REFS = "turnlog.refs"  # {"items": markers, "type", "data": the value with places for them, by the serializer}
+PLACE = "__turnlog_item__"
+MAX_NODES = 5_000
+
+
+class Typed(NamedTuple):
+    """By the serializer alone."""
+
+    encoding: str
+    data: bytes
+
+    def stored(self) -> "Typed":
+        return self
+
+    def load(self, codec: Codec, recorded: RecordedMessages | None) -> Any:
+        return codec.loads(self.encoding, self.data)
+
+
+class Refs(NamedTuple):
+    """A value in which there are messages."""
+
+    items: Sequence[Item | None]
+    encoding: str
+    data: bytes
+
+    def stored(self) -> Typed:
+        parts = {
+            "items": [item.marker if item is not None else {"value": None} for item in self.items],
+            "type": self.encoding,
+            "data": b64encode(self.data).decode(),
+        }
+        return Typed(REFS, json.dumps(parts, separators=(",", ":")).encode())
+
+    def load(self, codec: Codec, recorded: RecordedMessages | None) -> Any:
+        made = [... if item is None else item.make(codec) for item in self.items]
+        if recorded is not None:
+            recorded.made(zip(self.items, made, strict=True))
+        found = put_back(codec.loads(self.encoding, self.data), made)
+        return None if found is ... else found
+
+
+class Listed(NamedTuple):
+    """The first `length` items of a list."""
+
+    list_id: str
+    length: int
+    items: Sequence[Item]
+
+    def stored(self) -> Typed:
+        return Typed(LIST, json.dumps({"list": self.list_id, "count": self.length}).encode())
+
+    def load(self, codec: Codec, recorded: RecordedMessages | None) -> Any:
+        items = self.items[: self.length]
+        found = [item.make(codec) for item in items]
+        if recorded is not None:
+            recorded.made(zip(items, found, strict=True))
+        return found
+
+
+Value = Typed | Refs | Listed
+
+
+def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Turns) -> Value:
+    """The value with its messages named; new ones are added to `turns`.
+
+    Raises what the serializer raises for a value it cannot write.
+    """
+    without, messages = (value, []) if codec.private else taken_out(value)
+    if not messages:
+        return Typed(*codec.dumps(value))
+    return Refs([recorded.item(message, codec, turns) for message in messages], *codec.dumps(without))
+
+
+def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
+    """(list, count) of every list that the values name."""
+    found = [json.loads(value.data) for value in values if value.encoding == LIST]
+    return [(one["list"], int(one["count"])) for one in found]
+
+
+def markers_in(values: Iterable[Typed]) -> list[Marker]:
+    return [marker for value in values if value.encoding == REFS for marker in json.loads(value.data)["items"]]
+
+
+def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[str, Said]) -> Value:
+    """lists: list id → items of it, at least as many as the value names."""
+    if value.encoding == LIST:
+        parts = json.loads(value.data)
+        return Listed(parts["list"], int(parts["count"]), lists.get(parts["list"], ()))
+    if value.encoding == REFS:
+        parts = json.loads(value.data)
+        return Refs([stored_item(m, turns) for m in parts["items"]], parts["type"], b64decode(parts["data"]))
+    return value
+
+
+class _TooMany(Exception):
+    """The value has more than MAX_NODES parts, or a dict that looks like a place."""
+
+
+def taken_out(value: Any) -> tuple[Any, list[BaseMessage]]:
+    """The value with a place for each message, and the messages. Walks plain containers only.
+
+    Without any message where it has too many or too deep parts.
+    """
+    found: list[BaseMessage] = []
+    left = MAX_NODES
+
+    def walk(part: Any) -> Any:
+        nonlocal left
+        left -= 1
+        kind = type(part)
+        if left < 0 or (kind is dict and PLACE in part):
+            raise _TooMany
+        if isinstance(part, BaseMessage):
+            found.append(part)
+            return {PLACE: len(found) - 1}
+        if kind is dict:
+            return {key: walk(item) for key, item in part.items()}
+        if kind is list or kind is tuple:
+            return kind([walk(item) for item in part])
+        return _like(part, walk(part.arg)) if kind is Send else part
+
+    try:
+        return walk(value), found
+    except (_TooMany, RecursionError):
+        return value, []
+
+
+def put_back(value: Any, items: list[Any]) -> Any:
+    """The inverse of taken_out(). items: by place; ... for a missing one, which its container loses."""
+    kind = type(value)
+    if kind is dict:
+        if len(value) == 1 and PLACE in value:
+            return items[value[PLACE]]
+        whole = {key: put_back(item, items) for key, item in value.items()}
+        return {key: item for key, item in whole.items() if item is not ...}
+    if kind is list or kind is tuple:
+        return kind([item for item in (put_back(part, items) for part in value) if item is not ...])
+    return _like(value, put_back(value.arg, items)) if kind is Send else value
+
+
+def _like(send: Send, arg: Any) -> Send:
+    timeout = getattr(send, "timeout", None)
+    return Send(send.node, arg) if timeout is None else Send(send.node, arg, timeout=timeout)

@@ -1,0 +1,191 @@
+"""Checkpoints and writes as events, with the new turns in them."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from pydantic_core import to_json
+
+from turnlog.consumers.langgraph.checkpoint.checkpoints import FIRST_WITHOUT_SENDS, ROOT, Saved, Written
+from turnlog.consumers.langgraph.checkpoint.growth import Known, Source, common, grow
+from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread
+from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, is_plain
+from turnlog.consumers.langgraph.checkpoint.recorded import Turns
+from turnlog.consumers.langgraph.checkpoint.values import Listed, Value, named_value
+from turnlog.events.contracts import (
+    Blob,
+    CheckpointSaved,
+    CheckpointWritesSaved,
+    Event,
+    EventData,
+    ListGrowth,
+    PendingWrite,
+)
+
+SOURCE = "turnlog/langgraph"
+MAX_FIRST_ITEMS = 1_000  # of a list without messages: a longer one is smaller when stored whole
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """A checkpoint to put. new: the versions of the channels that changed; metadata is JSON."""
+
+    ns: str
+    parent_id: str | None
+    checkpoint: Mapping[str, Any]
+    metadata: dict[str, Any]
+    new: Mapping[str, Any]
+
+
+class Writer:
+    """The events of one call, for one thread. user: whose data they are."""
+
+    def __init__(self, held: HeldThread, codec: Codec, user: str | None) -> None:
+        self._held, self._codec, self._user = held, codec, user
+
+    def checkpoint(self, put: NewCheckpoint) -> tuple[list[Event], Saved]:
+        """Raises what the serializer raises for a value it cannot write."""
+        turns, lists = Turns(put.ns == ROOT), list[ListGrowth]()
+        inline, apart = split(put.checkpoint["channel_values"])
+        values = {
+            (channel, str(version)): self._channel(put.ns, channel, apart[channel], turns, lists)
+            for channel, version in put.new.items()
+            if channel in apart
+        }
+        checkpoint = {**put.checkpoint, "channel_values": inline}
+        run_id = put.metadata.get("run_id")
+        data = CheckpointSaved(
+            checkpoint_ns=put.ns,
+            checkpoint_id=put.checkpoint["id"],
+            parent_checkpoint_id=put.parent_id,
+            checkpoint=checkpoint,
+            metadata=put.metadata,
+            run_id=run_id if isinstance(run_id, str) else None,
+            blobs=tuple(_blob(channel, version, value) for (channel, version), value in values.items()),
+            lists=tuple(lists),
+        )
+        saved = Saved(
+            self._held.thread,
+            put.ns,
+            put.checkpoint["id"],
+            put.parent_id,
+            to_json(checkpoint).decode(),
+            to_json(put.metadata).decode(),
+            values,
+            is_old=put.parent_id is not None and put.checkpoint["v"] < FIRST_WITHOUT_SENDS,
+        )
+        return [*self._turns(turns), self._event(data)], saved
+
+    def writes(
+        self, ns: str, checkpoint_id: str, task_id: str, task_path: str, writes: Sequence[tuple[int, str, Any]]
+    ) -> tuple[list[Event], list[Written], bool]:
+        """writes: (place, channel, value). The last of the result: whether they replace earlier ones."""
+        turns = Turns(ns == ROOT)
+        is_replacing = all(channel in WRITES_IDX_MAP for _, channel, _ in writes)
+        written = [
+            Written(task_id, at, task_path, channel, named_value(value, self._held.recorded, self._codec, turns))
+            for at, channel, value in writes
+        ]
+        data = CheckpointWritesSaved(
+            checkpoint_ns=ns,
+            checkpoint_id=checkpoint_id,
+            task_id=task_id,
+            task_path=task_path,
+            replace=is_replacing,
+            writes=tuple(map(_write, written)),
+        )
+        return [*self._turns(turns), self._event(data)], written, is_replacing
+
+    def _event(self, data: EventData, event_id: str | None = None) -> Event:
+        held = self._held
+        event = Event(
+            source=SOURCE, time=datetime.now(UTC), tenant=held.tenant, thread=held.thread, user=self._user, data=data
+        )
+        return event.model_copy(update={"id": UUID(event_id)}) if event_id else event
+
+    def _turns(self, turns: Turns) -> list[Event]:
+        return [self._event(turn, turn_id) for turn_id, turn in turns.new]
+
+    def _channel(self, ns: str, channel: str, value: Any, turns: Turns, lists: list[ListGrowth]) -> Value:
+        if type(value) is list and value:
+            listed = self._list(ns, channel, value, turns, lists)
+            if listed is not None:
+                return listed
+        return named_value(value, self._held.recorded, self._codec, turns)
+
+    def _list(self, ns: str, channel: str, value: list[Any], turns: Turns, lists: list[ListGrowth]) -> Listed | None:
+        """The value as a list that grows; None where it is better stored whole."""
+        known, prefix = self._begins_like(ns, channel, value)
+        if known is not None and ns != ROOT and known is self._held.lists.get((ROOT, channel)):
+            # A subgraph records no turns: its items must not get into the list of the root graph.
+            known = replace(known, items=known.items[:], owned=False)
+        if not prefix and not self._may_grow(ns, channel, value):
+            return None
+        held = self._held
+        items = [held.recorded.item(one, self._codec, turns) for one in value[prefix:]]
+
+        def write(list_id: str, first: int, base: Source | None, new: Sequence[Item]) -> None:
+            lists.append(
+                ListGrowth(
+                    list_id=list_id,
+                    first=first,
+                    base_list=base.list_id if base else None,
+                    base_count=first if base else 0,
+                    items=tuple(item.marker for item in new),
+                )
+            )
+
+        grown = grow(known, prefix, items, lambda: uuid4().hex, write)
+        held.lists[ns, channel] = grown
+        return Listed(grown.source.list_id, len(value), grown.items)
+
+    def _begins_like(self, ns: str, channel: str, value: list[Any]) -> tuple[Known[Item] | None, int]:
+        """The known list that has most in common with the value, and how many items."""
+        held, best, most = self._held, None, 0
+        for known in (held.lists.get((ns, channel)), held.older.get((ns, channel)), held.lists.get((ROOT, channel))):
+            if known is None or known is best:
+                continue
+            prefix = common(known.items, value, lambda item, one: item.matches(one, self._codec))
+            if prefix > most:
+                best, most = known, prefix
+            if most == len(known.items):
+                break
+        return best, most
+
+    def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
+        """True for messages; for other items when the list begins with the same objects as before."""
+        if all(isinstance(one, BaseMessage) for one in value):
+            return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
+        before = self._held.plain.get((ns, channel))
+        self._held.plain[ns, channel] = list(value)
+        return (
+            bool(before)
+            and len(value) <= MAX_FIRST_ITEMS
+            and len(before or ()) < len(value)
+            and all(one is other for one, other in zip(before or (), value, strict=False))
+        )
+
+
+def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(values in the checkpoint's JSON, values stored apart). A DeltaChannel's snapshot is True in the JSON."""
+    inline = {channel: value for channel, value in values.items() if is_plain(value)}
+    apart = {channel: value for channel, value in values.items() if channel not in inline}
+    return inline | {channel: True for channel, value in apart.items() if isinstance(value, _DeltaSnapshot)}, apart
+
+
+def _blob(channel: str, version: str, value: Value) -> Blob:
+    stored = value.stored()
+    return Blob(channel=channel, version=version, encoding=stored.encoding, data=b64encode(stored.data).decode())
+
+
+def _write(one: Written) -> PendingWrite:
+    stored = one.value.stored()
+    return PendingWrite(
+        idx=one.idx, channel=one.channel, encoding=stored.encoding, data=b64encode(stored.data).decode()
+    )

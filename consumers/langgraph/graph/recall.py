@@ -1,0 +1,131 @@
+"""recall: what the answer needs beside the conversation's own messages (seed D 2.1.4, 2.2.5, 2.3.3).
+
+The rolling summary and the topics, older turns that the question is about, and the user's long-term memories: those
+that turnlog keeps first, then those that somebody put into the store.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from langgraph.runtime import Runtime as Run
+from langgraph.store.base import BaseStore
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.memory.deciding.writing import utc_now
+from turnlog.agent.models.protocol import Embedder
+from turnlog.agent.recall.hybrid import hybrid_history
+from turnlog.agent.recall.memories import MemoryRecall
+from turnlog.agent.recall.memory_block import memory_text
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.runtime import Pool
+from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.graph.retrieve import item_text
+from turnlog.consumers.langgraph.graph.state import ConversationState, RunNode, Update, question, unless_away
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.memories.search import MemoryScope
+from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.thread_lookup import Overview, thread_overview
+
+MEMORIES_AT_MOST = 5
+UNRANKED = "the newest ones: the store searched without vectors"
+_UNKNOWN = Overview(0, 0, 0, None, None, [])
+
+
+class LongTerm(NamedTuple):
+    """Memories as lines, best first, with their ids; why vectors took no part, '' when they did."""
+
+    lines: list[str]
+    ids: list[str]
+    degraded: str = ""
+
+
+NOTHING = LongTerm([], [])
+
+
+def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> RunNode:
+    search, memory_search = Recall(embedder), MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
+    recent_turns = (settings.full_recent_count + 1) // 2
+
+    async def recall(state: ConversationState, *, runtime: Run[None]) -> Update:
+        """Asks all sources at once; one that is away is left out, and `debug` says why."""
+        scope = Scope(settings.tenant, state["conversation_id"])
+        (now, no_summary), (turns, no_turns), (known, nothing_known), (stored, no_store) = await asyncio.gather(
+            unless_away(_overview(pool, scope), _UNKNOWN),
+            unless_away(_older_turns(pool, search, scope, question(state["messages"]), recent_turns), ([], "")),
+            unless_away(_long_term(pool, memory_search, settings, state), NOTHING),
+            unless_away(_memories(runtime.store, state), ([], "")),
+        )
+        (older, by_words), (memories, unranked) = turns, stored
+        problems = {
+            "summary": no_summary,
+            "turns": no_turns or by_words,
+            "long-term memories": nothing_known or known.degraded,
+            "memories": no_store or unranked,
+        }
+        lines = list(dict.fromkeys([*known.lines, *memories]))[: max(MEMORIES_AT_MOST, len(known.lines))]
+        return {
+            "conversation_summary": now.summary if settings.enable_summary else None,
+            "summary_seq": now.summary_seq if settings.enable_summary else None,
+            "topics": now.topics,
+            "pruned_through": now.pruned_through,
+            "episodic_memory": episodes(older),
+            "memory_context": "\n".join(lines) or None,
+            "memory_ids": known.ids,
+            "debug": state.get("debug", {}) | {f"recall {part}": why for part, why in problems.items() if why},
+        }
+
+    return recall
+
+
+async def _overview(pool: Pool, scope: Scope) -> Overview:
+    async with pool.connection() as conn:
+        return await thread_overview(conn, scope.tenant, scope.thread or "")
+
+
+async def _older_turns(
+    pool: Pool, search: Recall, scope: Scope, query: str, recent_turns: int
+) -> tuple[list[Message], str]:
+    """Questions with their answers from before the newest turns, which the model sees anyway; why without vectors."""
+    if not query.strip():
+        return [], ""
+    async with pool.connection() as conn:
+        history = await hybrid_history(conn, search, scope.tenant, scope.thread or "", query, recent_turns=recent_turns)
+    older = [message for message in history.messages if message.seq in history.recalled]
+    return older, history.degraded or ""
+
+
+def episodes(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns with words in them, as the state keeps them (seed D 2.2.4)."""
+    spoken = [(message, content_text(message.content).strip()) for message in messages]
+    return [
+        {"role": one.name or one.role, "content": text, "timestamp": one.time.isoformat(), "seq": one.seq}
+        for one, text in spoken
+        if text
+    ]
+
+
+async def _memories(store: BaseStore | None, state: ConversationState) -> tuple[list[str], str]:
+    """The nearest memories; without vectors the newest ones, and why."""
+    query, user = question(state["messages"]), state["user_id"]
+    if store is None or not user or not query.strip():
+        return [], ""
+    found = await store.asearch(memories_of(user), query=query, limit=MEMORIES_AT_MOST)
+    texts = [" ".join(item_text(item.value).split()) for item in found]
+    return [text for text in texts if text], UNRANKED if any(item.score is None for item in found) else ""
+
+
+async def _long_term(pool: Pool, recall: MemoryRecall, settings: Settings, state: ConversationState) -> LongTerm:
+    """Nothing without a user or a question, or where MEMORY_LONG_TERM is off."""
+    asked, user = question(state["messages"]), state["user_id"]
+    if not settings.long_term or not user or not asked.strip():
+        return NOTHING
+    scope, counter = MemoryScope(settings.tenant, memory_thread(user), utc_now()), counter_for(settings.model)
+    async with pool.connection() as conn:
+        found = await recall.search(conn, scope, asked, settings.long_term_top_k)
+    rows = [one.memory for one in found.memories]
+    return LongTerm([memory_text(row, counter) for row in rows], [str(row.id) for row in rows], found.degraded or "")

@@ -1,0 +1,1 @@
+"""TurnlogStore: LangGraph's long-term store on the log."""

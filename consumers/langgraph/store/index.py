@@ -1,0 +1,145 @@
+"""LangGraph's IndexConfig: which texts of an item are embedded, and by what."""
+
+import hashlib
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from langgraph.store.base import IndexConfig, get_text_at_path, tokenize_path
+from langgraph.store.base.embed import ensure_embeddings
+
+from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.protocol import Meter, Vectors
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import check_id
+
+MAX_DIMENSIONS = 16_000  # of a halfvec
+WHOLE = "$"
+
+
+class InvalidIndex(TurnlogError, ValueError):
+    """The store's `index` cannot be used, or does not fit what its embedder gives."""
+
+    code = "invalid-index"
+
+
+class StoreIndexConfig(IndexConfig, total=False):
+    """LangGraph's IndexConfig. model: the name that vectors are stored under, one for each embedding model.
+
+    Without it the name is made of what `embed` is called; two functions of one name need it.
+    """
+
+    model: str
+
+
+class GivenEmbedder:
+    """An Embedder over LangChain's Embeddings, or over a function from texts to vectors.
+
+    Vectors are scaled to unit length: similarity is the cosine, and half precision holds them. Raises
+    ModelUnavailable for whatever the embedder raises, InvalidIndex for vectors of other dimensions than `dims`.
+    """
+
+    provider = "langgraph"
+
+    def __init__(self, config: IndexConfig) -> None:
+        self.dimensions = _dimensions(config)
+        if config.get("distance_type", "cosine") != "cosine":
+            raise InvalidIndex("index['distance_type'] is not supported: similarity is the cosine; leave it out")
+        self.model = model_name(config)
+        try:
+            self._embeddings = ensure_embeddings(cast(Any, config.get("embed")))
+        except (ValueError, ImportError) as error:
+            raise InvalidIndex(f"index['embed'] cannot be used: {error}") from error
+
+    async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        return self._unit(await self._answer(self._embeddings.aembed_documents(list(texts))), len(texts))
+
+    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+        found: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
+        return found
+
+    async def close(self) -> None:
+        """Does nothing: the embeddings belong to the caller."""
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except Exception as error:  # a foreign library raises what it likes
+            raise ModelUnavailable(f"{self.model} failed: {type(error).__name__}: {error}") from error
+
+    def _unit(self, found: Any, count: int) -> Vectors:
+        try:
+            vectors = np.asarray(found, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise ModelUnavailable(f"{self.model} gave no vectors of one length: {error}") from error
+        if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
+            raise ModelUnavailable(f"{self.model} gave an array of {vectors.shape} for {count} texts, or no numbers")
+        if self.dimensions not in (0, vectors.shape[1]):
+            raise InvalidIndex(
+                f"{self.model} gave vectors of {vectors.shape[1]} dimensions; correct index['dims'], "
+                f"which is {self.dimensions}"
+            )
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = vectors / np.maximum(lengths, 1e-12)
+        return unit
+
+
+def model_name(config: IndexConfig) -> str:
+    """The name that the vectors are stored under; never that of a model of turnlog's own."""
+    if given := config.get("model"):
+        return f"langgraph:{given}"
+    embed: Any = config.get("embed")
+    of = next((v for v in (getattr(embed, a, None) for a in ("model", "model_name")) if isinstance(v, str)), "")
+    return ":".join(filter(None, ("langgraph", _called(embed), of, str(config.get("dims") or ""))))
+
+
+def _called(embed: Any) -> str:
+    """A provider string unchanged; else the full name of the function or of the object's class."""
+    if isinstance(embed, str):
+        return embed
+    kind = embed if hasattr(embed, "__qualname__") else type(embed)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _dimensions(config: IndexConfig) -> int:
+    dims = config.get("dims") or 0
+    if not isinstance(dims, int) or not 0 <= dims <= MAX_DIMENSIONS:
+        raise InvalidIndex(f"index['dims'] is {dims!r}; it must be a number up to {MAX_DIMENSIONS:,}")
+    return dims
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A text to embed. field: the path it comes from, with its number where the path leads to several."""
+
+    field: str
+    text: str
+
+    @property
+    def text_hash(self) -> str:
+        """SHA-256 in hex, as the event and the cache name it."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def fields_of(config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The paths of an IndexConfig, by default the whole value. Raises InvalidIndex."""
+    fields = (config or {}).get("fields") or [WHOLE]
+    return checked_paths([fields] if isinstance(fields, str) else fields)
+
+
+def checked_paths(paths: Any) -> tuple[str, ...]:
+    """Raises InvalidIndex, InvalidToken."""
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
+        raise InvalidIndex(f"the fields to index are {str(paths)[:80]!r}; give a list of paths, or False for none")
+    return tuple(check_id("index field", path) for path in paths)
+
+
+def wanted_texts(value: Mapping[str, Any], paths: Iterable[str]) -> list[Wanted]:
+    """Texts at the paths, one a field, without missing paths and blank texts."""
+    found: dict[str, str] = {}
+    for path in paths:
+        texts = get_text_at_path(value, path if path == WHOLE else tokenize_path(path))
+        named = {path: texts[0]} if len(texts) == 1 else {f"{path}.{at}": text for at, text in enumerate(texts)}
+        found |= {field: text for field, text in named.items() if text.strip()}
+    return [Wanted(field, text) for field, text in found.items()]

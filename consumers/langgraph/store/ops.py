@@ -1,0 +1,162 @@
+"""LangGraph's operations, checked and turned into events and lookups before anything happens."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, Op, PutOp, SearchOp
+from langgraph.store.base import validate_op_namespace as check_labels
+
+from turnlog.consumers.langgraph.store.index import Wanted, checked_paths, wanted_texts
+from turnlog.events.codec import decode
+from turnlog.events.contracts import Event, StoreItemDeleted, StoreItemPut
+from turnlog.events.errors import InvalidEvent, TurnlogError
+from turnlog.events.publish import outgoing
+from turnlog.events.subjects import check_id
+from turnlog.projectors.models.store.filter import EVERYTHING, InvalidFilter, filter_sql, storable_json
+from turnlog.projectors.models.store.lookup import ItemSearch, Namespace, NamespaceListing
+from turnlog.projectors.models.store.projection import store_thread
+
+SOURCE = "turnlog/langgraph"
+
+
+class InvalidItem(TurnlogError, ValueError):
+    """An item of the store, or its key, cannot be stored; nothing of the call was."""
+
+    code = "invalid-item"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Where an item is."""
+
+    namespace: Namespace
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A put or a deletion. event: with the hashes of `texts` under the model, as if all of them had vectors."""
+
+    place: Key
+    event: Event
+    texts: tuple[Wanted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """query: text to search for by meaning, if any."""
+
+    lookup: ItemSearch
+    query: str | None
+
+
+Plan = Key | Write | Search | NamespaceListing
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Checks operations and plans them. paths: of the texts to embed; model: None where nothing is embedded."""
+
+    tenant: str
+    model: str | None
+    paths: tuple[str, ...]
+    max_payload: int
+
+    def plan(self, op: Op) -> Plan:
+        """Raises InvalidNamespaceError as LangGraph does, InvalidItem, InvalidFilter, InvalidToken, EventTooLarge."""
+        check_labels(op)
+        match op:
+            case GetOp():
+                return _place(op.namespace, op.key)
+            case PutOp():
+                return self._write(op)
+            case SearchOp():
+                return _search(op)
+            case ListNamespacesOp():
+                return _listing(op)
+        raise InvalidItem(f"Unknown operation type: {type(op)}")
+
+    def event(self, data: StoreItemPut | StoreItemDeleted, time: datetime) -> Event:
+        """Raises EventTooLarge, and InvalidItem for an event that readers of the log could not decode."""
+        event = Event(source=SOURCE, time=time, tenant=self.tenant, thread=store_thread(data.namespace), data=data)
+        try:
+            decode(outgoing(event, None, self.max_payload).body)
+        except InvalidEvent as error:
+            raise InvalidItem(f"item {data.key!r} cannot be stored: {error}") from error
+        return event
+
+    def _write(self, op: PutOp) -> Write:
+        place = _place(op.namespace, op.key)
+        if op.ttl is not None:
+            raise NotImplementedError("TTL is not supported by TurnlogStore: an item stays until it is deleted")
+        now = datetime.now(UTC)
+        if op.value is None:
+            return Write(place, self.event(StoreItemDeleted(namespace=place.namespace, key=place.key), now))
+        value = _value(place.key, op.value)
+        texts = tuple(wanted_texts(value, self._paths(op.index)))
+        data = StoreItemPut(
+            namespace=place.namespace,
+            key=place.key,
+            value=value,
+            model=self.model if texts else None,
+            vectors={one.field: one.text_hash for one in texts},
+        )
+        return Write(place, self.event(data, now), texts)
+
+    def _paths(self, index: Any) -> tuple[str, ...]:
+        if index is False or self.model is None:
+            return ()
+        return self.paths if index is None else checked_paths(index)
+
+
+def last_writes(writes: Iterable[Write]) -> list[Write]:
+    """The last write for each key."""
+    return list({write.place: write for write in writes}.values())
+
+
+def _place(namespace: Iterable[str], key: str) -> Key:
+    labels = tuple(namespace)
+    if not labels:
+        raise InvalidNamespaceError("Namespace cannot be empty.")
+    check_id("namespace's thread", store_thread(labels))
+    return Key(labels, check_id("item", str(key)))
+
+
+def _value(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidItem(f"the value of item {key!r} is {type(value).__name__}; a mapping is needed")
+    try:
+        found: dict[str, Any] = json.loads(storable_json(dict(value)))
+    except ValueError as error:
+        raise InvalidItem(f"the value of item {key!r} cannot be stored as JSON: {error}") from None
+    return found
+
+
+def _search(op: SearchOp) -> Search:
+    prefix = tuple(op.namespace_prefix)
+    if prefix:
+        check_id("namespace's thread", store_thread(prefix))
+    fits = filter_sql(op.filter) if op.filter else EVERYTHING
+    lookup = ItemSearch(prefix, fits, *_page(op.limit, op.offset))
+    return Search(lookup, op.query if op.query and op.query.strip() else None)
+
+
+def _listing(op: ListNamespacesOp) -> NamespaceListing:
+    paths: dict[str, list[Namespace]] = {"prefix": [], "suffix": []}
+    for condition in op.match_conditions or ():
+        if condition.match_type not in paths:
+            raise InvalidFilter(f"Unsupported match type: {condition.match_type}. Use 'prefix' or 'suffix'")
+        paths[condition.match_type].append(tuple(condition.path))
+    for path in (*paths["prefix"], *paths["suffix"]):
+        check_id("namespace's thread", store_thread(path))
+    return NamespaceListing(tuple(paths["prefix"]), tuple(paths["suffix"]), op.max_depth, *_page(op.limit, op.offset))
+
+
+def _page(limit: int, offset: int) -> tuple[int, int]:
+    for name, number in (("limit", limit), ("offset", offset)):
+        if not isinstance(number, int) or not 0 <= number < 2**63:
+            raise InvalidFilter(f"{name} is {number!r}; it must be a number from 0 on")
+    return limit, offset

@@ -1,0 +1,202 @@
+"""TurnlogStore: LangGraph's long-term store on the event log, with search by meaning.
+
+Every put is an event with the whole value; the projection store_items is what reads see. A put returns when that
+projection has applied it, so that what comes after sees it, in this process or in another.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, Self
+
+from langgraph.store.base import BaseStore, IndexConfig, Item, Op, Result, SearchItem
+
+from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.models.protocol import Embedder
+from turnlog.agent.runtime import Pool
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.consumers.langgraph.any_loop import in_own_loop, waited_for
+from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import in_background, opened_for
+from turnlog.consumers.langgraph.store.grouping import Grouped
+from turnlog.consumers.langgraph.store.index import GivenEmbedder, fields_of
+from turnlog.consumers.langgraph.store.ops import Key, Planner, Search, Write, last_writes
+from turnlog.consumers.langgraph.store.reindex import Reindexer
+from turnlog.consumers.langgraph.store.vectors import StoreVectors
+from turnlog.consumers.langgraph.store.writes import StoreWriter
+from turnlog.events.log import Log
+from turnlog.events.subjects import check_tenant
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.lookup import (
+    ItemSearch,
+    NamespaceListing,
+    StoredItem,
+    items_by_key,
+    list_namespaces,
+    search_items,
+)
+
+Index = IndexConfig | Literal[False] | None
+Read = Key | ItemSearch | NamespaceListing
+READS_AT_ONCE = 4  # connections
+
+
+class TurnlogStore(BaseStore):
+    """LangGraph's BaseStore over a Log and a pool of connections, for one tenant.
+
+    index: what is embedded and by what, as LangGraph's IndexConfig (with `model`, see StoreIndexConfig); None: the
+    whole value, by the embedder of turnlog's settings, which needs no key; False: nothing, `query` is then ignored.
+    Make it inside a running event loop; something must run the projectors (`turnlog up`, or `TurnlogStore.open`).
+
+    When the embedder is away items are stored without vectors, searches fall back to the newest first without
+    scores (`degraded` says why), and `areindex` embeds later what was left out. TTL is not supported: what leaves
+    the store leaves it by an event, and a put with a `ttl` raises NotImplementedError.
+    """
+
+    supports_ttl = False
+
+    def __init__(
+        self, log: Log, pool: Pool, tenant: str = "default", *, index: Index = None, settings: Settings | None = None
+    ) -> None:
+        """settings: of the default embedder; those of the environment if not given. Raises InvalidIndex."""
+        super().__init__()
+        self.log, self.pool, self.loop = log, pool, asyncio.get_running_loop()
+        self._embedder = _embedder(index, settings)
+        self._vectors = StoreVectors(pool, self._embedder, verify=bool(index)) if self._embedder else None
+        model = self._embedder.model if self._embedder else None
+        self._tenant = check_tenant(tenant)
+        self._planner = Planner(self._tenant, model, fields_of(index or None), log.nc.max_payload)
+        self.index_config: IndexConfig | None = index or None
+        self._writer = StoreWriter(log, pool, self._vectors)
+        self._reads = Grouped[Sequence[Read], list[Result]](self._results, READS_AT_ONCE)
+        self._writes = Grouped[Sequence[Write], None](self._writer.write)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls,
+        settings: Settings | None = None,
+        *,
+        tenant: str | None = None,
+        project: bool = True,
+        index: Index = None,
+    ) -> AsyncIterator[Self]:
+        """A store with all it needs: servers, tables and, unless another process has them, projectors.
+
+        Raises TurnlogErrors.
+        """
+        chosen = settings or load_settings()
+        async with opened_for(chosen, tenant, project) as (log, pool, whose):
+            store = cls(log, pool, whose, index=index, settings=chosen)
+            try:
+                yield store
+            finally:
+                await store.aclose()
+
+    @classmethod
+    @contextlib.contextmanager
+    def open_sync(
+        cls,
+        settings: Settings | None = None,
+        *,
+        tenant: str | None = None,
+        project: bool = True,
+        index: Index = None,
+    ) -> Iterator[Self]:
+        """As `open`, for a script without an event loop: the store has one of its own, in a thread of its own."""
+        with in_background(cls.open(settings, tenant=tenant, project=project, index=index)) as store:
+            yield store
+
+    @property
+    def is_closed(self) -> bool:
+        return self.log.is_closed
+
+    @property
+    def degraded(self) -> str | None:
+        """Why the last text got no vector; None when it got one."""
+        return self._vectors.degraded if self._vectors else None
+
+    async def aclose(self) -> None:
+        """Waits for writes under way and closes turnlog's embedder; log and pool belong to the caller."""
+        await self._writes.idle()
+        await self._reads.idle()
+        if self._embedder is not None:
+            await self._embedder.close()
+
+    @in_own_loop
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """All operations are checked first. Reads see what was there before the call; of several puts to one key
+        the last wins. May be awaited in any event loop. Raises TurnlogErrors, InvalidNamespaceError.
+        """
+        plans = [self._planner.plan(op) for op in ops]
+        results: list[Result] = [None] * len(plans)
+        reads = {at: plan for at, plan in enumerate(plans) if not isinstance(plan, Write)}
+        if reads:
+            asked = await asyncio.gather(*(self._with_vector(plan) for plan in reads.values()))
+            for at, result in zip(reads, await self._reads.do(asked), strict=True):
+                results[at] = result
+        if writes := last_writes(plan for plan in plans if isinstance(plan, Write)):
+            await self._writes.do(writes)
+        return results
+
+    @in_own_loop
+    async def areindex(self, namespace_prefix: tuple[str, ...] = ()) -> int:
+        """Embeds what items at or below the prefix lack: they were put while the embedder was away, or under another
+        model. Returns how many items got vectors. Raises TurnlogErrors.
+        """
+        if self._vectors is None:
+            return 0
+        return await Reindexer(self.log, self.pool, self._planner, self._vectors, self._writer).reindex(
+            tuple(namespace_prefix)
+        )
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """abatch for threads other than the event loop's. Raises WrongThread there, LoopClosed after `open`."""
+        return waited_for(self, self.abatch(list(ops)))
+
+    async def _with_vector(self, plan: Read | Search) -> Read:
+        """The read, for a search with the vector of its query, unless the embedder is away."""
+        if not isinstance(plan, Search):
+            return plan
+        near = await self._vectors.near(plan.query) if self._vectors and plan.query else None
+        return replace(plan.lookup, near=near)
+
+    async def _results(self, calls: Sequence[Sequence[Read]]) -> list[list[Result]]:
+        """The reads of calls that came together, on one connection: all items by key in one query, then the others."""
+        places = [(read.namespace, read.key) for call in calls for read in call if isinstance(read, Key)]
+        async with connection(self.pool) as conn:
+            items = await items_by_key(conn, self._tenant, places) if places else {}
+            return [[await self._result(conn, read, items) for read in call] for call in calls]
+
+    async def _result(
+        self, conn: Connection, read: Read, items: dict[tuple[tuple[str, ...], str], StoredItem]
+    ) -> Result:
+        match read:
+            case Key(namespace, key):
+                found = items.get((namespace, key))
+                return _item(found) if found else None
+            case ItemSearch():
+                return [_search_item(found) for found in await search_items(conn, self._tenant, read)]
+            case NamespaceListing():
+                return await list_namespaces(conn, self._tenant, read)
+
+
+def _embedder(index: Index, settings: Settings | None) -> Embedder | None:
+    if index is False:
+        return None
+    return GivenEmbedder(index) if index else make_embedder(settings or load_settings())
+
+
+def _item(found: StoredItem) -> Item:
+    return Item(
+        value=found.value,
+        key=found.key,
+        namespace=found.namespace,
+        created_at=found.created_at,
+        updated_at=found.updated_at,
+    )
+
+
+def _search_item(found: StoredItem) -> SearchItem:
+    return SearchItem(found.namespace, found.key, found.value, found.created_at, found.updated_at, score=found.score)

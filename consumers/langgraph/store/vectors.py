@@ -1,0 +1,103 @@
+"""Vectors of the store's texts: embedded once, stored by content, and left out when the embedder is away."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from pgvector import HalfVector
+
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.protocol import Embedder, Usage, Vectors
+from turnlog.agent.runtime import Pool
+from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.store.index import InvalidIndex, Wanted
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.lookup import Near
+
+logger = logging.getLogger("turnlog.consumers")
+PROBE = Wanted("", "turnlog")
+SAME_MODEL = 0.98  # cosine; servers answer a little differently from time to time
+
+
+class StoreVectors:
+    """embedder: of turnlog, or a GivenEmbedder; verify: its name may be another model's, so look once.
+
+    degraded: why there were no vectors the last time, None when there were.
+    """
+
+    def __init__(self, pool: Pool, embedder: Embedder, verify: bool) -> None:
+        self.embedder, self._pool, self._verify = embedder, pool, verify
+        self.degraded: str | None = None
+
+    async def remember(self, texts: Iterable[Wanted], spent: list[Usage]) -> set[str]:
+        """Embeds what the cache lacks; returns the hashes of those of the texts that it now holds.
+
+        Raises InvalidIndex, DatabaseUnavailable.
+        """
+        wanted = {one.text_hash: one for one in texts}
+        known = await self._known(wanted)
+        missing = {text_hash: one.text for text_hash, one in wanted.items() if text_hash not in known}
+        if not missing:
+            return set(wanted)
+        if self._verify:
+            missing[PROBE.text_hash] = PROBE.text
+        try:
+            vectors = await self.embedder.embed_passages(list(missing.values()), spent.append)
+        except ModelError as error:
+            self._degrade(error)
+            return known
+        self.degraded = None
+        await self._store(dict(zip(missing, vectors, strict=True)))
+        return set(wanted)
+
+    async def near(self, query: str) -> Near | None:
+        """What a search compares with; None when the embedder is away. Raises InvalidIndex."""
+        try:
+            vector = await self.embedder.embed_query(query)
+        except ModelError as error:
+            self._degrade(error)
+            return None
+        self.degraded = None
+        return Near(self.embedder.model, len(vector), HalfVector(vector).to_text())
+
+    def _degrade(self, error: ModelError) -> None:
+        """Logs a warning when the embedder fails for the first time, not at each call."""
+        reason = f"the store goes on without new vectors: {error}"
+        if self.degraded is None:
+            logger.warning("%s", reason)
+        self.degraded = reason
+
+    async def _known(self, wanted: Mapping[str, Wanted]) -> set[str]:
+        async with connection(self._pool) as conn:
+            rows = await conn.execute(
+                "SELECT encode(text_hash, 'hex') FROM embedding_cache WHERE model = %s AND text_hash = ANY(%s)",
+                (self.embedder.model, [bytes.fromhex(text_hash) for text_hash in wanted]),
+            )
+            return {text_hash for (text_hash,) in await rows.fetchall()}
+
+    async def _store(self, vectors: Mapping[str, Vectors]) -> None:
+        model = self.embedder.model
+        async with connection(self._pool) as conn:
+            if self._verify:
+                await self._refuse_another_model(conn, vectors[PROBE.text_hash])
+                self._verify = False
+            await conn.cursor().executemany(
+                "INSERT INTO embedding_cache (model, text_hash, embedding) VALUES (%s, %s, %s::halfvec) "
+                "ON CONFLICT DO NOTHING",
+                [(model, bytes.fromhex(key), HalfVector(vector).to_text()) for key, vector in vectors.items()],
+            )
+
+    async def _refuse_another_model(self, conn: Connection, probe: Vectors) -> None:
+        """A changed function under an old name would mix vectors of different models."""
+        rows = await conn.execute(
+            "SELECT embedding::text FROM embedding_cache WHERE model = %s AND text_hash = %s",
+            (self.embedder.model, bytes.fromhex(PROBE.text_hash)),
+        )
+        if (found := await rows.fetchone()) is None:
+            return
+        before = np.array(found[0].strip("[]").split(","), dtype=np.float32)
+        if before.shape != probe.shape or float(before @ probe) < SAME_MODEL:
+            raise InvalidIndex(
+                f"{self.embedder.model} gives other vectors than it did before; a new embedding function needs a "
+                "new name: set index['model']"
+            )

@@ -1,0 +1,22 @@
+"""A real nats-server and a real Postgres under one data folder, from wheels: no Docker, no service (O1).
+
+`start` starts the servers or attaches to running ones; `lease` keeps both running while a process needs them, and the
+last lease stops them; `stop` ends both; `status` shows what runs.
+"""
+
+from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed
+from turnlog.consumers.servers.servers import Running, ServerOptions, Servers, Status, keep, lease, start, status, stop
+
+__all__ = [
+    "Running",
+    "ServerOptions",
+    "ServerStartFailed",
+    "ServerStopFailed",
+    "Servers",
+    "Status",
+    "keep",
+    "lease",
+    "start",
+    "status",
+    "stop",
+]

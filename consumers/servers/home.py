@@ -1,0 +1,115 @@
+"""The data folder: its paths, a lock for one command at a time, and leases on the servers."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from turnlog.consumers.servers.errors import ServerStartFailed, folder_errors
+from turnlog.consumers.servers.identity import Identity
+
+
+def write_private(path: Path, text: str, identity: Identity | None) -> None:
+    """Writes `path` atomically, readable by `identity` only. Raises OSError."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    if identity is not None:
+        os.chown(draft, identity.uid, identity.gid)
+    draft.replace(path)
+
+
+LOCK_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A data folder by its real path, so that a symlink to it is the same home."""
+
+    path: Path
+
+    @property
+    def nats(self) -> Path:
+        return self.path / "nats"
+
+    @property
+    def postgres(self) -> Path:
+        return self.path / "postgres"
+
+    @property
+    def keep_flag(self) -> Path:
+        """Exists from an explicit `up` to the next `down`: then the last lease does not stop the servers."""
+        return self.path / "keep"
+
+    @property
+    def key(self) -> str:
+        """A short unique name for this home."""
+        return sha256(os.fsencode(self.path)).hexdigest()[:12]
+
+
+def home_at(path: Path) -> Home:
+    """The home at `path`, which need not exist yet."""
+    return Home(path.expanduser().resolve())
+
+
+@asynccontextmanager
+async def locked(home: Home) -> AsyncIterator[None]:
+    """Lets one command run at a time; the kernel releases a killed one's lock. Raises ServerStartFailed."""
+    with folder_errors(home.path):
+        home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _open(home.path / "lock")
+    try:
+        deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_S
+        while not _try_lock(lock, fcntl.LOCK_EX):
+            if asyncio.get_running_loop().time() > deadline:
+                raise ServerStartFailed(f"another command has been starting or stopping in {home.path} for too long")
+            await asyncio.sleep(0.05)
+        yield
+    finally:
+        os.close(lock)
+
+
+def hold_lease(home: Home) -> int:
+    """Takes a lease on the servers; closing the returned descriptor ends it. Call it inside `locked`.
+
+    It is a shared kernel lock: a killed holder's lease ends at once, independent of pids and clocks. (A child forked
+    without exec shares it.)
+    """
+    share = _open(home.path / "lease")
+    fcntl.flock(share, fcntl.LOCK_SH)
+    return share
+
+
+def is_leased(home: Home) -> bool:
+    """Whether any process holds a lease. Call it inside `locked`."""
+    if not (home.path / "lease").exists():
+        return False
+    lease = _open(home.path / "lease")
+    try:
+        return not _try_lock(lease, fcntl.LOCK_EX)
+    finally:
+        os.close(lease)
+
+
+def _open(path: Path) -> int:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if os.geteuid() == 0:
+        # Files that root creates in a user's folder must stay accessible to the user.
+        owner = path.parent.stat()
+        os.fchown(lock, owner.st_uid, owner.st_gid)
+    return lock
+
+
+def _try_lock(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""One nats-server in `<home>/nats`: nats.conf (0600), nats.log, store/."""
+
+import asyncio
+import json
+import secrets
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from turnlog.consumers.servers.binaries import nats_binary
+from turnlog.consumers.servers.errors import ServerStartFailed
+from turnlog.consumers.servers.home import write_private
+from turnlog.consumers.servers.identity import Identity, hand_over, let_reach, let_run
+from turnlog.consumers.servers.nats_config import NatsAddress, NatsConfig, read_address, render
+from turnlog.consumers.servers.processes import Launched, alive, end, launch, running, wait_until
+
+
+class Answer(Enum):
+    """The answer of a nats-server to a handshake."""
+
+    NOT_YET = "nobody listens"
+    STRANGER = "another server, or another token"
+    READY = "ours, and it takes the token"
+
+
+async def probe(address: NatsAddress, name: str) -> Answer:
+    """One handshake; a server that listens has finished its JetStream recovery."""
+    try:
+        async with asyncio.timeout(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+    except (OSError, TimeoutError):
+        return Answer.NOT_YET
+    try:
+        async with asyncio.timeout(5):
+            return await _handshake(reader, writer, address.token, name)
+    except (OSError, TimeoutError, ValueError):
+        return Answer.STRANGER
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, name: str) -> Answer:
+    verb, _, info = (await reader.readline()).partition(b" ")
+    if verb != b"INFO" or json.loads(info).get("server_name") != name:
+        return Answer.STRANGER
+    connect = {"auth_token": token, "verbose": False, "pedantic": False, "lang": "python", "version": "0"}
+    writer.write(b"CONNECT " + json.dumps(connect).encode() + b"\r\nPING\r\n")
+    return Answer.READY if (await reader.readline()).startswith(b"PONG") else Answer.STRANGER
+
+
+NAME = "nats-server"
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """How a nats-server is to run. In `config.address`, port 0 means any free port and an empty token a new one;
+    both are kept over restarts, so that clients reconnect."""
+
+    config: NatsConfig
+    identity: Identity | None
+    timeout: float
+
+    @property
+    def folder(self) -> Path:
+        return self.config.folder
+
+    async def start(self) -> tuple[str, bool]:
+        """Starts or attaches. Returns (url, whether it was started). Raises ServerStartFailed, OSError."""
+        if (url := await self.attach()) is not None:
+            return url, False
+        await self.stop()
+        self._prepare_folder()
+        address = self._free_address()
+        server = self._launch(address)
+        if not await wait_until(lambda: self._answers(address), server.alive, self.timeout):
+            raise server.failure("nats-server did not start")
+        return address.url, True
+
+    async def attach(self) -> str | None:
+        """The URL of the running server; None if none runs or it refuses the known token."""
+        processes = running(self.folder, NAME)
+        address = self.known_address()
+        if len(processes) != 1 or address is None:
+            return None
+        answers = await wait_until(lambda: self._settled(address), lambda: alive(processes[0]), self.timeout)
+        return address.url if answers and await self._answers(address) else None
+
+    async def stop(self) -> None:
+        """Ends any nats-server that runs in the folder; the data stays. Raises ServerStopFailed."""
+        await end(running(self.folder, NAME), [(signal.SIGTERM, 30.0)], lambda: running(self.folder, NAME))
+
+    def known_address(self) -> NatsAddress | None:
+        conf = self.folder / "nats.conf"
+        return read_address(conf.read_text()) if conf.is_file() else None
+
+    def _prepare_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        hand_over(self.folder, self.identity)
+        let_reach(self.folder, self.identity)
+        let_run(nats_binary(), self.identity)
+
+    def _free_address(self) -> NatsAddress:
+        wish, known = self.config.address, self.known_address()
+        token = wish.token or (known.token if known else new_token())
+        if wish.port and not port_is_free(wish.port):
+            raise ServerStartFailed(f"port {wish.port} for nats-server is taken; free it or choose another")
+        if wish.port or known is None:
+            return NatsAddress(wish.port or free_port(), token)
+        return NatsAddress(known.port if port_is_free(known.port) else free_port(), token)
+
+    def _launch(self, address: NatsAddress) -> Launched:
+        conf = self.folder / "nats.conf"
+        write_private(conf, render(replace(self.config, address=address)), self.identity)
+        return launch([nats_binary(), "-c", conf], self.folder, self.folder / "nats.log", self.identity)
+
+    async def _answers(self, address: NatsAddress) -> bool:
+        return await probe(address, self.config.name) is Answer.READY
+
+    async def _settled(self, address: NatsAddress) -> bool:
+        return await probe(address, self.config.name) is not Answer.NOT_YET
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on the loopback port (0 never)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        # As Go does it: connections of the last run in TIME_WAIT do not count.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return port != 0
+
+
+def free_port() -> int:
+    """A free loopback port below the range of outgoing connections, so that it stays free while the server is down."""
+    for _ in range(1000):
+        if port_is_free(port := 20_000 + secrets.randbelow(12_000)):
+            return port
+    raise ServerStartFailed("no free port between 20000 and 32000 on 127.0.0.1")

@@ -1,0 +1,167 @@
+"""Both servers of a home: start or attach, stop, status, and leases, which decide how long they run."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from turnlog.consumers.servers.errors import folder_errors
+from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
+from turnlog.consumers.servers.identity import Identity, server_identity
+from turnlog.consumers.servers.nats_config import MEGABYTE, NatsAddress, NatsConfig
+from turnlog.consumers.servers.nats_server import NAME as NATS
+from turnlog.consumers.servers.nats_server import NatsServer
+from turnlog.consumers.servers.postgres_server import PostgresServer
+from turnlog.consumers.servers.processes import running
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How to start servers; running ones stay as they are. Sizes in bytes, times in seconds.
+
+    `nats_port` 0 takes a free port and keeps it over restarts; `start_timeout` covers a crash recovery.
+    """
+
+    max_payload: int = 8 * MEGABYTE
+    max_file_store: int | None = None
+    sync_always: bool = True
+    nats_port: int = 0
+    monitor_port: int | None = None
+    start_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers' URLs; `started` names those that this call started: "nats", "postgres"."""
+
+    nats_url: str
+    database_url: str
+    started: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server process: `address` is a port of 127.0.0.1 or a socket folder, `uptime` in seconds."""
+
+    pid: int
+    address: str
+    uptime: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The servers of a home; `kept`: they run until an explicit stop."""
+
+    nats: Running | None
+    postgres: Running | None
+    kept: bool
+
+
+async def start(home: Path, options: ServerOptions | None = None) -> Servers:
+    """Starts the servers of `home`, or attaches to running ones. Raises ServerStartFailed.
+
+    They outlive the caller; hold a `lease` around the call, or they run until `stop`.
+    """
+    here = home_at(home)
+    async with locked(here):
+        with folder_errors(here.path):
+            return await _start(here, options or ServerOptions())
+
+
+async def _start(home: Home, options: ServerOptions) -> Servers:
+    identity = server_identity(home.path)
+    nats, postgres = _nats(home, identity, options), _postgres(home, identity, options)
+    # Waits for both even if one fails, so that no task runs on after the call.
+    results = await asyncio.gather(nats.start(), postgres.start(), return_exceptions=True)
+    stops: list[Callable[[], Awaitable[None]]] = [nats.stop, postgres.stop]
+    if failure := next((result for result in results if isinstance(result, BaseException)), None):
+        for result, stop_it in zip(results, stops, strict=True):
+            if isinstance(result, BaseException) or result[1]:
+                await stop_it()
+        raise failure
+    urls = [result for result in results if not isinstance(result, BaseException)]
+    started = tuple(name for name, (_, new) in zip(("nats", "postgres"), urls, strict=True) if new)
+    return Servers(urls[0][0], urls[1][0], started)
+
+
+async def stop(home: Path) -> None:
+    """Stops both servers, also if they are in use; the data stays. Idempotent. Raises ServerStopFailed."""
+    here = home_at(home)
+    if not here.path.is_dir():
+        return
+    async with locked(here):
+        with folder_errors(here.path):
+            here.keep_flag.unlink(missing_ok=True)
+            await _stop(here)
+
+
+async def _stop(home: Home) -> None:
+    nats, postgres = _nats(home, None, ServerOptions()), _postgres(home, None, ServerOptions())
+    results = await asyncio.gather(nats.stop(), postgres.stop(), return_exceptions=True)
+    if failure := next((result for result in results if result is not None), None):
+        raise failure
+
+
+async def keep(home: Path) -> None:
+    """Keeps the servers of `home` running until an explicit `stop`, also without a lease (`turnlog up`)."""
+    here = home_at(home)
+    async with locked(here):
+        with folder_errors(here.path):
+            here.keep_flag.touch(mode=0o600)
+
+
+@asynccontextmanager
+async def lease(home: Path) -> AsyncIterator[None]:
+    """Holds a lease on the servers of `home`; take it before `start`. The end of the last lease stops them, unless
+    they are kept. A killed process's lease ends at once."""
+    here = home_at(home)
+    async with locked(here):
+        share = hold_lease(here)
+    try:
+        yield
+    finally:
+        os.close(share)
+        async with locked(here):
+            if not here.keep_flag.exists() and not is_leased(here):
+                await _stop(here)
+
+
+def status(home: Path) -> Status:
+    """The running servers of `home`, found by inspecting processes."""
+    here = home_at(home)
+    nats, postgres = _nats(here, None, ServerOptions()), _postgres(here, None, ServerOptions())
+    with folder_errors(here.path):
+        address, sockets = nats.known_address(), postgres.known_sockets()
+        return Status(
+            _running(next(iter(running(here.nats, NATS)), None), str(address.port) if address else "unknown"),
+            _running(postgres.leader(), str(sockets or "unknown")),
+            here.keep_flag.exists(),
+        )
+
+
+def _running(process: psutil.Process | None, address: str) -> Running | None:
+    if process is None:
+        return None
+    return Running(process.pid, address, max(0.0, time.time() - process.create_time()))
+
+
+def _nats(home: Home, identity: Identity | None, options: ServerOptions) -> NatsServer:
+    config = NatsConfig(
+        name=f"turnlog-{home.key}",
+        address=NatsAddress(options.nats_port, ""),
+        folder=home.nats,
+        max_payload=options.max_payload,
+        max_file_store=options.max_file_store,
+        sync_always=options.sync_always,
+        monitor_port=options.monitor_port,
+    )
+    return NatsServer(config, identity, options.start_timeout)
+
+
+def _postgres(home: Home, identity: Identity | None, options: ServerOptions) -> PostgresServer:
+    return PostgresServer(home.postgres, home.key, identity, options.start_timeout)

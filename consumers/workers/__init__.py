@@ -1,0 +1,1 @@
+"""Workers: delivery, retry, acknowledgement and schedule of work on events."""

@@ -1,0 +1,129 @@
+"""Usage analytics, written as an independent subscriber: its own durable, tables and pace (L9).
+
+It uses the JSON of the events and no read model. docs/subscribe.md shows the same in twenty lines of plain nats-py.
+Every message is counted once: its sequence is stored with the counts.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from nats.js.api import DeliverPolicy
+
+from turnlog.agent.runtime import Runtime
+from turnlog.consumers.workers.app import make_broker, subscribe
+from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.events.codec import unsealed
+from turnlog.events.contracts import ERASED
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.sealing import Keyring
+from turnlog.events.subjects import STORED_PREFIX
+
+logger = logging.getLogger("turnlog.analytics")
+NAME = "analytics"
+
+TABLES = """
+CREATE SCHEMA IF NOT EXISTS turnlog_analytics;
+CREATE TABLE IF NOT EXISTS turnlog_analytics.seen (seq bigint PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS turnlog_analytics.hourly (
+  tenant text NOT NULL, hour timestamptz NOT NULL, type text NOT NULL, role text NOT NULL,
+  events bigint NOT NULL, characters bigint NOT NULL, tokens_in bigint NOT NULL, tokens_out bigint NOT NULL,
+  errors bigint NOT NULL, PRIMARY KEY (tenant, hour, type, role));
+"""
+_COUNT = """
+WITH new AS (INSERT INTO turnlog_analytics.seen (seq) VALUES (%(seq)s) ON CONFLICT DO NOTHING RETURNING seq)
+INSERT INTO turnlog_analytics.hourly AS h
+SELECT %(tenant)s, date_trunc('hour', %(time)s::timestamptz), %(type)s, %(role)s, 1, %(characters)s, %(tokens_in)s,
+  %(tokens_out)s, %(errors)s FROM new
+ON CONFLICT (tenant, hour, type, role) DO UPDATE SET events = h.events + 1,
+  characters = h.characters + excluded.characters, tokens_in = h.tokens_in + excluded.tokens_in,
+  tokens_out = h.tokens_out + excluded.tokens_out, errors = h.errors + excluded.errors"""
+
+
+@contextlib.asynccontextmanager
+async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[None]:
+    """Subscribes while the block runs. from_now: applies only when the durable is created."""
+    stop = asyncio.Event()
+    async with runtime.pool.connection() as conn:
+        await conn.execute(TABLES.encode())
+
+    async def work(deliveries: list[Delivery]) -> None:
+        async with runtime.pool.connection() as conn:
+            await conn.cursor().executemany(
+                _COUNT.encode(), [_facts(delivery, runtime.log.keyring) for delivery in deliveries]
+            )
+
+    inbox = Inbox(NAME, work, reads_bodies=True)
+    broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
+    subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
+    task = asyncio.create_task(inbox.run(stop))
+    try:
+        await broker.start()
+        yield
+    finally:
+        stop.set()
+        await asyncio.gather(task, return_exceptions=True)
+        await broker.stop()
+
+
+def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
+    """The unencrypted facts of a message; an invalid event counts as type 'invalid'.
+
+    Only the characters need sealed fields; erased ones are not counted. Raises KeyUnavailable.
+    """
+    raw = delivery.message.raw_message
+    event = _opened(_json(raw.data), keyring)
+    data = event.get("data")
+    data = data if isinstance(data, dict) else {}
+    return {
+        "seq": delivery.seq,
+        "tenant": delivery.place[0],
+        "time": raw.metadata.timestamp,
+        "type": str(event.get("type", "invalid"))[:100].replace("\x00", ""),
+        "role": str(data.get("role", ""))[:20].replace("\x00", ""),
+        "characters": _length(data.get("content", "")),
+        "tokens_in": _number(data.get("tokens_in")),
+        "tokens_out": _number(data.get("tokens_out")),
+        "errors": int(data.get("error") is not None),
+    }
+
+
+def _opened(event: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
+    if "sealed" not in event or keyring is None:
+        return event
+    with contextlib.suppress(InvalidEvent):
+        return unsealed(event, keyring)
+    return event
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _length(content: object) -> int:
+    if content == ERASED:
+        return 0
+    return len(content) if isinstance(content, str) else len(json.dumps(content, ensure_ascii=False))
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 2**31 else 0
+
+
+async def hourly(conn: psycopg.AsyncConnection[Any], tenant: str, since: datetime) -> Sequence[Any]:
+    """(hour, type, role, events, characters, tokens_in, tokens_out, errors), oldest first."""
+    rows = await conn.execute(
+        "SELECT hour, type, role, events, characters, tokens_in, tokens_out, errors FROM turnlog_analytics.hourly "
+        "WHERE tenant = %s AND hour >= %s ORDER BY hour, type, role",
+        (tenant, since),
+    )
+    return await rows.fetchall()

@@ -1,0 +1,267 @@
+"""The agent consumer: request → own turn projected → context → tool loop → answer, receipt and usage in one batch."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from turnlog.agent.answering.loop import Answer, Round, answer
+from turnlog.agent.answering.memories import AnswerMemories
+from turnlog.agent.answering.progress import Progress, progress_of
+from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
+from turnlog.agent.answering.request import answer_id
+from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.later import Later
+from turnlog.agent.models.errors import ModelError, ModelUnavailable
+from turnlog.agent.models.factory import Models
+from turnlog.agent.recall.episodes import relevant_turns
+from turnlog.agent.recall.search import Recall
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
+from turnlog.consumers.workers.inbox import Delivery
+from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
+from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import recorded
+from turnlog.events.subjects import check_conversation
+from turnlog.projectors.engine.duplicates import first_seq
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.locks import LockFor, work_lock
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.messages import message_by_event
+
+BUSY_S = 2.0
+PATIENT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the log has for a request. failures: attempts that ended with a model's error."""
+
+    answered: bool
+    failures: int
+
+
+async def outcome(log: Log, request: Event, seq: int, most: int) -> Outcome:
+    """Reads the thread's event ids after the request; counts up to `most` failures. Raises GapInLog."""
+    stored = await log.stored_ids([(request.tenant, request.thread)], seq)
+    failures = sum(answer_id(request.id, failure_part(number)) in stored for number in range(1, most + 1))
+    return Outcome(answer_id(request.id, "answer") in stored, failures)
+
+
+def failure_part(number: int) -> str:
+    """The id part of a request's number-th failure, from 1."""
+    return f"failure-{number}"
+
+
+@contextlib.asynccontextmanager
+async def alone(conn: Connection, request: Event, attempt: int) -> AsyncIterator[None]:
+    """Locks the request while the block runs; a dead worker's lock ends with its connection. Raises Later.
+
+    If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
+    for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
+    lock, because the holder may be frozen.
+    """
+    async with work_lock(conn, LockFor.ANSWER, f"answer/{request.id}") as held:
+        if not held and attempt <= PATIENT:
+            raise Later(BUSY_S, f"another worker is at request {request.id}")
+        yield
+
+
+logger = logging.getLogger("turnlog.consumers")
+NAME = "agent"
+SOURCE = "turnlog/agent"
+READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
+TRIES = 5
+RETRY_S = 5.0
+
+
+class AgentConsumer:
+    """work() is what its Inbox calls, with the requests of one thread."""
+
+    def __init__(self, runtime: Runtime, models: Models) -> None:
+        self._runtime, self._models = runtime, models
+        self._recall = Recall(models.embedder)
+        self._transcripts = Transcripts()
+        self._memories = AnswerMemories(runtime, models.embedder)
+
+    async def work(self, deliveries: list[Delivery]) -> None:
+        for delivery in sorted(deliveries, key=lambda d: d.seq):
+            try:
+                event = recorded(await self._runtime.log.stored(delivery.seq)).event
+            except InvalidEvent:
+                continue  # the projectors park it, visibly
+            await self._answer(event, delivery)
+
+    async def _answer(self, request: Event, delivery: Delivery) -> None:
+        progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
+        async with self._runtime.pool.connection() as conn:
+            await wait_for(conn, READS, delivery.partition, delivery.seq)
+            if await first_seq(conn, delivery.partition, request.id) != delivery.seq:
+                return  # the same request again, much later: one event (L4)
+            async with alone(conn, request, delivery.attempt):
+                before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
+                if before.answered:
+                    await progress.tell("end")
+                    return
+                try:
+                    await self._make(conn, request, delivery.seq, progress)
+                except (ModelError, NotFound, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
+                    await self._failed(request, before.failures + 1, progress, error)
+
+    async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
+        check_conversation(request.thread)  # anyone may publish a request on any thread
+        await progress.tell("start")
+        await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
+        data = request.data
+        assert isinstance(data, AnswerRequested)
+        context = await self._context(conn, request, data, seq)
+        scope = Scope(request.tenant, request.thread)
+        first_shown = _first_shown(context, seq)
+        memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
+
+        async def run(call: ToolCall) -> ToolResult:
+            top_k = self._runtime.settings.recall_top_k
+            return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
+
+        made = await answer(self._models.chat, context.messages, run, progress, data.model)
+        if await self._is_gone(conn, request, data, seq):
+            raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
+        # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
+        if not (await outcome(self._runtime.log, request, seq, 0)).answered:
+            await self._append(self._events(request, data, context, made))
+        await progress.tell("end")
+        await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
+
+    async def _is_gone(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> bool:
+        """Whether the thread was removed, by the log; or erased but for other speakers' turns, by the rows."""
+        if await self._runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
+            return True
+        return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
+
+    async def _append(self, events: list[Event]) -> None:
+        """Waits for a log that accepts no events now, rather than pay for the answer twice."""
+        while True:
+            try:
+                await self._runtime.log.append_whole(events)
+                return
+            except (LogFull, LogUnavailable) as error:
+                logger.warning("an answer waits for the log: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
+        model = data.model or self._models.chat.model
+        block = self._memories.block_of(request, model)
+        try:
+            return await thread_context(
+                conn,
+                self._runtime.settings,
+                request.tenant,
+                request.thread,
+                transcripts=self._transcripts,
+                model=model,
+                system_prompt=data.system_prompt,
+                tools=[SCHEMA],
+                log=self._runtime.log,
+                as_of_seq=seq,
+                relevant=await self._relevant(conn, request, data),
+                memories=block,
+            )
+        finally:
+            block.cancel()  # useless if the thread could not be read
+
+    async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> list[int]:
+        """Older turns relevant to the question, best first (C8); empty unless MEMORY_HYBRID_EPISODES is set."""
+        settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
+        if not settings.hybrid_episodes:
+            return []
+        asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
+        if asked is None:
+            return []
+        count, recent = settings.hybrid_episodes, settings.full_recent_count
+        query = content_text(asked.content)
+        return await relevant_turns(conn, self._recall, scope, query, count, recent, asked.seq)
+
+    def _events(self, request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
+        settings = self._runtime.settings
+        turns = [event for number, one in enumerate(made.rounds) for event in _round_events(request, number, one, made)]
+        receipt = answer_receipt(
+            context.receipt,
+            request_id=request.id,
+            turn_id=data.turn_id,
+            answer_ids=tuple(event.id for event in turns),
+            system_prompt=settings.system_prompt if data.system_prompt is None else data.system_prompt,
+            settings=receipt_settings(settings),
+            recalled_chunks=made.chunks,
+        )
+        usages = [
+            _event(request, f"usage-{number}", one.completion.usage.metered("answer", NAME))
+            for number, one in enumerate(made.rounds)
+        ]
+        return [*turns, _event(request, "receipt", receipt), *usages]
+
+    async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
+        """Records the failure: an unavailable model is retried up to TRIES times; any other error ends the request."""
+        final = not isinstance(error, ModelUnavailable) or failures >= TRIES
+        await progress.tell("error", str(error), final)
+        failed = UsageMetered(
+            purpose="answer",
+            agent=NAME,
+            provider=self._models.chat.provider,
+            model=self._models.chat.model,
+            error=f"{error.code}: {error}"[:500],
+        )
+        await self._runtime.log.append(_event(request, failure_part(failures), failed))
+        if not final:
+            wait_s = error.retry_after_s if isinstance(error, ModelError) else None
+            raise Later(wait_s or RETRY_S * failures, str(error)) from error
+
+
+def _first_shown(context: Context, seq: int) -> int:
+    """The first turn shown for being recent: recall leaves out the turns from there on."""
+    seqs = {item.seq for tier in context.tiers for item in tier.items if item.seq}
+    return min(seqs.difference(context.receipt.relevant), default=seq)
+
+
+def _round_events(request: Event, number: int, one: Round, made: Answer) -> list[Event]:
+    last = number == len(made.rounds) - 1
+    completion = one.completion
+    spoken = TurnRecorded(
+        role="assistant",
+        content=completion.text,
+        tool_calls=completion.tool_calls if one.results else (),
+        agent=NAME,
+        model=completion.model,
+        tokens_in=completion.tokens_in,
+        tokens_out=completion.tokens_out,
+        latency_ms=completion.latency_ms,
+    )
+    results = [
+        _event(
+            request,
+            f"round-{number}/result-{at}",
+            TurnRecorded(role="tool", content=result.text, tool_call_id=call.id, name=call.name),
+        )
+        for at, (call, result) in enumerate(one.results)
+    ]
+    return [_event(request, "answer" if last else f"round-{number}", spoken), *results]
+
+
+def _event(request: Event, part: str, data: EventData) -> Event:
+    return Event(
+        id=answer_id(request.id, part),
+        source=SOURCE,
+        time=datetime.now(UTC),
+        tenant=request.tenant,
+        thread=request.thread,
+        user=request.user,
+        causation=request.id,
+        correlation=request.correlation or request.id,
+        data=data,
+    )

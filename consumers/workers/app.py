@@ -1,0 +1,96 @@
+"""The FastStream side: one broker, durable pull subscriptions with manual acks, AsyncAPI.
+
+Delivery is only a trigger. FastStream's pull loop runs the handlers of a fetch concurrently and its default policies
+lose events on an error, so a handler only puts the message into an Inbox, which processes messages thread by thread
+and acknowledges them when their work is done.
+"""
+
+import asyncio
+import time
+
+from faststream import AckPolicy
+from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from turnlog.consumers.workers.inbox import Inbox
+from turnlog.events.client import RobustClient
+from turnlog.events.errors import LogUnavailable, cause
+from turnlog.events.subjects import STREAM
+
+MAX_WAITING = 2_000
+FETCH = 200
+PATIENCE_S = 60.0
+
+
+class RobustBroker(NatsBroker):
+    """Uses the client of events/client.py, which invalid messages cannot stop, in place of FastStream's."""
+
+    async def _connect(self) -> Client:
+        client = RobustClient()
+        await client.connect(**self._connection_kwargs)
+        self.config.connect(client)
+        return client
+
+
+def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> NatsBroker:
+    """closed: set when the connection is closed and does not return; FastStream itself would continue to poll it."""
+
+    async def on_closed() -> None:
+        if closed is not None:
+            closed.set()
+
+    return RobustBroker(
+        [part.strip() for part in nats_url.split(",")],
+        name=name,
+        closed_cb=on_closed,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=1,
+        logger=None,
+    )
+
+
+def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPolicy = DeliverPolicy.ALL) -> None:
+    """Subscribes a durable with the inbox's name to one stored subject; workers with the same name share the work."""
+
+    @broker.subscriber(
+        subject,
+        stream=JStream(STREAM, declare=False),
+        durable=inbox.name,
+        config=ConsumerConfig(
+            deliver_policy=deliver, ack_wait=inbox.ack_wait_s, max_ack_pending=MAX_WAITING, max_deliver=-1
+        ),
+        pull_sub=PullSub(batch_size=FETCH, timeout=1.0),
+        ack_policy=AckPolicy.MANUAL,
+        decoder=_leave_undecoded,
+        title=inbox.name,
+    )
+    async def take(body: bytes, message: NatsMessage) -> None:
+        inbox.put(message)
+
+
+async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
+    """Updates an existing durable to this inbox's ack wait; FastStream never updates one.
+
+    Its position is unchanged. Waits for a server that fails meanwhile. Raises LogUnavailable.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            found = (await js.consumer_info(STREAM, inbox.name)).config
+            if found.ack_wait != inbox.ack_wait_s:
+                await js.add_consumer(STREAM, found.evolve(ack_wait=inbox.ack_wait_s))
+            return
+        except NotFoundError:
+            return  # the first start of this durable
+        except (NatsError, OSError, TimeoutError) as error:
+            if time.monotonic() > deadline:
+                raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {cause(error)}") from error
+            await asyncio.sleep(1.0)
+
+
+async def _leave_undecoded(message: NatsMessage) -> bytes:
+    return message.body

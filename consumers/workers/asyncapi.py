@@ -1,0 +1,149 @@
+"""docs/asyncapi.json: every channel, by FastStream from the code (L8). Nothing is connected.
+
+    python -m turnlog.consumers.workers.asyncapi > docs/asyncapi.json
+
+FastStream generates the base; parameters of a subject, headers and the messages of a durable are added afterwards.
+"""
+
+import json
+import sys
+from typing import Any
+
+from faststream.nats import NatsBroker
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel, Field
+
+from turnlog.agent.answering.progress import Kind
+from turnlog.consumers.workers.analytics import NAME as ANALYTICS
+from turnlog.consumers.workers.answering import NAME as AGENT
+from turnlog.consumers.workers.app import make_broker, subscribe
+from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
+from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
+from turnlog.events.codec import CONTENT_TYPE
+from turnlog.events.contracts import CONTRACTS
+from turnlog.events.envelope import envelope_of
+from turnlog.events.subjects import PROGRESS_PREFIX, PUBLISHED, STORED_PREFIX, type_filter
+
+Document = dict[str, Any]
+PARAMETERS = {
+    "tenant": "1 to 64 of letters, digits, '_' and '-'",
+    "thread": (
+        "the thread id itself when it is 1 to 100 of letters, digits, '_' and '-'; else '~' and its UTF-8 as base64url "
+        "without padding; over 96 bytes '~~' and its SHA-256 in hex. The id itself is in the envelope"
+    ),
+    "request": "the id of the answer_requested event",
+}
+HEADERS: Document = {
+    "type": "object",
+    "properties": {
+        "Nats-Msg-Id": {"type": "string", "format": "uuid", "description": "the event's id"},
+        "Content-Type": {"type": "string", "const": CONTENT_TYPE},
+    },
+    "required": ["Nats-Msg-Id"],
+}
+RECEIVES = {
+    MEMORY: ("turn_recorded",),
+    SEGMENTS: ("segment_checkpoint_requested",),
+    AGENT: ("answer_requested",),
+    ANALYTICS: tuple(CONTRACTS),
+}
+DESCRIPTION = (
+    f"Producers publish CloudEvents 1.0 JSON on `{PUBLISHED}`; JetStream stores each event as "
+    f"`{STORED_PREFIX}.<partition>.<tenant>.<thread>.<type>`, and any number of subscribers read it there with "
+    "durables of their own. docs/subscribe.md shows both in plain nats-py."
+)
+
+
+class ProgressStep(BaseModel):
+    """A step of an answer under way. Never stored: the final answer is the event in the log."""
+
+    kind: Kind
+    text: str = ""
+    attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
+    final: bool = Field(False, description="No further attempt follows an error")
+
+
+def document() -> Document:
+    """The AsyncAPI 3 document of all channels."""
+    made: Document = json.loads(_specification(_broker()).to_json())
+    for name in CONTRACTS:
+        _complete(made, name, PUBLISHED.replace("*", "{}").format("{tenant}", "{thread}", name))
+    _complete(made, "progress", f"{PROGRESS_PREFIX}.{{tenant}}.{{thread}}.{{request}}")
+    for durable, types in RECEIVES.items():
+        _say_what_comes(made, durable, types)
+    return _in_order(made)
+
+
+def _broker() -> NatsBroker:
+    broker = make_broker("nats://localhost:4222", "turnlog")
+    for name, contract in CONTRACTS.items():
+        subject = PUBLISHED.replace("*", "{}").format("{tenant}", "{thread}", name)
+        about = " ".join((contract.__doc__ or "").split())
+        broker.publisher(subject, title=name, description=about, schema=envelope_of(name))
+    progress = f"{PROGRESS_PREFIX}.{{tenant}}.{{thread}}.{{request}}"
+    broker.publisher(progress, title="progress", description="Core NATS, never stored.", schema=ProgressStep)
+    for durable, subject in (
+        (MEMORY, type_filter("turn_recorded")),
+        (SEGMENTS, type_filter("segment_checkpoint_requested")),
+        (AGENT, type_filter("answer_requested")),
+        (ANALYTICS, f"{STORED_PREFIX}.>"),
+    ):
+        subscribe(broker, subject, Inbox(durable, _never))
+    return broker
+
+
+async def _never(deliveries: list[Delivery]) -> None:
+    """The broker of the document is never started."""
+
+
+def _specification(broker: NatsBroker) -> Any:
+    api = AsyncAPI(
+        broker,
+        title="turnlog",
+        version="1",
+        schema_version="3.0.0",
+        description=DESCRIPTION,
+        license={"name": "Apache-2.0"},
+    )
+    return api.to_specification()
+
+
+def _complete(made: Document, channel: str, address: str) -> None:
+    """Parameters of the subject, and headers of an event's message."""
+    names = [part[1:-1] for part in address.split(".") if part.startswith("{")]
+    made["channels"][channel]["parameters"] = {name: {"description": PARAMETERS[name]} for name in names}
+    message = made["components"]["messages"][f"{channel}:Message"]
+    del message["correlationId"]  # a header only FastStream uses
+    if channel != "progress":
+        message |= {"contentType": CONTENT_TYPE, "headers": HEADERS}
+
+
+def _say_what_comes(made: Document, durable: str, types: tuple[str, ...]) -> None:
+    """Describes a durable's messages as the events of its types; FastStream only sees bytes."""
+    key = f"{durable}:SubscribeMessage"
+    made["components"]["schemas"].pop(f"{durable}:Message:Payload")
+    payloads = [made["components"]["messages"][f"{name}:Message"]["payload"] for name in types]
+    made["components"]["messages"][key] = {
+        "title": key,
+        "contentType": CONTENT_TYPE,
+        "headers": HEADERS,
+        "payload": payloads[0] if len(payloads) == 1 else {"oneOf": payloads},
+    }
+
+
+def _in_order(made: Document) -> Document:
+    """Sorts by name: FastStream keeps publishers in a set, and the document must be deterministic."""
+    for part in (made["channels"], made["operations"], *made["components"].values()):
+        items = sorted(part.items())
+        part.clear()
+        part.update(items)
+    return made
+
+
+def text() -> str:
+    return json.dumps(document(), ensure_ascii=False, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

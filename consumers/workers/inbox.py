@@ -1,0 +1,151 @@
+"""Messages delivered and not done yet: grouped by thread, processed, acknowledged only when done."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from turnlog.agent.later import Later
+from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
+from turnlog.events.subjects import parse_stored
+
+if TYPE_CHECKING:  # takes half a second to load, which commands without a consumer save
+    from faststream.nats import NatsMessage
+
+logger = logging.getLogger("turnlog.consumers")
+ACK_WAIT_S = 30.0
+BEATS = 3
+RETRY_S = 5.0
+SERVER_AWAY_S = 2.0
+SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message that waits for its work. place: (tenant, thread token)."""
+
+    message: "NatsMessage"
+    place: tuple[str, str]
+    partition: int
+    seq: int
+    attempt: int
+
+
+Work = Callable[[list[Delivery]], Awaitable[None]]
+
+
+class Inbox:
+    """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
+
+    work returns when the deliveries are done; after Later or any other exception they are redelivered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        parallel: int = 1,
+        grace_s: float = 1.0,
+        ack_wait_s: float = ACK_WAIT_S,
+        reads_bodies: bool = False,
+    ) -> None:
+        """grace_s: how long work under way may continue after a stop; then it is cancelled and redelivered.
+
+        ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
+        within it. reads_bodies: work reads the messages; else only their place is kept.
+        """
+        self.name, self._work, self._parallel, self._grace_s = name, work, parallel, grace_s
+        self.ack_wait_s, self._reads_bodies = ack_wait_s, reads_bodies
+        self._waiting: dict[tuple[str, str], list[Delivery]] = {}
+        self._busy: set[tuple[str, str]] = set()
+        self._arrived = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, message: "NatsMessage") -> None:
+        subject = parse_stored(message.raw_message.subject)
+        about = message.raw_message.metadata
+        place = (subject.tenant, subject.thread_token)
+        delivery = Delivery(message, place, subject.partition, about.sequence.stream, about.num_delivered or 1)
+        if not self._reads_bodies:  # large bodies must not accumulate in memory while they wait
+            message.raw_message.data = message.body = b""
+        self._waiting.setdefault(place, []).append(delivery)
+        self._arrived.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Processes deliveries until stop. What is not done then is redelivered, to this or another worker."""
+        beat = asyncio.create_task(self._heartbeat())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                self._start_ready()
+                arrived = asyncio.create_task(self._arrived.wait())
+                await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+                arrived.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self._grace_s)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            beat.cancel()
+            stopping.cancel()
+
+    def _start_ready(self) -> None:
+        self._arrived.clear()
+        for place in list(self._waiting):
+            if len(self._busy) >= self._parallel:
+                return
+            if place in self._busy:
+                continue
+            task = asyncio.create_task(self._do(place, self._waiting.pop(place)))
+            self._busy.add(place)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, place: tuple[str, str], deliveries: list[Delivery]) -> None:
+        beat = asyncio.create_task(self._keep(deliveries))
+        try:
+            await self._work(deliveries)
+            for delivery in deliveries:
+                await delivery.message.ack()
+        except Later as later:
+            logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
+            await self._again(deliveries, later.seconds)
+        except Exception as error:  # one thread's failure must not end the role; the work is redelivered
+            logger.warning("%s failed on %s: %s: %s", self.name, place[1], type(error).__name__, error)
+            await self._again(deliveries, _patience(error, deliveries[0].attempt))
+        finally:
+            beat.cancel()
+            self._busy.discard(place)
+
+    async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
+        with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
+            for delivery in deliveries:
+                await delivery.message.nack(delay=seconds)
+
+    async def _keep(self, deliveries: list[Delivery]) -> None:
+        while True:
+            await asyncio.sleep(self.ack_wait_s / BEATS)
+            await _in_progress(deliveries)
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self.ack_wait_s / BEATS)
+            await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])
+
+
+def _patience(error: Exception, attempt: int) -> float:
+    """Seconds before a retry: short for an unavailable server, longer for errors that may be permanent."""
+    if isinstance(error, SERVER_AWAY):
+        return SERVER_AWAY_S
+    return RETRY_S * min(attempt, 12)
+
+
+async def _in_progress(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        with contextlib.suppress(Exception):  # a lost server: the message will be redelivered
+            await delivery.message.in_progress()

@@ -1,0 +1,129 @@
+"""The extraction reactor: memories from what users said (M1, M2; seed E 8.7), off the answer's path.
+
+Several deliveries of a thread are handled together. Results of the rules are stored at once. The model waits for a
+full batch or a maximum age, and after a number of failures its part is given up with an event (E 13.3). Waiting
+conversations are kept in memory and found again in the read models by a periodic sweep.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+
+import psycopg
+
+from turnlog.agent.later import Later
+from turnlog.agent.memory.extraction.evidence import roles
+from turnlog.agent.memory.extraction.run import NAME, extraction_of, locked
+from turnlog.agent.memory.extraction.stages import UserConversation
+from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
+from turnlog.agent.models.factory import Models
+from turnlog.agent.runtime import Runtime
+from turnlog.consumers.workers.inbox import Delivery
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.read import recorded
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.extraction_lookup import behind, users_between
+
+logger = logging.getLogger("turnlog.consumers")
+READS = ("messages", "thread_activity")
+# pause after each failure of the model; after one more failure it is given up
+PAUSES_S = (30.0, 120.0, 600.0, 3_600.0, 10_800.0)
+BREAKER_S = 30.0
+POLL_S, RESCAN_S = 1.0, 600.0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A conversation that waits for the model. due: monotonic time; failures: the model's failures so far."""
+
+    due: float
+    failures: int = 0
+
+
+class ExtractionReactor:
+    """work() is what its Inbox calls with deliveries of one thread; sweep() runs beside it. Raises InvalidRules."""
+
+    def __init__(self, runtime: Runtime, models: Models) -> None:
+        self._runtime, self._uses_model = runtime, models.extraction is not None
+        self._extraction = extraction_of(runtime, models)
+        self._roles = roles(runtime.settings.extract_tool_results)
+        self._waiting: dict[UserConversation, Waiting] = {}
+
+    async def work(self, deliveries: list[Delivery]) -> None:
+        seqs = sorted(delivery.seq for delivery in deliveries)
+        try:
+            event = recorded(await self._runtime.log.stored(seqs[-1])).event
+        except (InvalidEvent, NotFound):
+            return  # the projectors park it, visibly; or it was erased
+        async with self._runtime.pool.connection() as conn:
+            await wait_for(conn, READS, deliveries[0].partition, seqs[-1])
+            users = await users_between(conn, event.tenant, event.thread, self._roles, seqs[0], seqs[-1])
+            for user in users:
+                conversation = UserConversation(event.tenant, user, event.thread)
+                async with locked(conn, conversation):
+                    await self._extraction.by_rules(conn, conversation)
+                    await self._by_model(conn, conversation, flush=False)
+
+    async def sweep(self, stop: asyncio.Event) -> None:
+        """Runs the model on what has waited long enough, until stop."""
+        rescan_at = 0.0
+        while self._uses_model and not stop.is_set():
+            try:
+                if time.monotonic() >= rescan_at:
+                    await self._find_waiting()
+                    rescan_at = time.monotonic() + RESCAN_S
+                await self._due()
+            except (TurnlogError, psycopg.Error, OSError) as error:
+                logger.warning("%s waits: %s", NAME, error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await stop.wait()
+
+    async def _find_waiting(self) -> None:
+        async with self._runtime.pool.connection() as conn:
+            for tenant, user, thread in await behind(conn, self._roles):
+                self._wait(UserConversation(tenant, user, thread))
+
+    def _wait(self, conversation: UserConversation) -> None:
+        self._waiting.setdefault(conversation, Waiting(time.monotonic() + self._runtime.settings.extract_max_age_s))
+
+    async def _due(self) -> None:
+        now = time.monotonic()
+        for conversation in [conversation for conversation, waiting in self._waiting.items() if waiting.due <= now]:
+            async with self._runtime.pool.connection() as conn:
+                with contextlib.suppress(Later):  # another worker has the lock: the next round tries again
+                    async with locked(conn, conversation):
+                        await self._by_model(conn, conversation, flush=True)
+
+    async def _by_model(self, conn: Connection, conversation: UserConversation, flush: bool) -> None:
+        """Never raises a model's error: the results of the rules are stored, and the model's part is retried later."""
+        known = self._waiting.get(conversation)
+        if known is not None and known.failures and not flush:
+            return
+        try:
+            pending = await self._extraction.by_model(conn, conversation, flush)
+        except Later as later:
+            self._waiting[conversation] = Waiting(time.monotonic() + later.seconds, known.failures if known else 0)
+        except BreakerOpen as error:  # no call was made
+            wait_s = error.retry_after_s or BREAKER_S
+            self._waiting[conversation] = Waiting(time.monotonic() + wait_s, known.failures if known else 0)
+        except ModelError as error:
+            await self._failed(conn, conversation, known.failures + 1 if known else 1, error)
+        else:
+            if pending.nothing:
+                self._waiting.pop(conversation, None)
+            else:
+                self._wait(conversation)
+
+    async def _failed(self, conn: Connection, conversation: UserConversation, failures: int, error: ModelError) -> None:
+        if failures <= len(PAUSES_S) and not isinstance(error, ModelRefused):
+            wait_s = max(error.retry_after_s or 0.0, PAUSES_S[failures - 1])
+            self._waiting[conversation] = Waiting(time.monotonic() + wait_s, failures)
+            logger.warning("%s: the model failed %d times, again in %.0f s: %s", NAME, failures, wait_s, error)
+            return
+        await self._extraction.give_up(conn, conversation, error)
+        logger.warning("%s: given up after %d failures, rules only: %s", NAME, failures, error)
+        self._waiting[conversation] = Waiting(time.monotonic())  # there may be more after the batch

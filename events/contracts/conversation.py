@@ -1,0 +1,159 @@
+"""Events of a conversation: threads, turns, forks, requests for answers (A 1, C10, G8)."""
+
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from turnlog.events.contracts.base import ERASED, EventContract, Frozen
+
+
+class TextBlock(Frozen):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingBlock(Frozen):
+    """Reasoning of a model; the condenser drops it (A 4.3)."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str | None = None
+
+
+class ImageBlock(Frozen):
+    """An image by reference (`url`, also a data: URL)."""
+
+    type: Literal["image"] = "image"
+    url: str
+    media_type: str | None = None
+
+
+class ToolUseBlock(Frozen):
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any] = Field(default_factory=dict)
+
+
+class ToolResultBlock(Frozen):
+    type: Literal["tool_result"] = "tool_result"
+    tool_use_id: str
+    content: str | tuple[TextBlock | ImageBlock, ...] = ""
+    is_error: bool = False
+
+
+Block = Annotated[TextBlock | ThinkingBlock | ImageBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+
+
+Content = str | tuple[Block, ...]
+
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(Frozen):
+    """A call as the OpenAI chat API writes it; `arguments` is the JSON text the model produced."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+class ThreadOpened(EventContract):
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["thread_opened"] = "thread_opened"
+    label: str | None = None
+
+
+class ThreadRenamed(EventContract):
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["thread_renamed"] = "thread_renamed"
+    label: str
+
+
+class ThreadDeleted(EventContract):
+    """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    REMOVES: ClassVar[bool] = True
+    type: Literal["thread_deleted"] = "thread_deleted"
+
+
+class TurnRecorded(EventContract):
+    """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number.
+
+    source_id: the id under which an importer found the turn (LoCoMo's dia_id, a message id).
+    name: the speaker, where a role is not enough. tokens_*: as the provider counted them.
+    """
+
+    VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {"content": ERASED, "name": None, "tool_calls": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["turn_recorded"] = "turn_recorded"
+    role: Role
+    content: Content = ""
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    tokens_in: int | None = Field(default=None, ge=0)
+    tokens_out: int | None = Field(default=None, ge=0)
+    latency_ms: float | None = Field(default=None, ge=0)
+    source_id: str | None = None
+
+
+class ForkedSummary(Frozen):
+    """The rolling summary that a fork begins with."""
+
+    summary: str
+    message_count: int
+    covered_seq: int
+    model: str
+
+
+class ThreadForked(EventContract):
+    """This thread begins with the turns of `parent` up to at_seq; they are not copied (C10).
+
+    It carries what was derived from those turns by then: summary, topics with their mentions, how far turns were
+    tagged, and the pruning. Turn counts are those at at_seq.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "summary": None, "topics": {}}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["thread_forked"] = "thread_forked"
+    parent: str
+    at_seq: int = Field(ge=1)
+    label: str | None = None
+    message_count: int = Field(default=0, ge=0)
+    user_message_count: int = Field(default=0, ge=0)
+    assistant_message_count: int = Field(default=0, ge=0)
+    summary: ForkedSummary | None = None
+    topics: dict[str, int] = Field(default_factory=dict)
+    tagged_through: int = Field(default=0, ge=0)
+    pruned_through: int = Field(default=0, ge=0)
+
+
+class AnswerRequested(EventContract):
+    """Requests an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"system_prompt": None}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"system_prompt"})
+    CONVERSES: ClassVar[bool] = True
+    type: Literal["answer_requested"] = "answer_requested"
+    turn_id: UUID
+    model: str | None = None
+    system_prompt: str | None = None

@@ -1,0 +1,130 @@
+"""What reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage (L7)."""
+
+from typing import Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen
+
+
+class SummaryWritten(EventContract):
+    """The whole rolling summary of a thread; it replaces the one before (C6, D 2.1)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["summary_written"] = "summary_written"
+    summary: str
+    message_count: int = Field(ge=0)
+    covered_seq: int = Field(ge=0)
+    derivation: Derivation
+
+
+class TopicsTagged(EventContract):
+    """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"topics": {}}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    type: Literal["topics_tagged"] = "topics_tagged"
+    topics: dict[str, int]
+    derivation: Derivation
+
+
+class ChunksEmbedded(EventContract):
+    """The vectors of these chunks are stored in the embedding cache under `model` (L7); P5 reads them there."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"chunk_ids": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"chunk_ids"})
+    type: Literal["chunks_embedded"] = "chunks_embedded"
+    model: str
+    dimensions: int = Field(gt=0)
+    chunk_ids: tuple[str, ...]
+
+
+class HistoryPruned(EventContract):
+    """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["history_pruned"] = "history_pruned"
+    through_seq: int = Field(ge=0)
+    removed: int = Field(ge=0)
+    remaining: int = Field(ge=0)
+
+
+class ReceiptTier(Frozen):
+    """What one tier held: turns by sequence, its tokens, and for tier 1 the sources of its text."""
+
+    tier: Literal["all", "1", "2", "3"]
+    tokens: int
+    seqs: tuple[int, ...] = ()
+    summary_seq: int | None = None
+    topics: tuple[str, ...] = ()
+
+
+class ReceiptSettings(Frozen):
+    """The settings that shaped a context, so that it can be built again when they have changed."""
+
+    full_recent_count: int
+    condensed_tool_max: int
+    keep_thinking: bool
+    enable_summary: bool
+
+
+class AnswerReceipt(EventContract):
+    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes.
+
+    as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
+    that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
+    the question, if the context was built from a state of its own and not from the thread in the log (the
+    conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None.
+    """
+
+    VERSION: ClassVar[int] = 3
+    PERSONAL: ClassVar[dict[str, Any]] = {"tiers": (), "recalled_chunks": (), "system_prompt": None, "notes": None}
+    MIXES_SPEAKERS: ClassVar[bool] = True
+    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"recalled_chunks", "system_prompt", "tiers"})
+    type: Literal["answer_receipt"] = "answer_receipt"
+    request_id: UUID
+    turn_id: UUID
+    answer_ids: tuple[UUID, ...]
+    as_of_seq: int
+    model: str
+    window: int
+    budget: int
+    tiers: tuple[ReceiptTier, ...]
+    recalled_chunks: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
+    dropped_seqs: tuple[int, ...] = ()
+    context_hash: str
+    system_prompt: str | None = None
+    settings: ReceiptSettings | None = None
+    relevant: tuple[int, ...] = ()
+    notes: tuple[str, ...] | None = None
+
+    def has_words(self) -> bool:
+        """Whether there are topics or notes; the other personal fields are numbers and ids."""
+        return bool(self.notes or any(tier.topics for tier in self.tiers))
+
+
+class UsageMetered(EventContract):
+    """Tokens, cost, latency and outcome of one piece of model work (P10)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    QUOTES_ERRORS: ClassVar[bool] = True
+    type: Literal["usage_metered"] = "usage_metered"
+    purpose: Literal["answer", "summary", "topics", "embedding", "compression", "extraction", "compaction"]
+    agent: str | None = None
+    provider: str
+    model: str
+    calls: int = Field(default=1, ge=0)
+    tokens_in: int = Field(default=0, ge=0)
+    tokens_out: int = Field(default=0, ge=0)
+    cost_usd: float = Field(default=0.0, ge=0)
+    latency_ms: float = Field(default=0.0, ge=0)
+    error: str | None = None

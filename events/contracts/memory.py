@@ -1,0 +1,292 @@
+"""Events of long-term memory (M1–M7, P7, P8; seeds C and E 7–10). All memory events of a user are on one thread, in
+one order.
+
+A memory is a claim about a user, with the words that support it. Decisions are not repeated when a read model is
+rebuilt: every conflict, closing and merging is an event with its outcome.
+"""
+
+from typing import Any, ClassVar, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, Field
+
+from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen
+
+MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
+Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
+Origin = Literal["explicit", "rule", "llm", "user", "compaction"]
+Answer = Literal["new", "old", "both"]
+EndReason = Literal[
+    "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
+]
+Share = Field(ge=0, le=1)
+MAX_KEY_CHARS = 400  # an index row of Postgres holds 2,704 bytes, the thread's name among them
+MAX_TYPE_CHARS = 64
+
+
+class MemorySource(Frozen):
+    """A turn and the exact words in it. said_at: the time of the turn's event."""
+
+    thread: str
+    seq: int = Field(ge=1)
+    event_id: UUID
+    quote: str
+    said_at: AwareDatetime
+
+
+class Memory(Frozen):
+    """One claim. Its content never changes: an edit is a new memory that replaces it.
+
+    importance, confidence: 0 to 1, as assessed when it was said. value: content's normalised value ("3.80").
+    origin: "user" is an entry or edit by hand. rule: id of the extraction rule. dedupe_key: two valid memories of a
+    user with one key contradict each other, and strategy decides. valid_from: since when it holds. expires_at: its
+    rule's time to live. entities: names of entities it is about.
+    """
+
+    id: UUID
+    kind: MemoryKind
+    content: str
+    category: str | None = None
+    value: str | None = None
+    importance: float = Share
+    confidence: float = Share
+    origin: Origin
+    rule: str | None = None
+    dedupe_key: str | None = Field(default=None, max_length=MAX_KEY_CHARS)
+    strategy: Strategy = "KEEP_LATEST"
+    valid_from: AwareDatetime
+    expires_at: AwareDatetime | None = None
+    sources: tuple[MemorySource, ...] = ()
+    entities: tuple[str, ...] = ()
+
+
+# Personal fields of a memory inside an event; its type, importance and rule stay unencrypted.
+WORDS_OF_A_MEMORY: dict[str, Any] = {
+    "memory.content": ERASED,
+    "memory.category": None,
+    "memory.value": None,
+    "memory.dedupe_key": None,
+    "memory.sources": (),
+    "memory.entities": (),
+}
+
+
+class Interval(Frozen):
+    """The new validity of a memory. valid_to None: without end. replaced_by: the memory that holds after it."""
+
+    memory_id: UUID
+    valid_to: AwareDatetime | None = None
+    replaced_by: UUID | None = None
+    reason: EndReason | None = None
+
+
+class MemoryRecorded(EventContract):
+    """A new memory, and the intervals it changes: those of others and its own (a loser begins closed)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = WORDS_OF_A_MEMORY
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["memory_recorded"] = "memory_recorded"
+    memory: Memory
+    intervals: tuple[Interval, ...] = ()
+    derivation: Derivation | None = None
+
+
+class MemoryConfirmed(EventContract):
+    """The same was said again: one more source. importance, confidence: the new values.
+
+    A source from before valid_from moves valid_from back; intervals: those of others, or its own, that this changes.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"source.quote": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["memory_confirmed"] = "memory_confirmed"
+    memory_id: UUID
+    source: MemorySource
+    importance: float = Share
+    confidence: float = Share
+    intervals: tuple[Interval, ...] = ()
+
+
+class MemoriesRevised(EventContract):
+    """Intervals changed for another reason than a new memory: a revert, a semantic conflict, a new derivation."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memories_revised"] = "memories_revised"
+    intervals: tuple[Interval, ...]
+    similarity: float | None = None
+
+
+class MemoryRated(EventContract):
+    """A person set a memory's importance; its decay starts again from this event."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memory_rated"] = "memory_rated"
+    memory_id: UUID
+    importance: float = Share
+
+
+class MemoryArchived(EventContract):
+    """A person archived a memory: it is kept and not recalled. reason: the person's text."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"reason": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["memory_archived"] = "memory_archived"
+    memory_id: UUID
+    reason: str
+
+
+class MemoryForgotten(EventContract):
+    """The user removed one memory: every read model drops its text and keeps that it existed.
+
+    source_ids: events of the turns it came from, so that read models drop everything else derived from those words.
+    """
+
+    VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memory_forgotten"] = "memory_forgotten"
+    memory_id: UUID
+    source_ids: tuple[UUID, ...] = ()
+
+
+class MemoryConflictRaised(EventContract):
+    """ASK_USER: the memory is not valid until the user decides which one holds (M5)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {**WORDS_OF_A_MEMORY, "question": ERASED}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["memory_conflict_raised"] = "memory_conflict_raised"
+    conflict_id: UUID
+    memory: Memory
+    against: tuple[UUID, ...]
+    question: str
+    derivation: Derivation | None = None
+
+
+class MemoryConflictAnswered(EventContract):
+    """The user's answer, and the intervals it changes."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memory_conflict_answered"] = "memory_conflict_answered"
+    conflict_id: UUID
+    answer: Answer
+    intervals: tuple[Interval, ...]
+
+
+class MemoriesAccessed(EventContract):
+    """Memories that an answer or a person read, each once: access reinforces them (M4)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memories_accessed"] = "memories_accessed"
+    memory_ids: tuple[UUID, ...]
+
+
+class MemoriesEmbedded(EventContract):
+    """The vectors of these memories are stored in the embedding cache under `model` (L7)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memories_embedded"] = "memories_embedded"
+    model: str
+    dimensions: int = Field(gt=0)
+    memory_ids: tuple[UUID, ...]
+
+
+class MemoriesReviewed(EventContract):
+    """What the daily job decided about one user's memories (M4), by age and importance at `due_at`."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["memories_reviewed"] = "memories_reviewed"
+    due_at: AwareDatetime
+    archived: tuple[UUID, ...] = ()
+    deleted: tuple[UUID, ...] = ()
+    expired: tuple[UUID, ...] = ()
+
+
+class MemoriesCompacted(EventContract):
+    """Several memories became one (M6). The members are closed and kept; the result refers to their sources.
+
+    memory: None if one of the members is kept as the result (kept). members: all of them, including the kept one.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = WORDS_OF_A_MEMORY
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["memories_compacted"] = "memories_compacted"
+    method: Literal["dedupe", "merge", "summary"]
+    members: tuple[UUID, ...]
+    kept: UUID | None = None
+    memory: Memory | None = None
+    intervals: tuple[Interval, ...]
+    similarity: float | None = None
+    derivation: Derivation | None = None
+
+
+class CompactionUndone(EventContract):
+    """Undoes a compaction: its members are valid as before, and its result is removed."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["compaction_undone"] = "compaction_undone"
+    compaction_id: UUID
+    made: UUID | None = None
+    intervals: tuple[Interval, ...]
+
+
+class EntityRelation(Frozen):
+    """type: "interested_in", "applied_to", "friend_of" …"""
+
+    type: str
+    target: str
+
+
+class Entity(Frozen):
+    """A person or thing a user speaks of. type: SCHOOL, PERSON, EVENT, TOPIC or another (open set)."""
+
+    type: str = Field(max_length=MAX_TYPE_CHARS)
+    name: str
+    description: str | None = None
+    attributes: dict[str, Any] = Field(default_factory=dict)
+    relations: tuple[EntityRelation, ...] = ()
+    sources: tuple[MemorySource, ...] = ()
+
+
+class EntitiesFound(EventContract):
+    """Entities of a user, new or known: one row per type and name; the given fields are added to it (P8)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"entities": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["entities_found"] = "entities_found"
+    entities: tuple[Entity, ...]
+    derivation: Derivation | None = None
+
+
+class MemoriesExtracted(EventContract):
+    """An extraction over some turns of a conversation has ended, also if it found nothing (M2).
+
+    extractor: hash of the rules, or of prompt and model. rejected: reason → how many. error: why the model was left
+    out (only the rules ran, E 13.3).
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    QUOTES_ERRORS: ClassVar[bool] = True
+    type: Literal["memories_extracted"] = "memories_extracted"
+    conversation: str
+    stage: Literal["rules", "llm"]
+    from_seq: int = Field(ge=0)
+    through_seq: int = Field(ge=0)
+    extractor: str
+    found: int = Field(default=0, ge=0)
+    stored: int = Field(default=0, ge=0)
+    rejected: dict[str, int] = Field(default_factory=dict)
+    error: str | None = None
+    derivation: Derivation | None = None

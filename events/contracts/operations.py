@@ -1,0 +1,89 @@
+"""Events of operation: erasures, the archive, scheduled jobs (M9, L4, E 13.5.5)."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import AwareDatetime, Field
+
+from turnlog.events.contracts.base import EventContract, Frozen
+from turnlog.events.contracts.memory import MAX_TYPE_CHARS
+
+
+class Erased(EventContract):
+    """The person's data in this thread must go from every read model, cache and index (M9)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    REMOVES: ClassVar[bool] = True
+    type: Literal["erased"] = "erased"
+    reason: str | None = None
+
+
+class JobRan(EventContract):
+    """A scheduled job's run for one due time has ended (M4, M6); the event's id is derived from job and due time."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["job_ran"] = "job_ran"
+    job: str = Field(max_length=MAX_TYPE_CHARS)
+    due_at: AwareDatetime
+    duration_ms: float = Field(ge=0)
+    counts: dict[str, int] = Field(default_factory=dict)
+    errors: int = Field(default=0, ge=0)
+
+
+class ThreadArchived(EventContract):
+    """A cold conversation's events were written to a file (L4); the read models drop its turns, the log keeps them.
+
+    path: the file, relative to the archive folder. sha256: of the file's bytes.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    ARCHIVES: ClassVar[bool] = True
+    type: Literal["thread_archived"] = "thread_archived"
+    path: str
+    sha256: str
+    events: int = Field(ge=0)
+    from_seq: int = Field(ge=0)
+    through_seq: int = Field(ge=0)
+
+
+class ArchivedEvent(Frozen):
+    """A stored event: its place in the log and its envelope as published."""
+
+    seq: int = Field(ge=1)
+    stored_at: AwareDatetime
+    envelope: str
+
+
+class ThreadRestored(EventContract):
+    """A part of an archived conversation is restored: at the first one the read models drop the conversation's rows,
+    and the projectors apply the events of every part as if they had just arrived.
+
+    part: from 1; the last one has part == parts. events: all of this event's user, so that the user's key seals them.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"events": ()}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"events"})
+    ARCHIVES: ClassVar[bool] = True
+    type: Literal["thread_restored"] = "thread_restored"
+    part: int = Field(ge=1)
+    parts: int = Field(ge=1)
+    events: tuple[ArchivedEvent, ...]
+
+
+class UserErased(EventContract):
+    """The receipt of an erasure (M9): counts of what was destroyed and of what the scan then found. No text."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["user_erased"] = "user_erased"
+    reason: str | None = None
+    keys_destroyed: int = Field(ge=0)
+    threads: int = Field(ge=0)
+    counts: dict[str, int] = Field(default_factory=dict)
+    scanned: dict[str, int] = Field(default_factory=dict)
+    strings_searched: int = Field(default=0, ge=0)
+    hits: int = Field(default=0, ge=0)

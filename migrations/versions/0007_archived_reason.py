@@ -1,0 +1,18 @@
+"""why a person archived a memory"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+
+
+def upgrade() -> None:
+    op.add_column(
+        "memories",
+        sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
+    )
+
+
+def downgrade() -> None:
+    op.drop_column("memories", "archived_reason")

@@ -1,0 +1,150 @@
+"""Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+import psycopg
+from psycopg.errors import ProgramLimitExceeded
+from pydantic import ValidationError
+
+from turnlog.events.contracts import CONTRACTS
+from turnlog.projectors.engine import duplicates, parking, positions
+from turnlog.projectors.engine.incoming import Incoming
+from turnlog.projectors.engine.parking import BEHIND, Parked, Place
+from turnlog.projectors.engine.positions import Positions
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection, perform
+
+NOTHING: Mapping[str, Set[int]] = {}
+
+TOGETHER_UP_TO = 16
+
+# Errors that an event's content causes; all others (lost connection, missing table, full disk) are retried.
+POISON = (
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    ProgramLimitExceeded,
+    ValidationError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+async def apply_batch(
+    conn: Connection,
+    projections: Sequence[Projection],
+    batch: Sequence[Incoming],
+    at: Positions,
+    through: int,
+    dropped: Mapping[str, Set[int]] = NOTHING,
+    as_read: bool = False,
+) -> Positions:
+    """Applies what each projection has not seen yet and moves all to `through`; returns the new positions.
+
+    dropped: projection → sequences to skip. as_read: events whose id is stored earlier are dropped here.
+
+    Raises PositionMoved and psycopg errors; then nothing is changed.
+    """
+    try:
+        await _apply(conn, projections, batch, at, through, dropped, as_read, careful=False)
+    except POISON:
+        await _apply(conn, projections, batch, at, through, dropped, as_read, careful=True)
+    return replace(at, at={name: max(position, through) for name, position in at.at.items()})
+
+
+async def _apply(
+    conn: Connection,
+    projections: Sequence[Projection],
+    batch: Sequence[Incoming],
+    at: Positions,
+    through: int,
+    dropped: Mapping[str, Set[int]],
+    as_read: bool,
+    careful: bool,
+) -> None:
+    together = not careful and len(batch) <= TOGETHER_UP_TO
+    async with _pipelined(conn) if together else conn.transaction():
+        moved = await positions.move(conn, at, through)
+        parked_now = await parking.ask_places(conn, at.build, at.partition)
+        noted = await duplicates.note_ids(conn, batch, at.partition) if as_read else None
+        await positions.assert_were(moved, at)
+        waiting = await parking.places(parked_now, at.at)
+        if noted is not None:
+            batch = await duplicates.only_first(conn, noted, batch, at.partition)
+        for projection in projections:
+            done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
+            mine = [i for i in batch if i.seq > done and i.seq not in out and concerns(projection, i)]
+            act = apply_events if careful else _all_at_once
+            parked = await act(conn, projection, mine, waiting[projection.name])
+            await parking.park(conn, projection.name, at, parked)
+
+
+@contextlib.asynccontextmanager
+async def _pipelined(conn: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements are pipelined: waiting for each takes longer than executing it.
+
+    BEGIN and COMMIT are part of the pipeline. After an error Postgres skips the rest, a ROLLBACK too, so that one
+    follows after the pipeline. COPY, used for large batches, and applying event by event cannot be pipelined.
+    """
+    try:
+        async with conn.pipeline():
+            await conn.execute("BEGIN")
+            yield
+            await conn.execute("COMMIT")
+    except BaseException:
+        if not conn.closed:
+            await conn.rollback()
+        raise
+
+
+def concerns(projection: Projection, one: Incoming) -> bool:
+    """Whether the projection handles the event's type; True for an unknown type."""
+    return one.type in projection.handles or one.type not in CONTRACTS
+
+
+def split(batch: Sequence[Incoming], waiting: set[Place]) -> tuple[list[Incoming], list[Parked]]:
+    """Returns the events to apply and those to park: undecodable ones and all that follow one in its thread."""
+    blocked = set(waiting)
+    good: list[Incoming] = []
+    parked: list[Parked] = []
+    for one in batch:
+        if one.place in blocked:
+            parked.append(Parked(one, "behind", one.error or BEHIND))
+        elif one.recorded is None:
+            blocked.add(one.place)
+            parked.append(Parked(one, "poison", one.error))
+        else:
+            good.append(one)
+    return good, parked
+
+
+async def _all_at_once(
+    conn: Connection, projection: Projection, batch: Sequence[Incoming], waiting: set[Place]
+) -> list[Parked]:
+    good, parked = split(batch, waiting)
+    if good:
+        await perform(conn, projection.changes([i.recorded for i in good if i.recorded]))
+    return parked
+
+
+async def apply_events(
+    conn: Connection, projection: Projection, batch: Sequence[Incoming], waiting: set[Place]
+) -> list[Parked]:
+    """Applies event by event, each in a savepoint; returns those to park. The caller owns the transaction."""
+    blocked = set(waiting)
+    parked: list[Parked] = []
+    for one in batch:
+        try:
+            async with conn.transaction():
+                found = await _all_at_once(conn, projection, [one], blocked)
+        except POISON as error:
+            found = [Parked(one, "poison", f"{type(error).__name__}: {error}")]
+        if found:
+            blocked.add(one.place)
+            parked += found
+    return parked

@@ -1,0 +1,174 @@
+"""The engine: read → decode → apply → commit, for all projections of one partition.
+
+Rows and position are one transaction. Position and fencing are in Postgres (row lock, compare and swap, session
+advisory lock); a gap, a moved position or a lost connection drops the batch, and reading starts again at the
+position.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import OrderedReader, Stored
+from turnlog.projectors.engine import positions
+from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
+from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.projectors.engine.incoming import Incoming, incoming
+from turnlog.projectors.engine.positions import LIVE, PositionMoved, Positions
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.sharing import Share
+from turnlog.projectors.engine.writer import Connection
+
+logger = logging.getLogger("turnlog.projectors")
+BATCH = 2_000
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
+STANDBY_POLL_S = 0.5
+LOOK_AGAIN_S = 10.0
+# Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
+REST_S = 0.003
+
+
+class OtherLog(TurnlogError):
+    """The read models were built from another log than the connected one."""
+
+    code = "other-log"
+
+
+class Runner:
+    """Keeps the projections of one partition up to date until stopped."""
+
+    def __init__(
+        self,
+        log: Log,
+        database_url: str,
+        projections: Sequence[Projection],
+        partition: int,
+        share: Share | None = None,
+    ) -> None:
+        """share: the worker's share, when workers divide the partitions."""
+        self._log, self._url, self._partition, self._share = log, database_url, partition, share
+        self._projections = sorted(projections, key=lambda p: p.name)
+        self._stop = asyncio.Event()
+        self._reader: OrderedReader | None = None
+        self._backoff = FIRST_BACKOFF_S
+        self.last_error: str | None = None
+
+    def stop(self) -> None:
+        """Finishes the batch under way; does not wait for another one."""
+        self._stop.set()
+        if self._reader is not None:
+            self._reader.wake()
+
+    async def run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                async with self._owned_connection() as conn:
+                    await self._follow(conn)
+            except (GapInLog, PositionMoved) as reason:
+                logger.info("partition %d reopens: %s", self._partition, reason)
+                self._backoff = FIRST_BACKOFF_S
+            except Exception as error:  # any error: a projector must not end silently
+                self.last_error = f"{type(error).__name__}: {error}"
+                logger.warning("partition %d waits: %s", self._partition, self.last_error)
+                self._backoff = min(self._backoff * 2, MAX_BACKOFF_S)
+            await self._pause(self._backoff)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+    @contextlib.asynccontextmanager
+    async def _owned_connection(self) -> AsyncIterator[Connection]:
+        """A connection that holds the advisory locks; locks and transactions end with it."""
+        conn = await connect(self._url)
+        async with conn:
+            # A crash of Postgres loses rows and position together; they are applied from the log again.
+            await conn.execute("SET synchronous_commit = off")
+            while not self._stop.is_set():
+                if await self._take(conn):
+                    try:
+                        yield conn
+                    finally:
+                        if self._share is not None:
+                            self._share.leave(self._partition)
+                    return
+                await self._pause(STANDBY_POLL_S)
+            yield conn
+
+    async def _take(self, conn: Connection) -> bool:
+        if self._share is not None and not self._share.room():
+            return False
+        if not await take_locks(conn, [p.name for p in self._projections], LIVE, self._partition):
+            return False
+        if self._share is None or self._share.take(self._partition):
+            return True
+        await conn.execute("SELECT pg_advisory_unlock_all()")
+        return False
+
+    def _goes_on(self) -> bool:
+        return not self._stop.is_set() and (self._share is None or self._share.keep(self._partition))
+
+    async def _refuse_other_log(self, at: Positions) -> None:
+        """Raises OtherLog for rows of a longer log: continuing would skip acknowledged events."""
+        head, reached = await self._log.head(), max(at.at.values())
+        if reached > head:
+            raise OtherLog(
+                f"the rows were made from a log of at least {reached} events, and this one ends at {head}: NATS_URL "
+                "and DATABASE_URL do not belong together, or the stream was replaced. Point DATABASE_URL at an empty "
+                "database to project this log"
+            )
+
+    async def _follow(self, conn: Connection) -> None:
+        if self._stop.is_set():
+            return
+        old = await positions.outdated(conn, self._projections, LIVE)
+        current = [p for p in self._projections if p.name not in old] or self._projections
+        at = await positions.load(conn, current, LIVE, self._partition)
+        await self._refuse_other_log(at)
+        problem = f"of another version, to be rebuilt with `turnlog rebuild`: {', '.join(old)}" if old else None
+        again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        async with self._log.reader(self._partition, at.lowest + 1) as reader:
+            self._reader = reader
+            while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
+                before, at = at, await step(conn, reader, current, at)
+                self.last_error, self._backoff = problem, FIRST_BACKOFF_S
+                if at is not before and reader.ahead < TOGETHER_UP_TO:
+                    await self._pause(REST_S)
+
+
+async def step(
+    conn: Connection,
+    reader: OrderedReader,
+    projections: Sequence[Projection],
+    at: Positions,
+    wait_s: float = 0.5,
+) -> Positions:
+    """One batch: read → decode → then drop duplicates, apply and move, in one transaction.
+
+    Raises KeyUnavailable at an event whose key cannot be fetched now; the events before it are applied.
+    """
+    stored = await reader.batch(BATCH, wait_s)
+    if not stored:
+        await positions.assert_unmoved(conn, at)
+        return at
+    batch, waits = _decoded(stored)
+    if batch:
+        at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
+    if waits is not None:
+        raise waits
+    return at
+
+
+def _decoded(stored: Sequence[Stored]) -> tuple[list[Incoming], KeyUnavailable | None]:
+    """Returns the events before the first one whose key cannot be fetched, and that error."""
+    batch: list[Incoming] = []
+    for one in stored:
+        try:
+            batch.append(incoming(one))
+        except KeyUnavailable as error:
+            return batch, error
+    return batch, None

@@ -1,0 +1,66 @@
+"""Messages of the log for the engine: decoded, or with the error why they cannot be decoded."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from turnlog.events.contracts import Event, Recorded
+from turnlog.events.errors import KeyUnavailable, TurnlogError
+from turnlog.events.read import Stored, recorded
+from turnlog.events.subjects import parse_stored
+
+_NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message; exactly one of recorded and error is set. place: (tenant, thread token)."""
+
+    seq: int
+    place: tuple[str, str]
+    type: str
+    recorded: Recorded | None
+    error: str = ""
+
+
+def incoming(stored: Stored) -> Incoming:
+    """Decodes a message; the engine parks an undecodable one with its error.
+
+    Raises only KeyUnavailable: the event is valid and can be read again later.
+    """
+    _, _, _, tenant, token, type_ = stored.subject.replace("\x00", "\ufffd").split(".")
+    try:
+        found = recorded(stored)
+        if _NUL_ESCAPE in _words(stored, found.event):
+            found = replace(found, event=without_nul(found.event))
+    except KeyUnavailable:
+        raise
+    except Exception as error:  # any error: a bad body may stop only its own thread
+        reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
+        return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}")
+    return Incoming(stored.seq, (tenant, token), type_, found)
+
+
+def _words(stored: Stored, event: Event) -> bytes:
+    """The event's data as JSON, with its sealed fields opened."""
+    return event.data.model_dump_json().encode() if _SEALED in stored.body else stored.body
+
+
+def partition_of(stored: Stored) -> int:
+    return parse_stored(stored.subject).partition
+
+
+def without_nul(event: Event) -> Event:
+    """Postgres text cannot hold NUL: read models show U+FFFD instead, the log keeps the original."""
+    data = _scrub(event.data.model_dump())
+    return event.model_copy(update={"data": type(event.data).model_validate(data)})
+
+
+def _scrub(value: Any) -> Any:
+    match value:
+        case str():
+            return value.replace("\x00", "\ufffd")
+        case dict():
+            return {_scrub(key): _scrub(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_scrub(item) for item in value]
+    return value

@@ -1,0 +1,101 @@
+"""How far projections are behind the log, and waiting for them (read your writes)."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.projectors.engine.writer import Connection
+
+STALLED_AFTER_S = 15.0
+FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
+
+
+class NotProjectedInTime(TurnlogError):
+    """The projection did not reach the sequence in the given time."""
+
+    code = "not-projected-in-time"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One projection's distance from the end of its partition.
+
+    stalled: an event has waited too long without the position moving; parked events do not count.
+    seconds_since_moved: None if no worker has ever taken the partition.
+    """
+
+    projection: str
+    partition: int
+    position: int
+    head: int
+    parked: int
+    seconds_since_moved: float | None
+    stalled: bool
+
+    @property
+    def behind(self) -> int:
+        """Sequences between position and head: an upper bound of the events left to apply."""
+        return max(0, self.head - self.position)
+
+
+async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
+    """The lag of every live projection, by name and partition. Raises LogUnavailable."""
+    heads = {p: await log.partition_head(p) for p in range(log.partitions)}
+    # All partitions of every known projection: one that no worker ever took must not look healthy.
+    rows = await conn.execute(
+        "SELECT n.projection, n.partition, coalesce(p.position, 0), "
+        "(SELECT count(*) FROM dead_letters d WHERE d.projection = n.projection AND d.partition = n.partition "
+        "AND d.build = 'live' AND d.status = 'parked'), extract(epoch FROM now() - p.updated_at)::float "
+        "FROM (SELECT DISTINCT l.projection, part AS partition FROM projection_positions l, unnest(%s::int[]) part "
+        "WHERE l.build = 'live') n LEFT JOIN projection_positions p ON p.build = 'live' "
+        "AND p.projection = n.projection AND p.partition = n.partition ORDER BY n.projection, n.partition",
+        (list(heads),),
+    )
+    return [
+        Lag(
+            name,
+            part,
+            at,
+            heads.get(part, 0),
+            parked,
+            idle,
+            at < heads.get(part, 0)
+            and (idle is None or idle > stalled_after_s)
+            and await _waits(log, part, at, stalled_after_s),
+        )
+        for name, part, at, parked, idle in await rows.fetchall()
+    ]
+
+
+async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:
+    """Whether an event has waited too long itself: after a quiet hour the position is old, which is no stall."""
+    since = await log.waiting_since(partition, position)
+    return since is not None and (datetime.now(UTC) - since).total_seconds() > longer_than_s
+
+
+async def wait_for(
+    conn: Connection, projections: tuple[str, ...], partition: int, seq: int, timeout_s: float = 30.0
+) -> None:
+    """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime."""
+    deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
+    while (behind := await _behind(conn, projections, partition, seq)) is not None:
+        if time.monotonic() > deadline:
+            raise NotProjectedInTime(
+                f"{behind} did not reach sequence {seq} within {timeout_s:g} s; `turnlog lag` shows its position. "
+                "Is a projector running (`turnlog up` or `turnlog worker projectors`)?"
+            )
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, MAX_POLL_S)
+
+
+async def _behind(conn: Connection, projections: tuple[str, ...], partition: int, seq: int) -> str | None:
+    rows = await conn.execute(
+        "SELECT projection FROM projection_positions WHERE build = 'live' AND partition = %s AND position >= %s "
+        "AND projection = ANY(%s)",
+        (partition, seq, list(projections)),
+    )
+    reached = {name for (name,) in await rows.fetchall()}
+    return next((name for name in projections if name not in reached), None)

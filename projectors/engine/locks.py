@@ -1,0 +1,35 @@
+"""Postgres advisory locks that keep two workers from doing the same work."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from enum import IntEnum
+
+import psycopg
+
+from turnlog.projectors.engine.writer import Connection
+
+
+class LockFor(IntEnum):
+    """What a lock is for. The numbers seed the lock's key and never change: workers of all versions share them."""
+
+    THREAD_UPKEEP = 1
+    ANSWER = 2
+    SEGMENTS = 3
+    JOB = 4
+    EXTRACTION = 5
+
+
+@contextlib.asynccontextmanager
+async def work_lock(conn: Connection, work: LockFor, name: str) -> AsyncIterator[bool]:
+    """Holds the lock on (work, name) while the block runs; yields False if another connection holds it.
+
+    The lock belongs to the connection: it is released at once when a worker dies.
+    """
+    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, %s))"
+    held = await (await conn.execute(query, (name, work.value))).fetchone() == (True,)
+    try:
+        yield held
+    finally:
+        if held:
+            with contextlib.suppress(psycopg.Error):  # the connection is lost, and the lock with it
+                await conn.execute("SELECT pg_advisory_unlock(hashtextextended(%s, %s))", (name, work.value))

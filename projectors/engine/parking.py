@@ -1,0 +1,96 @@
+"""Parked events: a poison event and the later ones of its thread wait here, visibly; other threads go on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow, dict_row
+
+from turnlog.projectors.engine.incoming import Incoming
+from turnlog.projectors.engine.positions import Positions
+from turnlog.projectors.engine.writer import Connection
+
+Place = tuple[str, str]
+BEHIND = "an earlier event of this thread is parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    incoming: Incoming
+    reason: str
+    error: str
+
+
+async def parked_places(conn: Connection, names: Iterable[str], build: str, partition: int) -> dict[str, set[Place]]:
+    """Projection name → the (tenant, thread token) pairs whose events must wait."""
+    return await places(await ask_places(conn, build, partition), names)
+
+
+async def ask_places(conn: Connection, build: str, partition: int) -> AsyncCursor[TupleRow]:
+    """Sends the query of `parked_places`; a pipeline's other statements need not wait for its result.
+
+    A separate statement after the lock: one that also took the lock would not see what was parked while it waited.
+    """
+    return await conn.execute(
+        "SELECT DISTINCT projection, tenant, thread_token FROM dead_letters "
+        "WHERE build = %s AND partition = %s AND status = 'parked'",
+        (build, partition),
+    )
+
+
+async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str, set[Place]]:
+    found: dict[str, set[Place]] = {name: set() for name in names}
+    for name, tenant, token in await asked.fetchall():
+        if name in found:
+            found[name].add((tenant, token))
+    return found
+
+
+async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
+    """Projection name → sequences an operator dropped; a rebuild skips them too."""
+    found: dict[str, set[int]] = {name: set() for name in names}
+    rows = await conn.execute(
+        "SELECT projection, seq FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND partition = %s "
+        "AND status = 'dropped'",
+        (list(found), partition),
+    )
+    for name, seq in await rows.fetchall():
+        found[name].add(seq)
+    return found
+
+
+async def park(conn: Connection, name: str, at: Positions, parked: list[Parked]) -> None:
+    if not parked:
+        return
+    await conn.cursor().executemany(
+        "INSERT INTO dead_letters (projection, build, seq, partition, tenant, thread_token, event_type, reason, "
+        "error, status) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'parked') "
+        "ON CONFLICT (projection, build, seq) DO UPDATE SET reason = excluded.reason, error = excluded.error, "
+        "status = 'parked'",
+        [
+            (
+                name,
+                at.build,
+                p.incoming.seq,
+                at.partition,
+                *p.incoming.place,
+                p.incoming.type,
+                p.reason,
+                p.error.replace("\x00", "\ufffd")[:2000],
+            )
+            for p in parked
+        ],
+    )
+
+
+async def listed(conn: Connection, projection: str | None) -> list[dict[str, Any]]:
+    """Parked and dropped events of the live projections, in the order of the log."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT seq, projection, partition, tenant, thread_token, event_type, reason, error, status, parked_at "
+        "FROM dead_letters WHERE build = 'live' AND (%(name)s::text IS NULL OR projection = %(name)s) "
+        "ORDER BY seq, projection",
+        {"name": projection},
+    )
+    return await cursor.fetchall()

@@ -1,0 +1,107 @@
+"""Positions: how far each projection has read, per partition. Moved only together with the rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import AsyncCursor
+from psycopg.rows import TupleRow
+
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+
+LIVE = "live"
+_MINE = "build = %s AND partition = %s AND projection = ANY(%s)"
+_TAKE = f"""
+WITH found AS (
+  SELECT projection, build, partition, position FROM projection_positions WHERE {_MINE}
+  ORDER BY projection FOR UPDATE)
+UPDATE projection_positions p SET position = greatest(p.position, %s), updated_at = now() FROM found
+WHERE p.projection = found.projection AND p.build = found.build AND p.partition = found.partition
+RETURNING p.projection, found.position"""
+
+
+class PositionMoved(Exception):
+    """Another process moved the position: the batch is discarded and reading starts again there."""
+
+
+class RebuildNeeded(TurnlogError):
+    """The projection's code has another version than its rows; `turnlog rebuild NAME` rebuilds them."""
+
+    code = "rebuild-needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Positions of projections of one build and partition. at: projection → last sequence applied."""
+
+    build: str
+    partition: int
+    at: dict[str, int]
+
+    @property
+    def lowest(self) -> int:
+        return min(self.at.values())
+
+    @property
+    def key(self) -> tuple[str, int, list[str]]:
+        return self.build, self.partition, sorted(self.at)
+
+
+async def outdated(conn: Connection, projections: Sequence[Projection], build: str) -> list[str]:
+    """Returns the error for projections whose rows have another version than their code."""
+    versions = {p.name: p.version for p in projections}
+    rows = await conn.execute(
+        "SELECT DISTINCT projection, code_version FROM projection_positions WHERE build = %s AND projection = ANY(%s)",
+        (build, sorted(versions)),
+    )
+    return [name for name, version in await rows.fetchall() if version != versions[name]]
+
+
+async def load(conn: Connection, projections: Sequence[Projection], build: str, partition: int) -> Positions:
+    """Loads the positions; creates missing ones with 0. Raises RebuildNeeded."""
+    await conn.cursor().executemany(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "VALUES (%s, %s, %s, 0, %s) ON CONFLICT DO NOTHING",
+        [(p.name, build, partition, p.version) for p in projections],
+    )
+    versions = {p.name: p.version for p in projections}
+    rows = await conn.execute(
+        f"SELECT projection, position, code_version FROM projection_positions WHERE {_MINE}",
+        (build, partition, sorted(versions)),
+    )
+    found = await rows.fetchall()
+    for name, _, code_version in found:
+        if code_version != versions[name]:
+            raise RebuildNeeded(
+                f"projection {name} has rows of version {code_version} and code of version {versions[name]}: "
+                f"run `turnlog rebuild {name}`"
+            )
+    return Positions(build, partition, {name: position for name, position, _ in found})
+
+
+async def move(conn: Connection, positions: Positions, through: int) -> AsyncCursor[TupleRow]:
+    """Locks the rows, in name order, so that no two transactions wait for each other, and moves them.
+
+    The first statement of a transaction; `assert_were` checks its result before the commit.
+    """
+    return await conn.execute(_TAKE, (*positions.key, through))
+
+
+async def assert_were(moved: AsyncCursor[TupleRow], positions: Positions) -> None:
+    """Raises PositionMoved if a position was not the one the caller had read (compare and swap)."""
+    _compare(dict(await moved.fetchall()), positions)
+
+
+async def assert_unmoved(conn: Connection, positions: Positions) -> None:
+    """Raises PositionMoved if a rebuild or a retry moved a position while this reader was idle."""
+    rows = await conn.execute(
+        f"SELECT projection, position FROM projection_positions WHERE {_MINE}",
+        positions.key,
+    )
+    _compare(dict(await rows.fetchall()), positions)
+
+
+def _compare(found: dict[str, int], positions: Positions) -> None:
+    if found != positions.at:
+        raise PositionMoved(f"positions of partition {positions.partition} moved from {positions.at} to {found}")

@@ -1,0 +1,50 @@
+"""A read model as the engine sees it: its tables, the events it handles and a pure project()."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from turnlog.events.contracts import ARCHIVING, REMOVALS, Recorded
+from turnlog.projectors.engine.changes import Change
+
+_ALONE = REMOVALS | ARCHIVING
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A read model.
+
+    project takes a batch in log order and returns changes in the order of their execution; a removal, archiving or
+    restoring of a thread is a batch of its own. It is pure: no clock, no network, no model, no randomness.
+    insert_only: rows are only inserted or deleted, so a rebuild creates the keys last. per_thread: every row belongs
+    to one thread, so that a thread can be rebuilt alone. last_sql: statements at the end of a rebuild, such as
+    indexes that depend on the rows. version: raised when project() or the tables change their meaning; the live rows
+    must then be rebuilt.
+    """
+
+    name: str
+    version: int
+    tables: tuple[sa.Table, ...]
+    handles: frozenset[str]
+    project: Callable[[Sequence[Recorded]], list[Change]]
+    insert_only: bool = False
+    per_thread: bool = True
+    last_sql: tuple[str, ...] = ()
+
+    def changes(self, batch: Sequence[Recorded]) -> list[Change]:
+        """The changes of project() over the runs between events that are batches of their own."""
+        done: list[Change] = []
+        for run in _runs(batch):
+            done.extend(self.project(run))
+        return done
+
+
+def _runs(batch: Sequence[Recorded]) -> list[Sequence[Recorded]]:
+    runs: list[Sequence[Recorded]] = []
+    start = 0
+    for at, recorded in enumerate(batch):
+        if recorded.event.type in _ALONE:
+            runs += [batch[start:at], batch[at : at + 1]]
+            start = at + 1
+    return [run for run in (*runs, batch[start:]) if run]

@@ -1,0 +1,79 @@
+"""Workers share the partitions of a log: each holds about the same number.
+
+A worker counts the others by a shared advisory lock that each holds while it lives, takes free partitions up to its
+share, and releases one when it has more. Ownership is decided by the engine's locks: a wrong count affects balance,
+never order.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+
+import psycopg
+
+from turnlog.events.errors import TurnlogError
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+
+logger = logging.getLogger("turnlog.projectors")
+MEMBERS = 0x7475726E
+COUNT_EVERY_S = 1.0
+_COUNT = """
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND mode = 'ShareLock'
+AND classid = %s AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+
+class Share:
+    """How many of `partitions` this worker should hold; its runners call take() before, keep() while they hold one."""
+
+    def __init__(self, database_url: str, partitions: int) -> None:
+        self._url, self._partitions = database_url, partitions
+        self._limit = 0
+        self._held: set[int] = set()
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The partitions that this worker holds now."""
+        return frozenset(self._held)
+
+    def room(self) -> bool:
+        return len(self._held) < self._limit
+
+    def take(self, partition: int) -> bool:
+        """Returns False if another runner of this worker took the last place first."""
+        if self.room():
+            self._held.add(partition)
+        return partition in self._held
+
+    def keep(self, partition: int) -> bool:
+        """Returns False if the worker holds too many; the partition then no longer counts as held."""
+        if len(self._held) > self._limit:
+            self._held.discard(partition)
+        return partition in self._held
+
+    def leave(self, partition: int) -> None:
+        self._held.discard(partition)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Counts the workers until stop. While Postgres cannot be reached the last count is kept."""
+        while not stop.is_set():
+            try:
+                async with await connect(self._url) as conn:
+                    await conn.execute("SELECT pg_advisory_lock_shared(%s, 1)", (MEMBERS,))
+                    await self._count(conn, stop)
+            except (psycopg.Error, TurnlogError, OSError) as error:
+                logger.warning("cannot count the projector workers: %s", error)
+                await _pause(stop)
+
+    async def _count(self, conn: Connection, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            row = await (await conn.execute(_COUNT, (MEMBERS,))).fetchone()
+            self._limit = math.ceil(self._partitions / max(1, row[0] if row else 1))
+            await _pause(stop)
+
+
+async def _pause(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(COUNT_EVERY_S):
+            await stop.wait()

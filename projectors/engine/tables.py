@@ -1,0 +1,117 @@
+"""The metadata all read models share, and the engine's own tables.
+
+Everything lives in the schema `turnlog`. Statements name tables without a schema: a rebuild points the
+search path at its shadow schema first, so that the same projector writes there.
+"""
+
+import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
+
+SCHEMA = "turnlog"
+metadata = sa.MetaData()
+
+
+def timestamptz() -> TIMESTAMP:
+    return TIMESTAMP(timezone=True)
+
+
+projection_positions = sa.Table(
+    "projection_positions",
+    metadata,
+    sa.Column("projection", sa.Text, primary_key=True),
+    sa.Column("build", sa.Text, primary_key=True, comment="'live' or the name of a rebuild under way"),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("code_version", sa.Integer, nullable=False),
+    sa.Column("updated_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    comment="How far each projection has read; moved in the transaction that writes its rows.",
+)
+
+event_ids = sa.Table(
+    "event_ids",
+    metadata,
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("event_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    comment="First sequence of every event id: a second one, however late, is no event (L4).",
+)
+
+dead_letters = sa.Table(
+    "dead_letters",
+    metadata,
+    sa.Column("projection", sa.Text, primary_key=True),
+    sa.Column("build", sa.Text, primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("thread_token", sa.Text, nullable=False),
+    sa.Column("event_type", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False, comment="poison, or behind: after a poison event of its thread"),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, comment="parked or dropped"),
+    sa.Column("parked_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    comment="Events that a projection could not apply; the events stay in the log.",
+)
+
+embedding_cache = sa.Table(
+    "embedding_cache",
+    metadata,
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("text_hash", sa.LargeBinary, primary_key=True, comment="SHA-256 of the embedded text"),
+    sa.Column("embedding", HALFVEC(), nullable=False),
+    comment="Content-addressed vectors; no read model, survives rebuilds (L7).",
+)
+
+model_cache = sa.Table(
+    "model_cache",
+    metadata,
+    sa.Column("request_hash", sa.LargeBinary, primary_key=True, comment="SHA-256 of model and prompt"),
+    sa.Column("response", sa.JSON, nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    sa.Column("tenant", sa.Text),
+    sa.Column("user_id", sa.Text, comment="whose words the answer came from, so that it can be erased"),
+    sa.Column("thread_id", sa.Text),
+    comment="Answers of reactors' model calls until their event is stored: the same input is one call.",
+)
+
+reactor_spending = sa.Table(
+    "reactor_spending",
+    metadata,
+    sa.Column("reactor", sa.Text, primary_key=True),
+    sa.Column("spent_at", timestamptz(), primary_key=True),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("tokens", sa.Integer, nullable=False),
+    comment="What reactors spent in the last hour, for their budgets.",
+)
+
+embedding_rounds = sa.Table(
+    "embedding_rounds",
+    metadata,
+    sa.Column("ended_at", timestamptz(), primary_key=True),
+    sa.Column("texts", sa.Integer, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    comment="How long the embedder took for how many texts in the last hour, to estimate when it will be done.",
+)
+
+user_keys = sa.Table(
+    "user_keys",
+    metadata,
+    sa.Column("key_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("wrapped", sa.LargeBinary, comment="the key, encrypted by the key-encryption key; NULL: destroyed"),
+    sa.Column("kek_id", sa.Text, nullable=False, comment="which key-encryption key wrapped it"),
+    sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    sa.Column("retired_at", timestamptz(), comment="a newer key seals since then; this one still opens"),
+    sa.Column("destroyed_at", timestamptz()),
+    comment="Keys of users' personal data in the log (M9); no read model, and not in the log.",
+)
+sa.Index("user_keys_user", user_keys.c.tenant, user_keys.c.user_id)
+sa.Index(
+    "user_keys_current",
+    user_keys.c.tenant,
+    user_keys.c.user_id,
+    unique=True,
+    postgresql_where=sa.text("retired_at IS NULL AND destroyed_at IS NULL"),
+)

@@ -1,0 +1,1 @@
+"""The read models: their tables, their pure project(), their lookups."""

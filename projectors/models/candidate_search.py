@@ -1,0 +1,104 @@
+"""Candidate search: the rows of a scope that may answer a query, found by an index and bounded in number.
+
+Shared by all read models with the columns terms (GIN), embedding and embedding_model (one HNSW index per model): chunks
+(P5) and memories (P7). Input: a `SearchScope` (table, condition, parameters). Output: SQL that a caller runs by itself
+or builds into a larger statement, and `nearest_rows`, which runs a search by vector. Ranking is the caller's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+
+from turnlog.projectors.engine.writer import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class SearchScope:
+    """The rows to search. table: with its alias `alias`. where: a condition on the alias; params: of the condition."""
+
+    table: str
+    alias: str
+    where: str
+    params: Mapping[str, Any]
+
+    def rows(self, columns: str) -> str:
+        """SQL of all rows of the scope; conditions may be added with AND."""
+        return f"SELECT {columns} FROM {self.table} {self.alias} WHERE {self.where}"
+
+    def with_terms(self, columns: str, terms: str, limit: int) -> str:
+        """SQL of up to `limit` rows that have all of the terms. terms: an SQL expression of type text[]."""
+        return f"{self.rows(columns)} AND {self.alias}.terms @> {terms} LIMIT {limit:d}"
+
+    def nearest(self, columns: str, dimensions: int, limit: int) -> str:
+        """SQL of the `limit` rows nearest to %(vector)s among those with a vector of %(model)s, nearest first."""
+        return f"{self.rows(columns)} AND {self.is_embedded} ORDER BY {self.distance(dimensions)} LIMIT {limit:d}"
+
+    @property
+    def is_embedded(self) -> str:
+        return f"{self.alias}.embedding_model = %(model)s"
+
+    def distance(self, dimensions: int) -> str:
+        """SQL of the cosine distance to %(vector)s, as the HNSW indexes have it."""
+        return f"({self.alias}.embedding::halfvec({dimensions:d})) <=> %(vector)s::halfvec({dimensions:d})"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorScan:
+    """How an HNSW index is read. None: the server's value.
+
+    order: relaxed_order is faster and may return a row out of order. ef_search: candidates in memory at a time.
+    max_tuples: rows to visit before giving up on a filter that few rows pass.
+    """
+
+    order: Literal["strict_order", "relaxed_order"] = "strict_order"
+    ef_search: int | None = None
+    max_tuples: int | None = None
+
+
+async def use_vector_scan(conn: Connection, scan: VectorScan) -> None:
+    """For the rest of the transaction. A generic plan does not know the model, and so cannot use the model's index."""
+    settings = {
+        "plan_cache_mode": "force_custom_plan",
+        "hnsw.iterative_scan": scan.order,
+        "hnsw.ef_search": scan.ef_search,
+        "hnsw.max_scan_tuples": scan.max_tuples,
+    }
+    given = {name: str(value) for name, value in settings.items() if value is not None}
+    calls = ", ".join("set_config(%s, %s, true)" for _ in given)
+    await conn.execute(f"SELECT {calls}".encode(), [part for pair in given.items() for part in pair])
+
+
+async def nearest_rows(
+    conn: Connection,
+    scope: SearchScope,
+    columns: str,
+    vector: NDArray[np.float32],
+    model: str,
+    limit: int,
+    scan: VectorScan,
+) -> list[tuple[Any, ...]]:
+    """Rows whose vectors of `model` are nearest to `vector`; with a filter that few rows pass some may be missed."""
+    async with conn.pipeline(), conn.transaction():
+        await use_vector_scan(conn, scan)
+        rows = await conn.execute(
+            scope.nearest(columns, len(vector), limit).encode(),
+            {**scope.params, "model": model, "vector": HalfVector(vector).to_text()},
+        )
+    return await rows.fetchall()
+
+
+def decode_vectors(sent: Sequence[bytes | None]) -> NDArray[np.float32] | None:
+    """(n, dimensions), NaN where a row has no vector; None when no row has one.
+
+    sent: halfvec_send's form: two int16 (dimensions, unused), then float16, all big-endian; of equal dimensions.
+    """
+    first = next((vector for vector in sent if vector is not None), None)
+    if first is None:
+        return None
+    unknown = first[:4] + b"\x7e\x00" * (len(first) // 2 - 2)
+    rows = np.frombuffer(b"".join(vector or unknown for vector in sent), dtype=">f2").reshape(len(sent), -1)
+    return rows[:, 2:].astype(np.float32)

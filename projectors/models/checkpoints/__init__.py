@@ -1,0 +1,1 @@
+"""P3 checkpoints: LangGraph's state per thread."""

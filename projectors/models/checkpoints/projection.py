@@ -1,0 +1,192 @@
+"""P3 checkpoints: LangGraph's state per thread, each message stored once and referenced (A 1.1).
+
+A list is rows of growth: a checkpoint says only how many items of which list it has, and a message's text stands in
+`messages` alone, so the cost of a turn does not grow with the thread. Turns of turnlog's own conversations need no
+checkpoint: there the state is the turns after the last pruning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from turnlog.events.contracts import (
+    REMOVALS,
+    CheckpointSaved,
+    CheckpointsDropped,
+    CheckpointWritesSaved,
+    EventData,
+    HistoryPruned,
+    Recorded,
+    ThreadForked,
+)
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.checkpoints import drops as checkpoint_drops
+from turnlog.projectors.models.checkpoints import rows as checkpoint_rows
+from turnlog.projectors.models.forks import LINEAGE
+
+TYPE = "turnlog.seq"
+PRUNED_CHANNEL = "pruned_through"
+
+
+def _key_columns() -> list[sa.Column[str]]:
+    return [
+        sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("thread_id", sa.Text, primary_key=True),
+        sa.Column("checkpoint_ns", sa.Text, primary_key=True, server_default=""),
+    ]
+
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    *_key_columns(),
+    sa.Column("checkpoint_id", sa.Text, primary_key=True),
+    sa.Column("parent_checkpoint_id", sa.Text),
+    sa.Column("type", sa.Text),
+    sa.Column("checkpoint", JSONB, nullable=False),
+    sa.Column("metadata", JSONB, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="sequence of the event that saved it"),
+)
+sa.Index(
+    "checkpoints_of_run",
+    checkpoints.c.tenant,
+    checkpoints.c.run_id,
+    postgresql_where=checkpoints.c.run_id.is_not(None),
+)
+checkpoint_blobs = sa.Table(
+    "checkpoint_blobs",
+    metadata,
+    *_key_columns(),
+    sa.Column("channel", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, primary_key=True),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("blob", sa.LargeBinary),
+)
+checkpoint_writes = sa.Table(
+    "checkpoint_writes",
+    metadata,
+    *_key_columns(),
+    sa.Column("checkpoint_id", sa.Text, primary_key=True),
+    sa.Column("task_id", sa.Text, primary_key=True),
+    sa.Column("idx", sa.Integer, primary_key=True),
+    sa.Column("channel", sa.Text, nullable=False),
+    sa.Column("type", sa.Text),
+    sa.Column("blob", sa.LargeBinary, nullable=False),
+    sa.Column("task_path", sa.Text, nullable=False),
+)
+checkpoint_lists = sa.Table(
+    "checkpoint_lists",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("list_id", sa.Text, primary_key=True),
+    sa.Column("first", sa.Integer, primary_key=True, comment="place of the first of these items in the list"),
+    sa.Column("base_list", sa.Text, comment="the list this one begins like"),
+    sa.Column("base_count", sa.Integer, nullable=False, comment="how many items of it"),
+    sa.Column("items", sa.JSON, nullable=False, comment="text as it came: it is only ever read whole"),
+)
+TABLES = (checkpoints, checkpoint_blobs, checkpoint_writes, checkpoint_lists)
+_UPDATED = ("checkpoint", "metadata", "run_id", "seq")
+_REPLACED = ("channel", "type", "blob")
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
+    changes: list[Change] = []
+    for dropping, run in groupby(batch, lambda one: isinstance(one.event.data, CheckpointsDropped)):
+        project_run = checkpoint_drops.dropped if dropping else _saved
+        changes += project_run(list(run))
+    return changes
+
+
+def _saved(run: Sequence[Recorded]) -> list[Change]:
+    saved = [one for one in run if isinstance(one.event.data, CheckpointSaved)]
+    written = [one for one in run if isinstance(one.event.data, CheckpointWritesSaved)]
+    pruned = [_pruned(one, through) for one in run if (through := _pruned_through(one.event.data))]
+    new, replaced = checkpoint_rows.write_rows(written)
+    return [
+        Upsert(checkpoint_blobs, _columns(checkpoint_blobs), [*checkpoint_rows.blob_rows(saved), *pruned]),
+        Upsert(checkpoint_lists, _columns(checkpoint_lists), checkpoint_rows.list_rows(saved)),
+        Upsert(checkpoints, _columns(checkpoints), checkpoint_rows.checkpoint_rows(saved), _taken(_UPDATED)),
+        Upsert(checkpoint_writes, _columns(checkpoint_writes), new),
+        Upsert(checkpoint_writes, _columns(checkpoint_writes), replaced, _taken(_REPLACED)),
+    ]
+
+
+def _columns(table: sa.Table) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns)
+
+
+def _taken(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, f"excluded.{name}") for name in names)
+
+
+def _pruned_through(data: EventData) -> int:
+    """A fork begins as its parent was pruned then."""
+    match data:
+        case HistoryPruned(through_seq=through) | ThreadForked(pruned_through=through):
+            return through
+    return 0
+
+
+def _pruned(recorded: Recorded, through: int) -> Row:
+    event, at = recorded.event, f"{recorded.seq:020d}"
+    return (event.tenant, event.thread, "", PRUNED_CHANNEL, at, TYPE, str(through).encode())
+
+
+CHECKPOINTS = Projection(
+    "checkpoints",
+    2,
+    TABLES,
+    REMOVALS
+    | {"history_pruned", "thread_forked", "checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped"},
+    project,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The conversation state: turns after pruned_through up to last_seq, message_count of them."""
+
+    pruned_through: int
+    last_seq: int
+    message_count: int
+
+
+_STATE = f"""
+WITH RECURSIVE {LINEAGE},
+p AS (
+  SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
+  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
+  AND type = 'turnlog.seq')
+SELECT p.seq, coalesce(max(m.seq), 0), count(m.seq) FROM p CROSS JOIN lineage l LEFT JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq > p.seq AND m.seq <= l.through_seq
+GROUP BY p.seq"""
+
+
+async def thread_state(conn: Connection, tenant: str, thread: str) -> State:
+    """Counts by index alone; the turns themselves are messages.thread_messages(after_seq=pruned_through)."""
+    rows = await conn.execute(_STATE, {"tenant": tenant, "thread": thread})
+    found = await rows.fetchone()
+    assert found is not None
+    return State(int(found[0]), int(found[1]), int(found[2]))
+
+
+async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The sequence up to which turns left the conversation state; 0 when none did."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) FROM checkpoint_blobs WHERE tenant = %s "
+        "AND thread_id = %s AND checkpoint_ns = '' AND channel = 'pruned_through' AND type = 'turnlog.seq'",
+        (tenant, thread),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0

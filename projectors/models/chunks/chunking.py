@@ -1,0 +1,174 @@
+"""Cuts turns into the chunks that recall searches (P5, seed A 1.2). Pure.
+
+One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap. Thinking, system prompts
+and tool calls give no chunk; a tool result only for its beginning.
+
+A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
+repeats on one day is one chunk (its `seqs` and `source_ids` list every turn, oldest first); on another day it is
+another chunk.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from uuid import UUID
+
+from turnlog.events.contracts import Event, Recorded, TurnRecorded
+from turnlog.projectors.models.speech import clean, spoken_text
+from turnlog.projectors.models.terms import MONTHS, terms
+
+PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
+OVERLAP_TOKENS = 60
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
+_WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
+
+
+def estimated_tokens(text: str) -> float:
+    """Estimate without a tokenizer: one token per wide character, one per four others. Additive over parts of a
+    text."""
+    wide = 0 if text.isascii() else len(_WIDE.findall(text))
+    return wide + (len(text) - wide) / 4
+
+
+def pieces(text: str) -> list[str]:
+    """The text as one piece, or in pieces of about PIECE_TOKENS that overlap by OVERLAP_TOKENS."""
+    if not text or estimated_tokens(text) <= PIECE_TOKENS:
+        return [text] if text else []
+    done: list[str] = []
+    current: list[str] = []
+    tokens = 0.0
+    for sentence in _sentences(text):
+        more = estimated_tokens(sentence)
+        if current and tokens + more > PIECE_TOKENS:
+            done.append("".join(current).strip())
+            current = _overlap(current)
+            tokens = sum(map(estimated_tokens, current))
+        current.append(sentence)
+        tokens += more
+    done.append("".join(current).strip())
+    return [piece for piece in done if piece]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Sentences with the following space; very long ones are cut by length."""
+    start = 0
+    for end in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+        yield from _cut_by_length(text[start:end])
+        start = end
+
+
+def _cut_by_length(sentence: str) -> Iterator[str]:
+    room = PIECE_TOKENS - OVERLAP_TOKENS
+    while estimated_tokens(sentence) > room:
+        at = int(len(sentence) * room / estimated_tokens(sentence))
+        while estimated_tokens(sentence[:at]) > room:
+            at -= max(1, at // 20)
+        space = sentence.rfind(" ", at // 2, at)
+        at = space + 1 if space > 0 else at
+        yield sentence[:at]
+        sentence = sentence[at:]
+    if sentence:
+        yield sentence
+
+
+def _overlap(sentences: list[str]) -> list[str]:
+    first, tokens = len(sentences), 0.0
+    while first > 1 and (tokens := tokens + estimated_tokens(sentences[first - 1])) <= OVERLAP_TOKENS:
+        first -= 1
+    return sentences[first:]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A searchable piece of a turn (or of equal turns). text: to show. index_text: to embed. terms: of the text.
+
+    piece: 0 … n-1 within its turn. seqs, event_ids, source_ids: parallel, one entry per turn.
+    """
+
+    id: str
+    tenant: str
+    thread: str
+    seqs: tuple[int, ...]
+    event_ids: tuple[UUID, ...]
+    source_ids: tuple[str | None, ...]
+    piece: int
+    speaker: str
+    text: str
+    index_text: str
+    terms: tuple[str, ...]
+    created_at: datetime
+
+
+def chunks(recorded: Recorded) -> list[Chunk]:
+    """The chunks of an event in order; [] for any event but a turn with text."""
+    event, turn = recorded.event, recorded.event.data
+    if not isinstance(turn, TurnRecorded) or turn.role == "system":
+        return []
+    speaker = _speaker(turn)
+    made = []
+    for piece, text in enumerate(pieces(spoken_text(turn))):
+        index_text = _index_text(event, speaker, text)
+        made.append(
+            Chunk(
+                id=content_id(event.tenant, event.thread, index_text),
+                tenant=event.tenant,
+                thread=event.thread,
+                seqs=(recorded.seq,),
+                event_ids=(event.id,),
+                source_ids=(turn.source_id,),
+                piece=piece,
+                speaker=speaker,
+                text=text,
+                index_text=index_text,
+                terms=tuple(terms(text)),
+                created_at=event.time,
+            )
+        )
+    return made
+
+
+def index_texts(event: Event) -> list[str]:
+    """The texts of an event to embed: the index text of each of its chunks."""
+    turn = event.data
+    if not isinstance(turn, TurnRecorded) or turn.role == "system":
+        return []
+    return [_index_text(event, _speaker(turn), text) for text in pieces(spoken_text(turn))]
+
+
+def _speaker(turn: TurnRecorded) -> str:
+    return clean(turn.name or "") or turn.role
+
+
+def _index_text(event: Event, speaker: str, text: str) -> str:
+    return f"[{day(event.time)}] {speaker}: {text}"
+
+
+def fold(found: Iterable[Chunk]) -> list[Chunk]:
+    """Combines chunks with equal ids into one with all turns, as the upsert does with stored rows."""
+    by_id: dict[str, Chunk] = {}
+    for chunk in found:
+        first = by_id.get(chunk.id)
+        if first is None:
+            by_id[chunk.id] = chunk
+        elif chunk.seqs[0] not in first.seqs:
+            by_id[chunk.id] = replace(
+                first,
+                seqs=first.seqs + chunk.seqs,
+                event_ids=first.event_ids + chunk.event_ids,
+                source_ids=first.source_ids + chunk.source_ids,
+            )
+    return list(by_id.values())
+
+
+def day(time: datetime) -> str:
+    """`8 May 2023` in UTC: no locale, and the words people ask with."""
+    utc = time.astimezone(UTC)
+    return f"{utc.day} {MONTHS[utc.month - 1]} {utc.year}"
+
+
+def content_id(*parts: str) -> str:
+    """32 hexadecimal digits of the parts (A 1.2: hash of thread and chunk; the tenant comes first here)."""
+    return blake2b("\x00".join(parts).encode(errors="replace"), digest_size=16).hexdigest()

@@ -1,0 +1,168 @@
+"""Reads chunks for recall: the scope, and all chunks of a small one (of a large one: candidates.py)."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.candidate_search import SearchScope, decode_vectors
+from turnlog.projectors.models.forks import parents
+
+WHOLE_SCOPE_UP_TO = 2_000
+FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which chunks to search: those of one thread, or of all threads of a user, in one tenant.
+
+    parents: of a fork, (thread, last sequence that belongs to the fork); `with_parents` adds them.
+    """
+
+    tenant: str
+    thread: str | None = None
+    user: str | None = None
+    parents: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The condition on rows `v` of memory_vectors."""
+        if self.thread is None:
+            return "v.tenant = %(tenant)s AND v.user_id = %(user)s"
+        if not self.parents:
+            return "v.tenant = %(tenant)s AND v.thread_id = %(thread)s"
+        through = "(%(through)s::bigint[])[array_position(%(lineage)s::text[], v.thread_id)]"
+        return f"v.tenant = %(tenant)s AND v.thread_id = ANY(%(lineage)s::text[]) AND v.seq <= {through}"
+
+    @property
+    def searched(self) -> SearchScope:
+        return SearchScope("memory_vectors", "v", self.where, self.params)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        lineage = (*self.parents, (self.thread, 2**62))
+        return {
+            "tenant": self.tenant,
+            "thread": self.thread,
+            "user": self.user,
+            "lineage": [thread for thread, _ in lineage],
+            "through": [through for _, through in lineage],
+        }
+
+
+async def with_parents(conn: Connection, scope: Scope) -> Scope:
+    """The scope, for a fork with what its parents contained when it began."""
+    if scope.thread is None:
+        return scope
+    return replace(scope, parents=await parents(conn, scope.tenant, scope.thread))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A chunk as recall shows it. seqs, event_ids, source_ids: of the turns that contain it, oldest first."""
+
+    thread: str
+    id: str
+    seqs: list[int]
+    event_ids: list[UUID]
+    source_ids: list[str | None]
+    speaker: str
+    text: str
+    terms: list[str]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Chunks sorted by (thread, seq, piece)."""
+
+    chunks: list[Found]
+    vectors: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Counts that change whenever the chunks or vectors of a scope do; of a large scope only `large` is reliable."""
+
+    chunks: int
+    embedded: int
+    last_seq: int
+    turns: int
+
+    @property
+    def large(self) -> bool:
+        return self.chunks > WHOLE_SCOPE_UP_TO
+
+
+async def scope_stamp(conn: Connection, scope: Scope, model: str | None) -> Stamp:
+    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks."""
+    rows = await conn.execute(
+        "SELECT count(*), count(*) FILTER (WHERE embedding_model = %(model)s), coalesce(max(seq), 0), "
+        f"coalesce(sum(cardinality(seqs)), 0) FROM ({scope.searched.rows('embedding_model, seq, seqs')} "
+        f"LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
+        {**scope.params, "model": model},
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    return Stamp(*(int(n) for n in found))
+
+
+async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Columns:
+    rows = await conn.execute(
+        scope.searched.rows(
+            f"{FOUND}, CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END, v.seq, v.piece"
+        ).encode(),
+        {**scope.params, "model": model},
+        binary=True,
+    )
+    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[10], row[11], row[1]))
+    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[9] for row in found]))
+
+
+def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
+    """From a row of the columns FOUND, without turns that are outside of the scope."""
+    return _within(Found(*row[:9]), dict(scope.parents).get(row[0]))
+
+
+def _within(chunk: Found, through: int | None) -> Found:
+    """The chunk without turns after a sequence: a parent may have repeated it after the fork."""
+    if through is None or chunk.seqs[-1] <= through:
+        return chunk
+    count = bisect_right(chunk.seqs, through)
+    return replace(
+        chunk, seqs=chunk.seqs[:count], event_ids=chunk.event_ids[:count], source_ids=chunk.source_ids[:count]
+    )
+
+
+_EPISODES_OF = """
+SELECT f.thread, f.seq, e.question_seq, e.answer_seq
+FROM unnest(%(threads)s::text[], %(seqs)s::bigint[]) AS f (thread, seq) CROSS JOIN LATERAL (
+  SELECT question_seq, answer_seq FROM memory_episodes
+  WHERE tenant = %(tenant)s AND thread_id = f.thread AND question_seq <= f.seq
+  ORDER BY question_seq DESC LIMIT 1) e
+WHERE e.answer_seq >= f.seq"""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpan:
+    """From the question to the last turn of its answer; tool results may be in between."""
+
+    question_seq: int
+    answer_seq: int
+
+
+async def episodes_of(
+    conn: Connection, tenant: str, turns: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], EpisodeSpan]:
+    """The episode of each turn, given and returned as (thread, seq); turns of no episode are left out."""
+    rows = await conn.execute(
+        _EPISODES_OF,
+        {"tenant": tenant, "threads": [thread for thread, _ in turns], "seqs": [seq for _, seq in turns]},
+    )
+    return {(thread, seq): EpisodeSpan(question, answer) for thread, seq, question, answer in await rows.fetchall()}

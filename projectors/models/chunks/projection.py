@@ -1,0 +1,193 @@
+"""P5 memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes (A 1.2, D 2.2).
+
+Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model (L7).
+An episode is a question and its answer; it names two chunks and repeats neither text nor vector.
+"""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+
+from turnlog.events.contracts import (
+    ARCHIVING,
+    REMOVALS,
+    ChunksEmbedded,
+    Recorded,
+    ThreadArchived,
+    ThreadRestored,
+    TopicsTagged,
+    TurnRecorded,
+)
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.writer import array_literal
+from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
+from turnlog.projectors.models.neighbours import neighbour_indexes
+from turnlog.projectors.models.restored import anew, restored_events
+
+memory_vectors = sa.Table(
+    "memory_vectors",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True, comment="hash of tenant, thread and index_text"),
+    sa.Column("user_id", sa.Text),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="first turn that says it"),
+    sa.Column("seqs", ARRAY(sa.BigInteger), nullable=False),
+    sa.Column("event_ids", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False),
+    sa.Column("source_ids", ARRAY(sa.Text), nullable=False),
+    sa.Column("piece", sa.Integer, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("speaker", sa.Text, nullable=False),
+    sa.Column("chunk", sa.Text, nullable=False),
+    sa.Column("index_text", sa.Text, nullable=False, comment="what is embedded"),
+    sa.Column("terms", ARRAY(sa.Text), nullable=False, comment="the chunk's search terms, repeated as it repeats them"),
+    sa.Column("topics", ARRAY(sa.Text), nullable=False, server_default="{}"),
+    sa.Column("embedding", HALFVEC()),
+    sa.Column("embedding_model", sa.Text),
+    sa.Column("created_at", timestamptz(), nullable=False),
+)
+# Ids are hashes, so a range of ids is a random sample: of a user's chunks by this index, of a thread's by the primary
+# key.
+sa.Index("memory_vectors_user", *(memory_vectors.c[name] for name in ("tenant", "user_id", "id")))
+sa.Index("memory_vectors_place", *(memory_vectors.c[name] for name in ("tenant", "thread_id", "seq", "piece", "id")))
+sa.Index("memory_vectors_terms", memory_vectors.c.terms, postgresql_using="gin")
+sa.Index("memory_vectors_topics", memory_vectors.c.topics, postgresql_using="gin")
+sa.Index(
+    "memory_vectors_unembedded",
+    *(memory_vectors.c[name] for name in ("tenant", "thread_id", "seq")),
+    postgresql_where=memory_vectors.c.embedding.is_(None),
+)
+sa.Index(
+    "memory_vectors_model",
+    *(memory_vectors.c[name] for name in ("embedding_model", "tenant", "thread_id")),
+    postgresql_where=memory_vectors.c.embedding_model.is_not(None),
+)
+
+memory_episodes = sa.Table(
+    "memory_episodes",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("question_seq", sa.BigInteger, primary_key=True),
+    sa.Column("question_chunk", sa.Text, nullable=False),
+    sa.Column("answer_seq", sa.BigInteger, nullable=False),
+    sa.Column("answer_chunk", sa.Text, nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False),
+)
+
+TABLES = (memory_vectors, memory_episodes)
+HANDLED = frozenset({"turn_recorded", "topics_tagged", "chunks_embedded"})
+COLUMNS = tuple(c.name for c in memory_vectors.columns if c.name not in ("topics", "embedding", "embedding_model"))
+_SAID_AGAIN = tuple((name, f"t.{name} || excluded.{name}") for name in ("seqs", "event_ids", "source_ids"))
+
+# The question is the user's last turn before the answer; one chunk may have several turns with equal text.
+_EPISODE = """
+INSERT INTO memory_episodes (tenant, thread_id, question_seq, question_chunk, answer_seq, answer_chunk, created_at)
+SELECT tenant, thread_id, CASE WHEN cardinality(seqs) = 1 THEN seq
+  ELSE (SELECT max(said) FROM unnest(seqs) said WHERE said < %(seq)s) END AS asked, id, %(seq)s, %(chunk)s, %(time)s
+FROM memory_vectors
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND role = 'user' AND piece = 0 AND seq < %(seq)s
+ORDER BY asked DESC LIMIT 1
+ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
+SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
+WHERE memory_episodes.answer_seq < excluded.answer_seq"""
+
+_TAG = """
+UPDATE memory_vectors SET topics = (
+  SELECT array_agg(DISTINCT topic ORDER BY topic) FROM unnest(topics || %(topics)s::text[]) topic
+  WHERE topic = ANY(memory_vectors.topics) OR strpos(lower(index_text), lower(topic)) > 0)
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+AND EXISTS (SELECT FROM unnest(%(topics)s::text[]) topic WHERE strpos(lower(index_text), lower(topic)) > 0)"""
+
+_EMBED = """
+UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model FROM embedding_cache c
+WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = ANY(%(ids)s) AND v.seq < %(seq)s
+AND c.model = %(model)s AND c.text_hash = sha256(convert_to(v.index_text, 'UTF8'))"""
+
+NEIGHBOUR_INDEXES = neighbour_indexes(memory_vectors)
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    """Turns first, then derived events, which change rows of earlier turns only, so the size of batches does not
+    matter."""
+    first = batch[0].event
+    if first.type in REMOVALS or isinstance(first.data, ThreadArchived):
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
+    if isinstance(first.data, ThreadRestored):
+        back = restored_events(batch[0], HANDLED)
+        return [*anew(first, TABLES), *(project(back) if back else [])]
+    turns = [(recorded, chunks(recorded)) for recorded in batch if isinstance(recorded.event.data, TurnRecorded)]
+    derived = [recorded for recorded in batch if not isinstance(recorded.event.data, TurnRecorded)]
+    changes = [_upsert(turns), _episodes(turns), *(_update(recorded) for recorded in derived)]
+    return [change for change in changes if change is not None]
+
+
+def _upsert(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
+    about = {recorded.seq: recorded for recorded, _ in turns}
+    rows = [_row(chunk, about[chunk.seqs[0]]) for chunk in fold(c for _, found in turns for c in found)]
+    return Upsert(memory_vectors, COLUMNS, rows, _SAID_AGAIN) if rows else None
+
+
+def _row(chunk: Chunk, recorded: Recorded) -> Row:
+    turn = recorded.event.data
+    assert isinstance(turn, TurnRecorded)
+    return (
+        chunk.tenant,
+        chunk.thread,
+        chunk.id,
+        recorded.event.user,
+        chunk.seqs[0],
+        array_literal(chunk.seqs),
+        array_literal(chunk.event_ids),
+        array_literal(chunk.source_ids),
+        chunk.piece,
+        turn.role,
+        chunk.speaker,
+        chunk.text,
+        chunk.index_text,
+        array_literal(chunk.terms),
+        chunk.created_at,
+    )
+
+
+def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
+    params = [
+        {
+            "tenant": recorded.event.tenant,
+            "thread": recorded.event.thread,
+            "seq": recorded.seq,
+            "chunk": found[0].id,
+            "time": recorded.event.time,
+        }
+        for recorded, found in turns
+        if found and isinstance(recorded.event.data, TurnRecorded) and recorded.event.data.role == "assistant"
+    ]
+    return Statement(_EPISODE, params) if params else None
+
+
+def _update(recorded: Recorded) -> Change | None:
+    event = recorded.event
+    place = {"tenant": event.tenant, "thread": event.thread}
+    match event.data:
+        case TopicsTagged(topics=topics, derivation=d):
+            return Statement(
+                _TAG, [{**place, "topics": list(topics), "first": d.from_seq, "last": min(d.through_seq, recorded.seq)}]
+            )
+        case ChunksEmbedded(model=model, chunk_ids=ids):
+            return Statement(_EMBED, [{**place, "model": model, "ids": list(ids), "seq": recorded.seq}])
+    return None
+
+
+VECTORS = Projection(
+    "vectors",
+    2,  # 1 took the first turn that says a question for the question, also when it was asked again
+    TABLES,
+    REMOVALS | ARCHIVING | HANDLED,
+    project,
+    last_sql=(NEIGHBOUR_INDEXES,),
+)

@@ -1,0 +1,171 @@
+"""P8 entities: people and things that a user mentions, one row per type and name (E 7.4, 10.4).
+
+Events are applied in order: a later description or attribute replaces an earlier one, relations and sources add up.
+
+When a memory is forgotten, the data from its source turns is removed, whether found before or after. The source of a
+description, attribute or relation is not known, so all of them are removed with any source. The number and times of
+mentions stay.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from psycopg.rows import dict_row
+from pydantic_core import to_json
+
+from turnlog.events.contracts import REMOVALS, EntitiesFound, Entity, Event, MemoryForgotten, Recorded
+from turnlog.projectors.engine.changes import Change, DeleteThread, Statement
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.projection import sources_json
+from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.memories.tables import entities, forgotten_turns
+from turnlog.projectors.models.memories.text import name_key
+
+
+def _united(column: str, limit: int) -> str:
+    """SQL: appends new elements, up to a limit."""
+    new = (
+        f"SELECT coalesce(jsonb_agg(e ORDER BY n), '[]') FROM jsonb_array_elements(excluded.{column}) "
+        f"WITH ORDINALITY AS x (e, n) WHERE NOT t.{column} @> jsonb_build_array(e) "
+        f"AND n <= {limit} - jsonb_array_length(t.{column})"
+    )
+    return f"{column} = t.{column} || ({new})"
+
+
+_FORGOTTEN = """EXISTS (SELECT FROM forgotten_turns f WHERE f.tenant = %(tenant)s AND f.thread_id = %(thread)s
+  AND f.event_id = (s ->> 'event_id')::uuid)"""
+
+# An entity from forgotten turns only is ignored; one from other turns too is stored without description and data.
+FOUND = f"""
+WITH told AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
+  FROM jsonb_array_elements(%(sources)s::jsonb) WITH ORDINALITY AS x (s, n)),
+found AS (SELECT count(*) AS told, coalesce(bool_and(stays), true) AS is_whole,
+    coalesce(jsonb_agg(s ORDER BY n) FILTER (WHERE stays), '[]') AS sources,
+    coalesce(min(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS first_said,
+    coalesce(max(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS last_said FROM told)
+INSERT INTO entities AS t (tenant, thread_id, type, name_key, user_id, name, description, attributes, relations,
+  sources, mention_count, first_seen_at, last_seen_at)
+SELECT %(tenant)s, %(thread)s, %(type)s, %(name_key)s, %(user)s, %(name)s,
+  CASE WHEN is_whole THEN %(description)s::text END, CASE WHEN is_whole THEN %(attributes)s::jsonb ELSE '{{}}' END,
+  CASE WHEN is_whole THEN %(relations)s::jsonb ELSE '[]' END, sources, 1, first_said, last_said
+FROM found WHERE told = 0 OR sources <> '[]'
+ON CONFLICT (tenant, thread_id, type, name_key) DO UPDATE SET
+  description = coalesce(excluded.description, t.description), attributes = t.attributes || excluded.attributes,
+  {_united("relations", MAX_SOURCES)}, {_united("sources", MAX_SOURCES)},
+  mention_count = t.mention_count + 1, first_seen_at = least(t.first_seen_at, excluded.first_seen_at),
+  last_seen_at = greatest(t.last_seen_at, excluded.last_seen_at)"""
+
+_PLACE = "t.tenant = %(tenant)s AND t.thread_id = %(thread)s"
+_SOURCES = "jsonb_array_elements(t.sources) WITH ORDINALITY AS x (s, n)"
+
+REMEMBER_TURNS = """
+INSERT INTO forgotten_turns (tenant, thread_id, event_id)
+SELECT %(tenant)s, %(thread)s, turn FROM unnest(%(turns)s::uuid[]) AS turn ON CONFLICT DO NOTHING"""
+
+DELETE_UNSAID = f"""
+DELETE FROM entities t WHERE {_PLACE} AND t.sources <> '[]'
+AND NOT EXISTS (SELECT FROM {_SOURCES} WHERE NOT {_FORGOTTEN})"""
+
+# A row with the maximum of sources may have had the forgotten turn as a further one.
+DROP_WORDS = f"""
+UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
+  sources = (SELECT coalesce(jsonb_agg(s ORDER BY n), '[]') FROM {_SOURCES} WHERE NOT {_FORGOTTEN})
+WHERE {_PLACE} AND cardinality(%(turns)s::uuid[]) > 0
+AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR EXISTS (SELECT FROM {_SOURCES} WHERE {_FORGOTTEN}))"""
+
+
+LIMIT = 20
+
+
+async def entities_named(conn: Connection, tenant: str, thread: str, names: Iterable[str]) -> list[dict[str, Any]]:
+    """A user's entities with one of the names, whatever their case and type; the most mentioned first."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT type, name, description, attributes, relations, mention_count, first_seen_at, last_seen_at "
+        "FROM entities WHERE tenant = %s AND thread_id = %s AND name_key = ANY(%s) "
+        f'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT {LIMIT}'.encode(),
+        (tenant, thread, sorted({name_key(name) for name in names})),
+    )
+    return await cursor.fetchall()
+
+
+async def entity_of(conn: Connection, tenant: str, thread: str, type_: str, name: str) -> dict[str, Any] | None:
+    """A user's entity of that type and name, whatever the case of the name; with its sources."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
+        "FROM entities WHERE tenant = %s AND thread_id = %s AND type = %s AND name_key = %s",
+        (tenant, thread, type_, name_key(name)),
+    )
+    return await cursor.fetchone()
+
+
+TABLES = (entities, forgotten_turns)
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
+    events = [recorded.event for recorded in batch]
+    return [change for type_, run in groupby(events, lambda event: event.type) for change in _HANDLERS[type_](run)]
+
+
+def _found(events: Iterable[Event]) -> list[Change]:
+    return [Statement(FOUND, [row for event in events for row in _rows(event)])]
+
+
+def _forgotten(events: Iterable[Event]) -> list[Change]:
+    params = [_turns(event) for event in events]
+    return [Statement(text, params) for text in (REMEMBER_TURNS, DELETE_UNSAID, DROP_WORDS)]
+
+
+def _turns(event: Event) -> dict[str, Any]:
+    assert isinstance(event.data, MemoryForgotten)
+    return {"tenant": event.tenant, "thread": event.thread, "turns": list(event.data.source_ids)}
+
+
+def _rows(event: Event) -> list[dict[str, Any]]:
+    assert isinstance(event.data, EntitiesFound)
+    return [_row(event, entity) for entity in event.data.entities]
+
+
+def _row(event: Event, entity: Entity) -> dict[str, Any]:
+    relations = dict.fromkeys(relation.model_dump_json() for relation in entity.relations)
+    return {
+        "tenant": event.tenant,
+        "thread": event.thread,
+        "type": entity.type,
+        "name_key": name_key(entity.name),
+        "user": event.user or "",
+        "name": entity.name,
+        "description": entity.description,
+        "attributes": to_json(entity.attributes).decode(),
+        "relations": "[" + ",".join(relations) + "]",
+        "sources": sources_json(dict.fromkeys(entity.sources)),
+        "at": event.time,
+    }
+
+
+_HANDLERS: dict[str, Callable[[Iterable[Event]], list[Change]]] = {
+    "entities_found": _found,
+    "memory_forgotten": _forgotten,
+}
+ENTITIES = Projection("entities", 1, TABLES, REMOVALS | _HANDLERS.keys(), project)
+
+
+async def entities_of(
+    conn: Connection, tenant: str, thread: str, type_: str | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Entities of a memory thread with all their columns, most mentioned first."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
+        "FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
+        "AND (%(type)s::text IS NULL OR type = %(type)s) "
+        'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT %(limit)s',
+        {"tenant": tenant, "thread": thread, "type": type_, "limit": limit},
+    )
+    return await cursor.fetchall()

@@ -1,0 +1,81 @@
+"""What the extraction reads (M2): a user's turns in a conversation, and who has turns that no model has looked at."""
+
+from collections.abc import Sequence
+
+from turnlog.events.contracts import ERASED
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.message import Message
+
+# Of somebody who was erased a thread of several people keeps empty turns: nobody's words, and nothing for a model.
+_SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
+
+_TURNS = f"""
+SELECT seq, event_id, role, content, time, name FROM messages
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
+AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
+
+_USERS = """
+SELECT DISTINCT user_id FROM messages
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+AND role = ANY(%(roles)s) AND user_id IS NOT NULL ORDER BY user_id"""
+
+_SPEAKERS = """
+SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) > 1,
+  count(*) FILTER (WHERE role = 'assistant') = 0
+FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
+
+# A shadow's progress is no progress: its memory threads begin otherwise. Every user of a conversation has their own.
+# CASE: only the words of turns that nobody has looked at are read.
+_BEHIND = f"""
+WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
+  WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
+SELECT DISTINCT m.tenant, m.user_id, m.thread_id FROM messages m
+LEFT JOIN seen s ON s.tenant = m.tenant AND s.conversation = m.thread_id AND s.user_id = m.user_id
+WHERE m.role = ANY(%(roles)s) AND m.user_id IS NOT NULL
+AND CASE WHEN m.seq > coalesce(s.through, 0) THEN m.{_SAYS_SOMETHING} ELSE false END
+LIMIT %(limit)s"""
+
+_CONVERSATIONS = """
+SELECT DISTINCT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s AND role = ANY(%(roles)s)
+ORDER BY thread_id"""
+
+
+async def user_turns(
+    conn: Connection, tenant: str, thread: str, user: str, roles: Sequence[str], after: int, limit: int
+) -> list[Message]:
+    """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past."""
+    params = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles), "after": after, "limit": limit}
+    rows = await conn.execute(_TURNS.encode(), params)
+    return [
+        Message(seq, event_id, role, content, time, name, user=user)
+        for seq, event_id, role, content, time, name in await rows.fetchall()
+    ]
+
+
+async def users_between(
+    conn: Connection, tenant: str, thread: str, roles: Sequence[str], first: int = 0, last: int = 2**62
+) -> list[str]:
+    """The users with turns of these roles in the thread from one sequence to another."""
+    params = {"tenant": tenant, "thread": thread, "first": first, "last": last, "roles": list(roles)}
+    rows = await conn.execute(_USERS, params)
+    return [user for (user,) in await rows.fetchall()]
+
+
+async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
+    """Whether several speakers stand under this user and nobody is the assistant."""
+    rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
+    found = await rows.fetchone()
+    return found is not None and bool(found[0] and found[1])
+
+
+async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:
+    """(tenant, user, thread) of conversations with turns of these roles that no model has looked at. Reads every
+    message once."""
+    rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
+    return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
+
+
+async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:
+    """The threads in which the user has turns of these roles."""
+    rows = await conn.execute(_CONVERSATIONS, {"tenant": tenant, "user": user, "roles": list(roles)})
+    return [thread for (thread,) in await rows.fetchall()]

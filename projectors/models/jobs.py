@@ -1,0 +1,29 @@
+"""job_runs: which due times of a scheduled job have been run, and what came of them (M4, M6)."""
+
+from collections.abc import Sequence
+
+from pydantic_core import to_json
+
+from turnlog.events.contracts import REMOVALS, JobRan, Recorded
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.memories.tables import job_runs
+
+COLUMNS = tuple(column.name for column in job_runs.columns)
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((job_runs,), first.tenant, first.thread)]
+    return [Upsert(job_runs, COLUMNS, [_row(recorded) for recorded in batch])]
+
+
+def _row(recorded: Recorded) -> Row:
+    event, data = recorded.event, recorded.event.data
+    assert isinstance(data, JobRan)
+    counts = to_json(data.counts).decode()
+    return (event.tenant, event.thread, data.job, data.due_at, event.time, data.duration_ms, counts, data.errors)
+
+
+JOBS = Projection("jobs", 1, (job_runs,), REMOVALS | {"job_ran"}, project)

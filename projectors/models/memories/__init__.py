@@ -1,0 +1,1 @@
+"""P7 memories: what is remembered about users."""

@@ -1,0 +1,361 @@
+"""Reads P7 of one memory thread: memories that are or were valid, by id, key or content, and their history."""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy
+from turnlog.projectors.engine.writer import Connection
+
+SAME_KEY_UP_TO = 200
+CHAIN_UP_TO = 1_000
+MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMemory:
+    """A row of P7. importance: at importance_at; agent/memory/deciding/policy.py computes the current value.
+
+    status: valid, pending, closed, archived or forgotten. content_key: as text.content_key returns it.
+    """
+
+    id: UUID
+    thread: str
+    user: str
+    seq: int
+    status: str
+    kind: MemoryKind
+    category: str | None
+    content: str
+    value: str | None
+    content_key: bytes
+    dedupe_key: str | None
+    strategy: Strategy
+    origin: Origin
+    rule: str | None
+    importance: float
+    importance_at: datetime
+    confidence: float
+    access_count: int
+    last_accessed_at: datetime | None
+    valid_from: datetime
+    valid_to: datetime | None
+    replaced_by: UUID | None
+    closed_reason: EndReason | None
+    expires_at: datetime | None
+    created_at: datetime
+    confirmed_at: datetime
+    archived_at: datetime | None
+    archived_reason: str | None
+    sources: tuple[MemorySource, ...]
+    entities: tuple[str, ...]
+    embedding_model: str | None
+
+    @property
+    def first_said_at(self) -> datetime:
+        """Time of the first source; unlike valid_from it does not change when an older conversation is imported."""
+        return self.sources[0].said_at if self.sources else self.created_at
+
+
+FIELDS = (
+    "m.id, m.thread_id, m.user_id, m.seq, m.status, m.kind, m.category, m.content, m.value, m.content_key, "
+    "m.dedupe_key, m.strategy, m.origin, m.rule, m.importance, m.importance_at, m.confidence, m.access_count, "
+    "m.last_accessed_at, m.valid_from, m.valid_to, m.replaced_by, m.closed_reason, m.expires_at, m.created_at, "
+    "m.confirmed_at, m.archived_at, m.archived_reason, m.sources, m.entities, m.embedding_model"
+)
+SOURCES, ENTITIES = 28, 29
+# A time to live ends a memory at once, before the daily job closes it.
+VALID_AT = "m.valid_from <= %(at)s AND coalesce(least(m.valid_to, m.expires_at) > %(at)s, true)"
+IN_THREAD = "m.tenant = %(tenant)s AND m.thread_id = %(thread)s"
+# Without statistics Postgres takes an index on tenant and thread to be as good as one that also has the key. Comparing
+# the tenant in a way that no index supports makes it use the index on thread and key.
+_INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)s"
+
+
+def stored_memory(row: Sequence[Any]) -> StoredMemory:
+    """From a row of the columns FIELDS; further columns are ignored."""
+    values = list(row[: ENTITIES + 2])
+    values[SOURCES] = tuple(MemorySource.model_validate(source) for source in values[SOURCES])
+    values[ENTITIES] = tuple(values[ENTITIES])
+    return StoredMemory(*values)
+
+
+async def valid_memories(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    now: datetime,
+    kinds: Sequence[str] = (),
+    limit: int = 100,
+    offset: int = 0,
+) -> list[StoredMemory]:
+    """Valid, not archived memories, most recently said first."""
+    return await _held(conn, tenant, thread, now, ("valid",), kinds, limit, offset)
+
+
+async def memories_as_of(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    at: datetime,
+    kinds: Sequence[str] = (),
+    limit: int = 100,
+    offset: int = 0,
+) -> list[StoredMemory]:
+    """Memories with valid_from <= at < valid_to, whatever happened to them later, except forgotten ones."""
+    return await _held(conn, tenant, thread, at, ("valid", "archived", "closed"), kinds, limit, offset)
+
+
+async def _held(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    at: datetime,
+    statuses: Sequence[str],
+    kinds: Sequence[str],
+    limit: int,
+    offset: int,
+) -> list[StoredMemory]:
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND {VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected' "
+        "AND (%(kinds)s::text[] = '{}' OR m.kind = ANY(%(kinds)s)) "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
+        {
+            **{"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses), "kinds": list(kinds)},
+            **{"limit": limit, "offset": offset},
+        },
+    )
+
+
+async def memories_by_id(conn: Connection, tenant: str, thread: str, ids: Iterable[UUID]) -> dict[UUID, StoredMemory]:
+    """Memories by their ids, in any status; unknown ids are left out."""
+    params = {"tenant": tenant, "thread": thread, "ids": list(ids)}
+    found = await _memories(conn, f"{IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])", params)
+    return {one.id: one for one in found}
+
+
+async def every_memory(
+    conn: Connection, tenant: str, thread: str, kinds: Sequence[str] = (), limit: int = 100, offset: int = 0
+) -> list[StoredMemory]:
+    """Memories in any status, most recently said first."""
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND (%(kinds)s::text[] = '{{}}' OR m.kind = ANY(%(kinds)s)) "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
+        {"tenant": tenant, "thread": thread, "kinds": list(kinds), "limit": limit, "offset": offset},
+    )
+
+
+async def memories_by_prefix(
+    conn: Connection, tenant: str, thread: str, prefix: str, limit: int = 10
+) -> list[StoredMemory]:
+    """Memories whose id begins with `prefix`, in any status."""
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND starts_with(m.id::text, %(prefix)s) ORDER BY m.seq, m.id LIMIT %(limit)s",
+        {"tenant": tenant, "thread": thread, "prefix": prefix, "limit": limit},
+    )
+
+
+async def memories_with_words(
+    conn: Connection, tenant: str, thread: str, words: str, statuses: Sequence[str], limit: int = 10
+) -> list[StoredMemory]:
+    """Memories whose content contains `words` (case is ignored), most recently said first."""
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND m.status = ANY(%(statuses)s) AND strpos(lower(m.content), lower(%(words)s)) > 0 "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s",
+        {"tenant": tenant, "thread": thread, "words": words, "statuses": list(statuses), "limit": limit},
+    )
+
+
+async def users_with_memory(conn: Connection, tenant: str, memory_id: UUID) -> list[str]:
+    """Up to two users who have a memory of this id; shadow threads are ignored."""
+    rows = await conn.execute(
+        "SELECT DISTINCT user_id FROM memories WHERE tenant = %s AND id = %s AND thread_id LIKE 'memories/%%' "
+        "ORDER BY user_id LIMIT 2",
+        (tenant, memory_id),
+    )
+    return [user for (user,) in await rows.fetchall()]
+
+
+async def memories_with_keys(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    dedupe_keys: Iterable[str],
+    content_keys: Iterable[bytes],
+    ids: Iterable[UUID] = (),
+) -> list[StoredMemory]:
+    """Memories with one of the keys or ids, in any status: the newest SAME_KEY_UP_TO of each key, and all in use.
+
+    Each is found by an index, so the time does not depend on how many memories the user has.
+    """
+    newest = "ORDER BY m.seq DESC LIMIT %(limit)s"
+    in_use = "AND m.status IN ('valid', 'archived', 'pending')"
+    rows = await conn.execute(
+        f"""
+        SELECT {FIELDS} FROM unnest(%(keys)s::text[]) k CROSS JOIN LATERAL (
+          (SELECT * FROM memories m WHERE {_INDEXED} AND m.dedupe_key = k {newest})
+          UNION ALL (SELECT * FROM memories m WHERE {_INDEXED} AND m.dedupe_key = k {in_use} {newest})) m
+        UNION ALL SELECT {FIELDS} FROM unnest(%(contents)s::bytea[]) c CROSS JOIN LATERAL (
+          SELECT * FROM memories m WHERE {_INDEXED} AND m.content_key = c {newest}) m
+        UNION ALL SELECT {FIELDS} FROM memories m WHERE {IN_THREAD} AND m.id = ANY(%(ids)s::uuid[])""".encode(),
+        {
+            **{"tenant": tenant, "thread": thread, "keys": sorted(set(dedupe_keys))},
+            **{"contents": sorted(set(content_keys)), "ids": list(ids), "limit": SAME_KEY_UP_TO},
+        },
+    )
+    found = {row[0]: row for row in await rows.fetchall()}
+    return sorted(map(stored_memory, found.values()), key=lambda one: (one.seq, str(one.id)))
+
+
+async def history(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
+    """A memory with all memories that it replaced and that replaced it, by valid_from; [] when the id is unknown."""
+    return await _chain(conn, tenant, thread, memory_id, None, CHAIN_UP_TO)
+
+
+async def family(conn: Connection, tenant: str, thread: str, memory_id: UUID) -> list[StoredMemory]:
+    """A memory with all that were merged into it or that it was merged into: duplicates, members, edited versions."""
+    return await _chain(conn, tenant, thread, memory_id, MERGE_REASONS, None)
+
+
+async def _chain(
+    conn: Connection, tenant: str, thread: str, memory_id: UUID, reasons: Sequence[EndReason] | None, most: int | None
+) -> list[StoredMemory]:
+    """OFFSET 0 stops the planner from moving the look-ups out of the loop: each uses its index, see _INDEXED."""
+    is_link = "(%(reasons)s::text[] IS NULL OR {}.closed_reason = ANY(%(reasons)s))"
+    rows = await conn.execute(
+        f"""
+        WITH RECURSIVE chain AS (
+          SELECT m.id, m.replaced_by, m.closed_reason FROM memories m WHERE {IN_THREAD} AND m.id = %(id)s
+          UNION SELECT m.id, m.replaced_by, m.closed_reason FROM chain c CROSS JOIN LATERAL (
+            (SELECT * FROM memories m WHERE m.replaced_by = c.id AND m.tenant IS NOT DISTINCT FROM %(tenant)s
+              AND m.thread_id IS NOT DISTINCT FROM %(thread)s AND {is_link.format("m")} OFFSET 0)
+            UNION ALL
+            (SELECT * FROM memories m WHERE {IN_THREAD} AND m.id = c.replaced_by AND {is_link.format("c")} OFFSET 0)
+          ) m)
+        SELECT {FIELDS} FROM (SELECT id FROM chain LIMIT %(most)s::int) c
+        CROSS JOIN LATERAL (SELECT * FROM memories m WHERE {IN_THREAD} AND m.id = c.id OFFSET 0) m
+        ORDER BY m.valid_from, m.seq, m.id""".encode(),
+        {
+            **{"tenant": tenant, "thread": thread, "id": memory_id, "most": most},
+            "reasons": None if reasons is None else list(reasons),
+        },
+    )
+    return [stored_memory(row) for row in await rows.fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A question to the user (M5). memory_id: the pending memory. against: the memories that it contradicts."""
+
+    conflict_id: UUID
+    memory_id: UUID
+    against: list[UUID]
+    question: str
+    raised_at: datetime
+    answer: str | None
+    answered_at: datetime | None
+
+
+async def conflicts(
+    conn: Connection, tenant: str, thread: str, conflict_id: UUID | None = None, answered: bool = False
+) -> list[Conflict]:
+    """Open questions, with `answered` all questions, with an id that one; oldest first."""
+    cursor = conn.cursor(row_factory=class_row(Conflict))
+    await cursor.execute(
+        "SELECT conflict_id, memory_id, against, question, raised_at, answer, answered_at FROM memory_conflicts "
+        "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND (%(id)s::uuid IS NULL OR conflict_id = %(id)s) "
+        "AND (%(answered)s OR answer IS NULL) ORDER BY raised_at, conflict_id",
+        {"tenant": tenant, "thread": thread, "id": conflict_id, "answered": answered},
+    )
+    return await cursor.fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one stage of the extraction has read a conversation. error: of the last run."""
+
+    through_seq: int
+    extractor: str
+    found: int
+    stored: int
+    error: str | None
+    extracted_at: datetime
+
+
+async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
+    """Those of the turns that are a source of a forgotten memory."""
+    rows = await conn.execute(
+        "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
+        "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",
+        (tenant, thread, [str(one) for one in event_ids]),
+    )
+    return {UUID(found) for (found,) in await rows.fetchall()}
+
+
+async def extraction_progress(
+    conn: Connection, tenant: str, thread: str, conversation: str, stage: str
+) -> Progress | None:
+    cursor = conn.cursor(row_factory=class_row(Progress))
+    await cursor.execute(
+        "SELECT through_seq, extractor, found, stored, error, extracted_at FROM memory_extractions "
+        "WHERE tenant = %s AND thread_id = %s AND conversation = %s AND stage = %s",
+        (tenant, thread, conversation, stage),
+    )
+    return await cursor.fetchone()
+
+
+async def _memories(conn: Connection, where: str, params: dict[str, Any]) -> list[StoredMemory]:
+    rows = await conn.execute(f"SELECT {FIELDS} FROM memories m WHERE {where}".encode(), params)
+    return [stored_memory(row) for row in await rows.fetchall()]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """The values of a memory that its policy needs. thread: may be a shadow. importance: at importance_at.
+
+    confirmed_at: when it was last said, but not before turnlog recorded it: imported conversations may be old.
+    """
+
+    tenant: str
+    thread: str
+    user: str
+    id: UUID
+    status: str
+    importance: float
+    importance_at: datetime
+    confidence: float
+    access_count: int
+    last_accessed_at: datetime | None
+    confirmed_at: datetime
+    expires_at: datetime | None
+
+
+_POLICY_ROWS = """
+SELECT tenant, thread_id, user_id, id, status, importance, importance_at, confidence, access_count,
+  last_accessed_at, greatest(confirmed_at, importance_at), expires_at
+FROM memories WHERE status IN ('valid', 'archived')"""
+
+
+async def policy_rows(conn: Connection) -> AsyncIterator[PolicyRow]:
+    """Every valid or archived memory of all tenants, ordered by user, from a server-side cursor."""
+    async with conn.transaction(), conn.cursor("memory_policy_rows") as cursor:
+        cursor.itersize = 2_000
+        await cursor.execute(f"{_POLICY_ROWS} ORDER BY tenant, thread_id, id".encode())
+        async for row in cursor:
+            yield PolicyRow(*row)
+
+
+async def policy_rows_by_id(conn: Connection, tenant: str, thread: str, ids: Sequence[UUID]) -> list[PolicyRow]:
+    rows = await conn.execute(
+        f"{_POLICY_ROWS} AND tenant = %s AND thread_id = %s AND id = ANY(%s) ORDER BY id".encode(),
+        (tenant, thread, list(ids)),
+    )
+    return [PolicyRow(*row) for row in await rows.fetchall()]

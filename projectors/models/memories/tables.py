@@ -1,0 +1,163 @@
+"""Tables of long-term memory (P7, P8), of scheduled jobs and of the archive."""
+
+import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+
+from turnlog.projectors.engine.tables import metadata, timestamptz
+
+memories = sa.Table(
+    "memories",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True, comment="the user's memory thread, or a shadow of it"),
+    sa.Column("id", UUID_TYPE(as_uuid=True), primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
+    sa.Column("status", sa.Text, nullable=False, comment="valid, pending, closed, archived or forgotten"),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("category", sa.Text),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("value", sa.Text),
+    sa.Column("terms", ARRAY(sa.Text), nullable=False, comment="content's search terms, repeated as it repeats them"),
+    sa.Column("content_key", sa.LargeBinary, nullable=False, comment="SHA-256 of kind and normalised content"),
+    sa.Column("dedupe_key", sa.Text),
+    sa.Column("strategy", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("rule", sa.Text),
+    sa.Column("importance", sa.Float, nullable=False, comment="as it was at importance_at; it decays since then"),
+    sa.Column("importance_at", timestamptz(), nullable=False),
+    sa.Column("confidence", sa.Float, nullable=False),
+    sa.Column("access_count", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("last_accessed_at", timestamptz()),
+    sa.Column("valid_from", timestamptz(), nullable=False),
+    sa.Column("valid_to", timestamptz()),
+    sa.Column("replaced_by", UUID_TYPE(as_uuid=True)),
+    sa.Column("closed_reason", sa.Text),
+    sa.Column("expires_at", timestamptz()),
+    sa.Column("created_at", timestamptz(), nullable=False, comment="time of the event that brought it"),
+    sa.Column("confirmed_at", timestamptz(), nullable=False, comment="when it was last said"),
+    sa.Column("archived_at", timestamptz()),
+    sa.Column("sources", JSONB, nullable=False, comment="[{thread, seq, event_id, quote, said_at}], the first first"),
+    sa.Column("entities", ARRAY(sa.Text), nullable=False),
+    sa.Column("derivation", JSONB),
+    sa.Column("embedding", HALFVEC()),
+    sa.Column("embedding_model", sa.Text),
+    sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
+)
+sa.Index("memories_user", memories.c.tenant, memories.c.user_id)
+# No other index begins with tenant and thread. A new table has no statistics, and Postgres would then take such an
+# index to be as good as the primary key, even where one user has 100,000 memories.
+sa.Index("memories_dedupe", memories.c.thread_id, memories.c.dedupe_key)
+sa.Index("memories_content", memories.c.thread_id, memories.c.content_key)
+sa.Index("memories_replaced", memories.c.replaced_by, postgresql_where=memories.c.replaced_by.is_not(None))
+sa.Index("memories_terms", memories.c.terms, postgresql_using="gin")
+sa.Index("memories_entities", memories.c.entities, postgresql_using="gin")
+sa.Index("memories_time", memories.c.thread_id, memories.c.valid_from)
+sa.Index("memories_last_said", memories.c.thread_id, memories.c.confirmed_at)
+sa.Index("memories_unembedded", memories.c.seq, postgresql_where=memories.c.embedding.is_(None))
+sa.Index("memories_model", memories.c.embedding_model, postgresql_where=memories.c.embedding_model.is_not(None))
+
+memory_conflicts = sa.Table(
+    "memory_conflicts",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("conflict_id", UUID_TYPE(as_uuid=True), primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("memory_id", UUID_TYPE(as_uuid=True), nullable=False),
+    sa.Column("against", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False),
+    sa.Column("question", sa.Text, nullable=False),
+    sa.Column("raised_at", timestamptz(), nullable=False),
+    sa.Column("answer", sa.Text),
+    sa.Column("answered_at", timestamptz()),
+)
+
+memory_compactions = sa.Table(
+    "memory_compactions",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("members", ARRAY(UUID_TYPE(as_uuid=True)), nullable=False),
+    sa.Column("kept", UUID_TYPE(as_uuid=True)),
+    sa.Column("made", UUID_TYPE(as_uuid=True)),
+    sa.Column("similarity", sa.Float),
+    sa.Column("compacted_at", timestamptz(), nullable=False),
+    sa.Column("undone_at", timestamptz()),
+)
+
+memory_extractions = sa.Table(
+    "memory_extractions",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("conversation", sa.Text, primary_key=True),
+    sa.Column("stage", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence that was looked at"),
+    sa.Column("extractor", sa.Text, nullable=False),
+    sa.Column("found", sa.Integer, nullable=False),
+    sa.Column("stored", sa.Integer, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("extracted_at", timestamptz(), nullable=False),
+)
+
+entities = sa.Table(
+    "entities",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("type", sa.Text, primary_key=True),
+    sa.Column("name_key", sa.Text, primary_key=True, comment="the name in normal form: case and width folded"),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("attributes", JSONB, nullable=False),
+    sa.Column("relations", JSONB, nullable=False, comment="[{type, target}]"),
+    sa.Column("sources", JSONB, nullable=False),
+    sa.Column("mention_count", sa.Integer, nullable=False),
+    sa.Column("first_seen_at", timestamptz(), nullable=False),
+    sa.Column("last_seen_at", timestamptz(), nullable=False),
+)
+sa.Index("entities_user", entities.c.tenant, entities.c.user_id)
+
+forgotten_turns = sa.Table(
+    "forgotten_turns",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
+    comment="Turns of which a memory was forgotten: no entity has words of them.",
+)
+
+job_runs = sa.Table(
+    "job_runs",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("due_at", timestamptz(), primary_key=True),
+    sa.Column("ran_at", timestamptz(), nullable=False),
+    sa.Column("duration_ms", sa.Float, nullable=False),
+    sa.Column("counts", JSONB, nullable=False),
+    sa.Column("errors", sa.Integer, nullable=False),
+)
+
+thread_archives = sa.Table(
+    "thread_archives",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("events", sa.Integer, nullable=False),
+    sa.Column("from_seq", sa.BigInteger, nullable=False),
+    sa.Column("through_seq", sa.BigInteger, nullable=False),
+    sa.Column("archived_at", timestamptz(), nullable=False),
+    sa.Column("restored_at", timestamptz()),
+)

@@ -1,0 +1,28 @@
+"""Normal forms for comparing memories and entities. Pure."""
+
+import hashlib
+import re
+import unicodedata
+
+MAX_NAME_CHARS = 200
+_SPACE = re.compile(r"\s+")
+_ENDING = " .,;:!?。，；：！？、…~"
+
+
+def normal(text: str) -> str:
+    """Case, width and spaces folded; without punctuation at the end."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return _SPACE.sub(" ", folded).strip().rstrip(_ENDING)
+
+
+def content_key(kind: str, content: str) -> bytes:
+    """SHA-256 of kind and normalised content: equal for memories of one kind with the same words."""
+    return hashlib.sha256(f"{kind}\n{normal(content)}".encode()).digest()
+
+
+def name_key(name: str) -> str:
+    """An entity's name in normal form. A very long one is cut and hashed, because index rows are limited."""
+    folded = normal(name) or name
+    if len(folded) <= MAX_NAME_CHARS:
+        return folded
+    return f"{folded[: MAX_NAME_CHARS // 2]}…{hashlib.sha256(folded.encode()).hexdigest()}"

@@ -1,0 +1,41 @@
+"""All read models by name, in the order they are listed to people."""
+
+from turnlog.events.errors import NotFound
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.archives import ARCHIVES
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
+from turnlog.projectors.models.chunks.projection import VECTORS
+from turnlog.projectors.models.entities import ENTITIES
+from turnlog.projectors.models.jobs import JOBS
+from turnlog.projectors.models.memories.projection import MEMORIES
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.sessions.projection import SESSIONS
+from turnlog.projectors.models.store.projection import STORE_ITEMS
+from turnlog.projectors.models.summaries import SUMMARIES
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.topics import TOPICS
+from turnlog.projectors.models.usage import USAGE
+
+PROJECTIONS: tuple[Projection, ...] = (
+    THREAD_ACTIVITY,
+    MESSAGES,
+    CHECKPOINTS,
+    SUMMARIES,
+    VECTORS,
+    TOPICS,
+    USAGE,
+    SESSIONS,
+    STORE_ITEMS,
+    MEMORIES,
+    ENTITIES,
+    JOBS,
+    ARCHIVES,
+)
+BY_NAME = {projection.name: projection for projection in PROJECTIONS}
+
+
+def find(name: str) -> Projection:
+    """Raises NotFound with the names there are."""
+    if name not in BY_NAME:
+        raise NotFound(f"there is no projection {name!r}; there are {', '.join(BY_NAME)}")
+    return BY_NAME[name]

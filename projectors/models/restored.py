@@ -1,0 +1,30 @@
+"""What a thread_restored event brings back: events of the log, to be applied as if they came now (L4)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from turnlog.events.codec import decode
+from turnlog.events.contracts import ArchivedEvent, Event, Recorded, ThreadRestored
+from turnlog.projectors.engine.changes import Change, DeleteThread
+from turnlog.projectors.engine.incoming import without_nul
+
+
+def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]:
+    """The contained events of these types, each at its own place in the log. Raises InvalidEvent."""
+    data = recorded.event.data
+    assert isinstance(data, ThreadRestored)
+    return [one for archived in data.events if (one := _recorded(archived, recorded)).event.type in types]
+
+
+def anew(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
+    """The first part holds the conversation from its beginning, turns that came while it was archived included."""
+    data = event.data
+    assert isinstance(data, ThreadRestored)
+    return [DeleteThread(tuple(tables), event.tenant, event.thread)] if data.part == 1 else []
+
+
+def _recorded(archived: ArchivedEvent, carrier: Recorded) -> Recorded:
+    event = without_nul(decode(archived.envelope.encode()))
+    return replace(carrier, event=event, seq=archived.seq, stored_at=archived.stored_at)

@@ -1,0 +1,1 @@
+"""P9 sessions: the short-term memory of conversations."""

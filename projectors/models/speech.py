@@ -1,0 +1,29 @@
+"""The plain text of a turn for recall, topics and episodes. Pure."""
+
+from collections.abc import Iterator
+
+from turnlog.events.contracts import Content, TextBlock, ToolResultBlock, TurnRecorded
+
+TOOL_RESULT_CHARS = 800
+
+
+def spoken_text(turn: TurnRecorded) -> str:
+    """The text of a turn without thinking, images and tool calls; tool results are cut to their beginning."""
+    text = clean("\n".join(part for part in _texts(turn.content) if part))
+    return clean(text[:TOOL_RESULT_CHARS]) if turn.role == "tool" else text
+
+
+def clean(text: str) -> str:
+    """Without surrounding space and without NUL, which Postgres text cannot store."""
+    return text.replace("\x00", "").strip()
+
+
+def _texts(content: Content) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    for block in content:
+        if isinstance(block, TextBlock):
+            yield block.text
+        elif isinstance(block, ToolResultBlock):
+            yield "\n".join(_texts(block.content))[:TOOL_RESULT_CHARS]

@@ -1,0 +1,164 @@
+"""Reading the store: items by key, searches within a namespace, and the namespaces there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.filter import EVERYTHING, Clause
+from turnlog.projectors.models.store.projection import namespace_text, store_thread
+
+Namespace = tuple[str, ...]
+_ITEM = "i.namespace, i.key, i.value, i.created_at, i.updated_at, i.seq"
+_OF_ITEM = "v.tenant = i.tenant AND v.thread_id = i.thread_id AND v.key = i.key AND v.model = %s"
+_LACKS = f"NOT EXISTS (SELECT FROM store_vectors v WHERE {_OF_ITEM})"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item. seq: of its last put. score: cosine similarity of its best field, where a search has a vector."""
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    seq: int
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What a search looks for: a vector of `model` as pgvector's text."""
+
+    model: str
+    dimensions: int
+    vector: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSearch:
+    """Items at or below a namespace that fit; near the vector first if there is one, else the newest first."""
+
+    prefix: Namespace
+    fits: Clause = EVERYTHING
+    limit: int = 10
+    offset: int = 0
+    near: Near | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceListing:
+    """Namespaces that fit every prefix and suffix, in which "*" is any label, cut to max_depth labels."""
+
+    prefixes: tuple[Namespace, ...] = ()
+    suffixes: tuple[Namespace, ...] = ()
+    max_depth: int | None = None
+    limit: int = 100
+    offset: int = 0
+
+
+async def items_by_key(
+    conn: Connection, tenant: str, places: Sequence[tuple[Namespace, str]]
+) -> dict[tuple[Namespace, str], StoredItem]:
+    """Those of the (namespace, key) places that hold an item."""
+    rows = await conn.execute(
+        f"SELECT {_ITEM}, NULL FROM unnest(%s::text[], %s::text[]) AS p (thread, key) "
+        "JOIN store_items i ON i.tenant = %s AND i.thread_id = p.thread AND i.key = p.key".encode(),
+        ([store_thread(namespace) for namespace, _ in places], [key for _, key in places], tenant),
+    )
+    found = [_item(row) for row in await rows.fetchall()]
+    return {(item.namespace, item.key): item for item in found}
+
+
+async def search_items(conn: Connection, tenant: str, search: ItemSearch) -> list[StoredItem]:
+    """Exact, not approximate: the namespace comes first, and only its items' vectors are compared.
+
+    Items without a vector of the model follow those with one and have no score.
+    """
+    within, bounds = _within(search.prefix)
+    fits, wanted = search.fits
+    score, near = _score(search.near) if search.near else ("NULL::float8", [])
+    rows = await conn.execute(
+        f"SELECT {_ITEM}, {score} AS score FROM store_items i WHERE i.tenant = %s AND {within} AND {fits} "
+        f"ORDER BY score DESC NULLS LAST, i.updated_at DESC, i.seq DESC LIMIT %s OFFSET %s".encode(),
+        [*near, tenant, *bounds, *wanted, search.limit, search.offset],
+    )
+    return [_item(row) for row in await rows.fetchall()]
+
+
+async def list_namespaces(conn: Connection, tenant: str, listing: NamespaceListing) -> list[Namespace]:
+    """In the order of their labels' code points."""
+    clauses, params = [], list[Any]()
+    for path in listing.prefixes:
+        clauses += [f"labels[{at}] = %s" for at, label in enumerate(path, 1) if label != "*"]
+        clauses.append(f"cardinality(labels) >= {len(path)}")
+        params += [label for label in path if label != "*"]
+    for path in listing.suffixes:
+        clauses += [f"labels[cardinality(labels) - {at}] = %s" for at, label in _from_end(path) if label != "*"]
+        clauses.append(f"cardinality(labels) >= {len(path)}")
+        params += [label for _, label in _from_end(path) if label != "*"]
+    rows = await conn.execute(
+        'SELECT DISTINCT labels[1:coalesce(%s, cardinality(labels))] COLLATE "C" AS shown FROM '
+        "(SELECT string_to_array(left(namespace, -1), '.') AS labels FROM "
+        "(SELECT DISTINCT namespace FROM store_items WHERE tenant = %s) d) n "
+        f"WHERE {' AND '.join(['true', *clauses])} ORDER BY shown LIMIT %s OFFSET %s".encode(),
+        [listing.max_depth, tenant, *params, listing.limit, listing.offset],
+    )
+    return [tuple(labels) for (labels,) in await rows.fetchall()]
+
+
+async def namespaces_lacking(conn: Connection, tenant: str, prefix: Namespace, model: str) -> list[Namespace]:
+    """Namespaces at or below the prefix with items that have no vector of the model."""
+    within, bounds = _within(prefix)
+    rows = await conn.execute(
+        f"SELECT DISTINCT i.namespace FROM store_items i WHERE i.tenant = %s AND {within} AND {_LACKS}".encode(),
+        [tenant, *bounds, model],
+    )
+    return [_labels(text) for (text,) in await rows.fetchall()]
+
+
+async def items_lacking(conn: Connection, tenant: str, namespace: Namespace, model: str) -> list[StoredItem]:
+    """The items of one namespace that have no vector of the model, oldest first."""
+    rows = await conn.execute(
+        f"SELECT {_ITEM}, NULL FROM store_items i WHERE i.tenant = %s AND i.thread_id = %s AND {_LACKS} "
+        "ORDER BY i.seq".encode(),
+        (tenant, store_thread(namespace), model),
+    )
+    return [_item(row) for row in await rows.fetchall()]
+
+
+def _from_end(path: Namespace) -> list[tuple[int, str]]:
+    """(labels that follow, label) of each."""
+    return [(len(path) - 1 - at, label) for at, label in enumerate(path)]
+
+
+def _within(prefix: Namespace) -> tuple[str, list[str]]:
+    """Text that begins with "a.b." is exactly what lies between it and "a.b/": "/" is the byte after ".".
+
+    A range serves the index in a prepared statement too, where LIKE does not, and no label needs escaping.
+    """
+    if not prefix:
+        return "true", []
+    text = namespace_text(prefix)
+    return "i.namespace ~>=~ %s AND i.namespace ~<~ %s", [text, text[:-1] + "/"]
+
+
+def _score(near: Near) -> tuple[str, list[Any]]:
+    """An item's best field. A zero vector is like nothing: Postgres calls its distance NaN, and NaN the greatest."""
+    similarity = "coalesce(nullif(1 - (v.embedding <=> %s::halfvec), 'NaN'), 0)"
+    return (
+        f"(SELECT max(CASE WHEN vector_dims(v.embedding) = %s THEN {similarity} END) FROM store_vectors v "
+        f"WHERE {_OF_ITEM})",
+        [near.dimensions, near.vector, near.model],
+    )
+
+
+def _item(row: Sequence[Any]) -> StoredItem:
+    namespace, *rest = row
+    return StoredItem(_labels(namespace), *rest)
+
+
+def _labels(namespace: str) -> Namespace:
+    return tuple(namespace[:-1].split("."))

@@ -1,0 +1,139 @@
+"""Items of LangGraph's long-term store, one row each, with vectors from the embedding cache (L7).
+
+An item's vectors are those its last put names, under its model, and no others: a rebuild calls no model.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from pgvector.sqlalchemy import HALFVEC
+from pydantic_core import to_json
+from sqlalchemy.dialects.postgresql import JSONB
+
+from turnlog.events.contracts import REMOVALS, Recorded, StoreItemDeleted, StoreItemPut
+from turnlog.events.subjects import STORE
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+
+store_items = sa.Table(
+    "store_items",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True, comment="the namespace as the log's thread"),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("namespace", sa.Text, nullable=False, comment="labels joined by dots, with a dot at the end"),
+    sa.Column("value", JSONB, nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False),
+    sa.Column("updated_at", timestamptz(), nullable=False),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+)
+sa.Index(
+    "store_items_by_namespace",
+    store_items.c.tenant,
+    store_items.c.namespace,
+    postgresql_ops={"namespace": "text_pattern_ops"},
+)
+store_vectors = sa.Table(
+    "store_vectors",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("field", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("embedding", HALFVEC(), nullable=False),
+)
+TABLES = (store_items, store_vectors)
+Place = tuple[str, str, str]
+_PLACE = ("tenants", "threads", "keys")
+COLUMNS = tuple(column.name for column in store_items.columns)
+_REPLACED = tuple((name, f"excluded.{name}") for name in ("namespace", "value", "updated_at", "seq"))
+_PLACES = (
+    "unnest(%(tenants)s::text[], %(threads)s::text[], %(keys)s::text[]) AS p (tenant, thread, key) "
+    "WHERE t.tenant = p.tenant AND t.thread_id = p.thread AND t.key = p.key"
+)
+_FORGET = f"DELETE FROM store_items t USING {_PLACES}"
+_FORGET_VECTORS = f"DELETE FROM store_vectors t USING {_PLACES}"
+_VECTORS = """
+INSERT INTO store_vectors (tenant, thread_id, key, field, model, embedding)
+SELECT p.tenant, p.thread, p.key, p.field, c.model, c.embedding
+FROM unnest(%(tenants)s::text[], %(threads)s::text[], %(keys)s::text[], %(fields)s::text[], %(models)s::text[],
+  %(hashes)s::bytea[]) AS p (tenant, thread, key, field, model, text_hash)
+JOIN embedding_cache c ON c.model = p.model AND c.text_hash = p.text_hash"""
+
+
+def store_thread(namespace: Iterable[str]) -> str:
+    """The log's thread that holds a namespace's items. Labels have no dot, so no two namespaces share one."""
+    return STORE + ".".join(namespace)
+
+
+def namespace_text(namespace: Iterable[str]) -> str:
+    """Every label with a dot behind it: a namespace is within another one exactly when its text begins with it."""
+    return "".join(f"{label}." for label in namespace)
+
+
+@dataclass(slots=True)
+class _Item:
+    """What a batch does to one item. put: its last one, if it was not deleted after it."""
+
+    place: Place
+    deleted: bool = False
+    created_at: datetime | None = None
+    put: Recorded | None = None
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    """Folded to one outcome an item: a batch may put, delete and put the same again."""
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((store_vectors, store_items), first.tenant, first.thread)]
+    items = _fold(batch)
+    vectors = [row for item in items if item.put for row in _vectors(item.place, item.put)]
+    return [
+        *_statement(_FORGET, _PLACE, [item.place for item in items if item.deleted]),
+        Upsert(store_items, COLUMNS, [_row(item, item.put) for item in items if item.put], _REPLACED),
+        *_statement(_FORGET_VECTORS, _PLACE, [item.place for item in items]),
+        *_statement(_VECTORS, (*_PLACE, "fields", "models", "hashes"), vectors),
+    ]
+
+
+def _statement(text: str, names: Sequence[str], rows: Sequence[Row]) -> list[Change]:
+    """One statement over all rows, a parameter for each column; none where there is no row."""
+    columns = (list(values) for values in zip(*rows, strict=True))
+    return [Statement(text, [dict(zip(names, columns, strict=True))])] if rows else []
+
+
+def _fold(batch: Sequence[Recorded]) -> list[_Item]:
+    items: dict[Place, _Item] = {}
+    for recorded in batch:
+        event, data = recorded.event, recorded.event.data
+        assert isinstance(data, StoreItemPut | StoreItemDeleted)
+        place = (event.tenant, event.thread, data.key)
+        item = items.setdefault(place, _Item(place))
+        if isinstance(data, StoreItemDeleted):
+            item.deleted, item.created_at, item.put = True, None, None
+        else:
+            item.created_at, item.put = item.created_at or event.time, recorded
+    return list(items.values())
+
+
+def _row(item: _Item, put: Recorded) -> Row:
+    data = put.event.data
+    assert isinstance(data, StoreItemPut)
+    value = to_json(data.value).decode()
+    return (*item.place, namespace_text(data.namespace), value, item.created_at, put.event.time, put.seq)
+
+
+def _vectors(place: Place, put: Recorded) -> list[Row]:
+    """Place, field, model and hash of each; none without a model."""
+    data = put.event.data
+    assert isinstance(data, StoreItemPut)
+    if data.model is None:
+        return []
+    return [(*place, field, data.model, bytes.fromhex(text_hash)) for field, text_hash in data.vectors.items()]
+
+
+STORE_ITEMS = Projection("store_items", 1, TABLES, REMOVALS | {"store_item_put", "store_item_deleted"}, project)

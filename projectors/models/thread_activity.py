@@ -1,0 +1,127 @@
+"""P1 thread_activity: one row a thread, for the list of conversations, newest first (A 1.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow, dict_row
+
+from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
+from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+
+thread_activity = sa.Table(
+    "thread_activity",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("label", sa.Text),
+    sa.Column("user_id", sa.Text),
+    sa.Column("message_count", sa.Integer, nullable=False),
+    sa.Column("user_message_count", sa.Integer, nullable=False),
+    sa.Column("assistant_message_count", sa.Integer, nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False),
+    sa.Column("last_active_at", timestamptz(), nullable=False),
+    sa.Column("last_seq", sa.BigInteger, nullable=False),
+)
+sa.Index("thread_activity_recent", thread_activity.c.tenant, thread_activity.c.last_active_at.desc())
+COLUMNS = tuple(column.name for column in thread_activity.columns)
+_UPDATE = (
+    ("label", "coalesce(excluded.label, t.label)"),
+    ("user_id", "coalesce(t.user_id, excluded.user_id)"),
+    ("message_count", "t.message_count + excluded.message_count"),
+    ("user_message_count", "t.user_message_count + excluded.user_message_count"),
+    ("assistant_message_count", "t.assistant_message_count + excluded.assistant_message_count"),
+    ("created_at", "least(t.created_at, excluded.created_at)"),
+    ("last_active_at", "greatest(t.last_active_at, excluded.last_active_at)"),
+    ("last_seq", "excluded.last_seq"),
+)
+
+
+@dataclass(slots=True)
+class _Activity:
+    """What a batch adds to one thread."""
+
+    first: datetime
+    last: datetime
+    label: str | None = None
+    user: str | None = None
+    messages: int = 0
+    user_messages: int = 0
+    assistant_messages: int = 0
+    seq: int = 0
+
+    def add(self, event: Event, seq: int) -> None:
+        self.first, self.last = min(self.first, event.time), max(self.last, event.time)
+        self.user, self.seq = self.user or event.user, seq
+        match event.data:
+            case ThreadOpened(label=label) | ThreadRenamed(label=label):
+                self.label = label or self.label
+            case ThreadForked() as fork:
+                self.label = fork.label or self.label
+                self.messages += fork.message_count
+                self.user_messages += fork.user_message_count
+                self.assistant_messages += fork.assistant_message_count
+            case TurnRecorded(role=role):
+                self.messages += 1
+                self.user_messages += role == "user"
+                self.assistant_messages += role == "assistant"
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((thread_activity,), first.tenant, first.thread)]
+    threads: dict[tuple[str, str], _Activity] = {}
+    for recorded in batch:
+        event = recorded.event
+        key = (event.tenant, event.thread)
+        if key not in threads:
+            threads[key] = _Activity(event.time, event.time)
+        threads[key].add(event, recorded.seq)
+    rows = [
+        (*key, a.label, a.user, a.messages, a.user_messages, a.assistant_messages, a.first, a.last, a.seq)
+        for key, a in threads.items()
+    ]
+    return [Upsert(thread_activity, COLUMNS, rows, _UPDATE)]
+
+
+THREAD_ACTIVITY = Projection(
+    "thread_activity",
+    1,
+    (thread_activity,),
+    REMOVALS | {"thread_opened", "thread_renamed", "thread_forked", "turn_recorded"},
+    project,
+)
+
+
+_LISTED = "SELECT thread_id, label, user_id, message_count, last_active_at FROM thread_activity"
+
+
+async def list_threads(
+    conn: AsyncConnection[TupleRow], tenant: str, user: str | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Threads of a tenant, most recently active first: thread_id, label, user_id, message_count, last_active_at."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(
+        f"{_LISTED} WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) "
+        "ORDER BY last_active_at DESC, thread_id LIMIT %(limit)s",
+        {"tenant": tenant, "user": user, "limit": limit},
+    )
+    return await cursor.fetchall()
+
+
+async def one_thread(conn: AsyncConnection[TupleRow], tenant: str, thread: str) -> dict[str, Any] | None:
+    """The thread as list_threads gives it, or None."""
+    cursor = conn.cursor(row_factory=dict_row)
+    await cursor.execute(f"{_LISTED} WHERE tenant = %s AND thread_id = %s", (tenant, thread))
+    return await cursor.fetchone()
+
+
+async def is_there(conn: AsyncConnection[TupleRow], tenant: str, thread: str) -> bool:
+    rows = await conn.execute("SELECT FROM thread_activity WHERE tenant = %s AND thread_id = %s", (tenant, thread))
+    return await rows.fetchone() is not None

@@ -1,0 +1,98 @@
+"""P6 memory_topics: the topics of a thread with mentions and last time (A 1.2)."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from turnlog.events.contracts import REMOVALS, EventData, Recorded, ThreadForked, TopicsTagged
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.writer import Connection
+
+memory_topics = sa.Table(
+    "memory_topics",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("topic", sa.Text, primary_key=True),
+    sa.Column("mention_count", sa.Integer, nullable=False),
+    sa.Column("last_seen_at", timestamptz(), nullable=False),
+)
+memory_tagged = sa.Table(
+    "memory_tagged",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence topics were looked for in"),
+)
+TABLES = (memory_topics, memory_tagged)
+COLUMNS = tuple(column.name for column in memory_topics.columns)
+_TAGGED = tuple(column.name for column in memory_tagged.columns)
+_THROUGH = (("through_seq", "greatest(t.through_seq, excluded.through_seq)"),)
+_UPDATE = (
+    ("mention_count", "t.mention_count + excluded.mention_count"),
+    ("last_seen_at", "greatest(t.last_seen_at, excluded.last_seen_at)"),
+)
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread(TABLES, first.tenant, first.thread)]
+    folded: dict[tuple[str, str, str], Row] = {}
+    for recorded in batch:
+        for row in _rows(recorded):
+            key = (row[0], row[1], row[2])
+            known = folded.get(key)
+            folded[key] = row if known is None else _add(known, row)
+    return [
+        Upsert(memory_topics, COLUMNS, list(folded.values()), _UPDATE),
+        Upsert(memory_tagged, _TAGGED, _spans(batch), _THROUGH),
+    ]
+
+
+def _spans(batch: Sequence[Recorded]) -> list[Row]:
+    through: dict[tuple[str, str], int] = {}
+    for event in (recorded.event for recorded in batch):
+        place = (event.tenant, event.thread)
+        through[place] = max(through.get(place, 0), _through(event.data))
+    return [(*place, seq) for place, seq in through.items()]
+
+
+def _through(data: EventData) -> int:
+    assert isinstance(data, TopicsTagged | ThreadForked)
+    return data.tagged_through if isinstance(data, ThreadForked) else data.derivation.through_seq
+
+
+def _rows(recorded: Recorded) -> list[Row]:
+    event, data = recorded.event, recorded.event.data
+    assert isinstance(data, TopicsTagged | ThreadForked)
+    return [(event.tenant, event.thread, topic, n, event.time) for topic, n in data.topics.items()]
+
+
+def _add(known: Row, row: Row) -> Row:
+    return (*known[:3], known[3] + row[3], max(known[4], row[4]))
+
+
+TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_forked"}, project)
+
+
+async def thread_topics(conn: Connection, tenant: str, thread: str, limit: int = 20) -> list[str]:
+    """The topics of a thread, most mentioned first."""
+    rows = await conn.execute(
+        "SELECT topic FROM memory_topics WHERE tenant = %s AND thread_id = %s "
+        'ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %s',
+        (tenant, thread, limit),
+    )
+    return [topic for (topic,) in await rows.fetchall()]
+
+
+async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The last sequence that was tagged with topics; 0 when none was."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(through_seq), 0) FROM memory_tagged WHERE tenant = %s AND thread_id = %s",
+        (tenant, thread),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0

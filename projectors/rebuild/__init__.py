@@ -1,0 +1,1 @@
+"""Makes read models again from the log: side by side, one thread, or to verify."""

@@ -1,0 +1,151 @@
+"""Filling shadow tables from the log, strictly: a new poison event stops the build and is named."""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import OrderedReader, Stored
+from turnlog.events.sealing import Keyring
+from turnlog.events.subjects import partition_filter
+from turnlog.projectors.engine import parking, positions
+from turnlog.projectors.engine.apply import apply_batch
+from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.projectors.engine.duplicates import without_duplicates
+from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.engine.positions import Positions
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.rebuild import shadow
+
+BATCH = 5_000
+
+
+class RebuildStopped(TurnlogError):
+    """A rebuild met an event it cannot apply and that is not parked yet; live tables are unchanged."""
+
+    code = "rebuild-stopped"
+
+
+class RebuildRunning(TurnlogError):
+    """Another process is rebuilding or verifying this projection right now."""
+
+    code = "rebuild-running"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a build is: events read, and events still to come as the server counts them."""
+
+    events: int
+    remaining: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore(_: Progress) -> None:
+    """No progress wanted."""
+
+
+class Batch(NamedTuple):
+    """Messages of a partition. through: the sequence up to which they are all; pending: how many more there are."""
+
+    partition: int
+    stored: Sequence[Stored]
+    through: int
+    pending: int
+
+
+async def batches(log: Log, partition: int, after: int, through: int, keyring: Keyring | None) -> AsyncGenerator[Batch]:
+    """The partition's messages from behind `after` up to `through`. keyring: opens them. Raises GapInLog."""
+    async with OrderedReader(log.nc, [partition_filter(partition)], after + 1, keyring=keyring) as reader:
+        pending = reader.pending_at_start
+        while pending and after < through:
+            if stored := await reader.batch(BATCH, wait_s=5.0):
+                pending, after = stored[-1].pending, min(stored[-1].seq, through)
+                yield Batch(partition, [one for one in stored if one.seq <= through], after, pending)
+
+
+class Build:
+    """A shadow build of some projections in one pass over the log. Make it with `building`.
+
+    name: under which positions and parked events are kept while it lasts.
+    """
+
+    def __init__(self, conn: Connection, projections: Sequence[Projection], name: str, progress: OnProgress) -> None:
+        self.conn, self.name, self.progress = conn, name, progress
+        self.projections = sorted(projections, key=lambda p: p.name)
+        self._at: dict[int, Positions] = {}
+        self._dropped: dict[int, dict[str, set[int]]] = {}
+        self.events = 0
+
+    async def fill(self, log: Log, partition: int, through: int) -> None:
+        """Applies the partition's events up to `through`. Raises RebuildStopped, GapInLog."""
+        await self.begin(partition)
+        async with contextlib.aclosing(batches(log, partition, self.position(partition), through, log.keyring)) as read:
+            async for batch in read:
+                await self.apply(batch)
+
+    def position(self, partition: int) -> int:
+        return self._at[partition].lowest
+
+    async def begin(self, partition: int) -> None:
+        """Loads the partition's positions and what an operator has dropped."""
+        if partition not in self._at:
+            self._at[partition] = await positions.load(self.conn, self.projections, self.name, partition)
+        self._dropped[partition] = await parking.dropped_seqs(self.conn, self._at[partition].at, partition)
+
+    async def apply(self, batch: Batch) -> None:
+        """Applies a batch of a partition that was begun. Raises RebuildStopped."""
+        at, dropped = self._at[batch.partition], self._dropped[batch.partition]
+        first = await without_duplicates(self.conn, [incoming(one) for one in batch.stored], batch.partition)
+        at = await apply_batch(self.conn, self.projections, first, at, batch.through, dropped)
+        await self._refuse_new_poison(at)
+        self._at[batch.partition] = at
+        self.events += len(batch.stored)
+        self.progress(Progress(self.events, batch.pending))
+
+    async def _refuse_new_poison(self, at: Positions) -> None:
+        """What is parked live may stay parked; anything else stops the build."""
+        rows = await self.conn.execute(
+            "SELECT b.seq, b.projection, b.error FROM dead_letters b WHERE b.projection = ANY(%(names)s) "
+            "AND b.build = %(build)s AND b.reason = 'poison' AND NOT EXISTS (SELECT FROM dead_letters l "
+            "WHERE l.projection = b.projection AND l.build = 'live' AND l.seq = b.seq) ORDER BY b.seq LIMIT 1",
+            {"names": sorted(at.at), "build": at.build},
+        )
+        if found := await rows.fetchone():
+            seq, name, error = found
+            raise RebuildStopped(
+                f"{name} cannot apply the event at sequence {seq}: {error}. The live tables are unchanged. "
+                f"Fix the projector, or let the live projection park it and drop it with "
+                f"`turnlog dead-letters drop {seq}`"
+            )
+
+
+@asynccontextmanager
+async def building(
+    database_url: str, projections: Sequence[Projection], kind: str, progress: OnProgress
+) -> AsyncIterator[Build]:
+    """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
+    name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
+    async with await connect_to(database_url, name) as conn:
+        if not await take_locks(conn, [*(p.name for p in projections), name], "build", -1):
+            names = ", ".join(p.name for p in projections)
+            raise RebuildRunning(f"{names}: another process is rebuilding or verifying it; wait for it")
+        await shadow.create(conn, projections, name)
+        try:
+            yield Build(conn, projections, name, progress)
+        finally:
+            if not conn.broken:
+                await shadow.discard(conn, projections, name)
+
+
+async def connect_to(database_url: str, build: str) -> Connection:
+    """A connection to the shadow tables; a crash of Postgres loses them anyway, so no commit waits for the disk."""
+    conn = await connect(database_url, shadow.schema_of(build))
+    await conn.execute("SET synchronous_commit = off")
+    return conn

@@ -1,0 +1,123 @@
+"""Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions (L6)."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg.errors import LockNotAvailable
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.rebuild import shadow
+from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
+from turnlog.projectors.rebuild.workers import Workers, fill
+
+SWITCH_TRIES = 20
+CLOSE_ENOUGH = 500
+
+
+class SwitchRefused(TurnlogError):
+    """Long-running queries kept the tables locked; the live tables are unchanged."""
+
+    code = "switch-refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild did. events: read from the log; seconds: from start to switch."""
+
+    projection: str
+    events: int
+    seconds: float
+
+    @property
+    def events_per_s(self) -> float:
+        return self.events / self.seconds if self.seconds else 0.0
+
+
+async def rebuild(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Rebuilt:
+    """Rebuilds the projection while the live one goes on. Raises RebuildStopped, RebuildRunning, SwitchRefused."""
+    return (await rebuild_several(log, database_url, [projection], progress))[0]
+
+
+async def rebuild_several(
+    log: Log,
+    database_url: str,
+    projections: Sequence[Projection],
+    progress: OnProgress = ignore,
+    workers: Workers | None = None,
+) -> list[Rebuilt]:
+    """Several in one pass over the log and one switch; events and seconds are those of the pass.
+
+    workers: the processes that share the pass; None: this one alone. Raises as `rebuild`, and WorkerFailed.
+    """
+    started = time.perf_counter()
+    async with building(database_url, projections, "rebuild", progress) as build:
+        await fill(
+            log, database_url, build, {at: await log.partition_head(at) for at in range(log.partitions)}, workers
+        )
+        await shadow.finish(build.conn, projections, build.name)
+        await _catch_up(log, build)
+        await _switch(log, database_url, projections, build)
+        seconds = time.perf_counter() - started
+        return [Rebuilt(projection.name, build.events, seconds) for projection in projections]
+
+
+async def _catch_up(log: Log, build: Build) -> None:
+    """Until what came meanwhile is little, so that the switch holds the live projection only for a moment."""
+    for partition in range(log.partitions):
+        while (head := await log.partition_head(partition)) > build.position(partition) + CLOSE_ENOUGH:
+            await build.fill(log, partition, head)
+
+
+async def _switch(log: Log, database_url: str, projections: Sequence[Projection], build: Build) -> None:
+    async with await connect(database_url) as conn:
+        await _ensure_rows(conn, log, projections)
+        for _ in range(SWITCH_TRIES):
+            try:
+                async with conn.transaction():
+                    await conn.execute("SET LOCAL lock_timeout = '2s'")
+                    await _finish_under_lock(log, conn, projections, build)
+                return
+            except LockNotAvailable:
+                continue
+    raise SwitchRefused(
+        f"{', '.join(p.name for p in projections)}: rebuilt, but the tables stayed in use for {SWITCH_TRIES * 2} s; "
+        "end long queries on them and rebuild again"
+    )
+
+
+async def _ensure_rows(conn: Connection, log: Log, projections: Sequence[Projection]) -> None:
+    """A position row must exist to be locked."""
+    await conn.cursor().executemany(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "VALUES (%s, 'live', %s, 0, %s) ON CONFLICT DO NOTHING",
+        [(p.name, partition, p.version) for p in projections for partition in range(log.partitions)],
+    )
+
+
+async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
+    """The position rows first, in the engine's order: the live projection waits, and nobody waits in a circle."""
+    names = [projection.name for projection in projections]
+    rows = await conn.execute(
+        "SELECT partition, position FROM projection_positions WHERE projection = ANY(%s) AND build = 'live' "
+        "ORDER BY partition, projection FOR UPDATE",
+        (names,),
+    )
+    for partition, position in await rows.fetchall():
+        await build.fill(log, partition, position)
+    await shadow.swap(conn, projections, build.name)
+    await conn.cursor().executemany(
+        "UPDATE projection_positions SET position = %s, code_version = %s, updated_at = now() "
+        "WHERE projection = %s AND build = 'live' AND partition = %s",
+        [(build.position(at), p.version, p.name, at) for p in projections for at in range(log.partitions)],
+    )
+    await conn.execute(
+        "DELETE FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND status = 'parked'", (names,)
+    )
+    await conn.execute(
+        "UPDATE dead_letters SET build = 'live' WHERE projection = ANY(%s) AND build = %s", (names, build.name)
+    )

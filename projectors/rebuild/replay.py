@@ -1,0 +1,167 @@
+"""One thread again: rebuild of a single thread in place, and retry or drop of what it has parked."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import Stored
+from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_token
+from turnlog.projectors.engine import parking, positions
+from turnlog.projectors.engine.apply import apply_events, concerns
+from turnlog.projectors.engine.changes import DeleteThread
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.duplicates import without_duplicates
+from turnlog.projectors.engine.incoming import Incoming, incoming, partition_of
+from turnlog.projectors.engine.positions import LIVE, Positions
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection, perform
+from turnlog.projectors.rebuild.rebuild import Rebuilt
+
+Place = tuple[str, str]
+
+
+class NotPerThread(TurnlogError):
+    """The projection adds threads up, so one thread cannot be taken out of it."""
+
+    code = "not-per-thread"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a retry did: sequences applied now, and those still parked."""
+
+    applied: tuple[int, ...]
+    parked: tuple[int, ...]
+
+
+async def rebuild_thread(log: Log, database_url: str, projection: Projection, tenant: str, thread: str) -> Rebuilt:
+    """Removes the thread's rows and applies its events again, in one transaction; other threads wait that long.
+
+    Raises NotFound when the log has no such thread, NotPerThread.
+    """
+    if not projection.per_thread:
+        raise NotPerThread(f"{projection.name} adds all threads up; run `turnlog rebuild {projection.name}`")
+    started, events, place = time.perf_counter(), 0, (tenant, thread_token(thread))
+    partition = await _partition(log, place)
+    async with await connect(database_url) as conn, conn.transaction():
+        at = await _locked(conn, projection, partition)
+        await perform(conn, [DeleteThread(projection.tables, tenant, thread)])
+        await _unpark(conn, projection, place)
+        dropped = await _seqs(conn, projection, place, "dropped")
+        async for batch in _batches(_read(log, place, at.lowest)):
+            events += len(batch)
+            mine = [incoming(s) for s in batch if s.seq not in dropped]
+            await _apply(conn, projection, await without_duplicates(conn, mine, partition), at)
+    return Rebuilt(projection.name, events, time.perf_counter() - started)
+
+
+async def rebuild_tenant(log: Log, database_url: str, projection: Projection, tenant: str) -> Rebuilt:
+    """Thread by thread, as rebuild_thread, for every thread the log has of a tenant. Raises NotFound, NotPerThread."""
+    started, events = time.perf_counter(), 0
+    threads = await _threads(log, tenant)
+    if not threads:
+        raise NotFound(f"the log has no tenant {tenant!r}")
+    for thread in threads:
+        events += (await rebuild_thread(log, database_url, projection, tenant, thread)).events
+    return Rebuilt(projection.name, events, time.perf_counter() - started)
+
+
+async def _threads(log: Log, tenant: str) -> list[str]:
+    found: dict[str, None] = {}
+    async for stored in log.read([tenant_filter(tenant)], 1, await log.head()):
+        if (known := incoming(stored).recorded) is not None:
+            found.setdefault(known.event.thread)
+    return list(found)
+
+
+async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Replayed:
+    """Applies a thread's parked events in order; what fails again stays parked with what comes behind it."""
+    partition = await _partition(log, place)
+    async with await connect(database_url) as conn, conn.transaction():
+        at = await _locked(conn, projection, partition)
+        return await _retry(log, conn, projection, place, at)
+
+
+async def drop(log: Log, database_url: str, projection: Projection, seq: int) -> Replayed:
+    """Gives up one parked event, visibly (status dropped), and applies what waited behind it. Raises NotFound."""
+    async with await connect(database_url) as conn, conn.transaction():
+        rows = await conn.execute(
+            "SELECT partition, tenant, thread_token FROM dead_letters WHERE projection = %s AND build = 'live' "
+            "AND seq = %s AND status = 'parked'",
+            (projection.name, seq),
+        )
+        found = await rows.fetchone()
+        if found is None:
+            raise NotFound(f"{projection.name} has no parked event at sequence {seq}; see `turnlog dead-letters list`")
+        at = await _locked(conn, projection, found[0])
+        await conn.execute(
+            "UPDATE dead_letters SET status = 'dropped' WHERE projection = %s AND build = 'live' AND seq = %s",
+            (projection.name, seq),
+        )
+        return await _retry(log, conn, projection, (found[1], found[2]), at)
+
+
+async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Replayed:
+    seqs = sorted(await _seqs(conn, projection, place, "parked"))
+    await _unpark(conn, projection, place)
+    batch = [incoming(await log.stored(seq)) for seq in seqs]
+    still = await _apply(conn, projection, await without_duplicates(conn, batch, at.partition), at)
+    return Replayed(tuple(s for s in seqs if s not in still), tuple(sorted(still)))
+
+
+async def _apply(conn: Connection, projection: Projection, batch: Sequence[Incoming], at: Positions) -> set[int]:
+    waiting = (await parking.parked_places(conn, [projection.name], LIVE, at.partition))[projection.name]
+    mine = [i for i in batch if concerns(projection, i)]
+    parked = await apply_events(conn, projection, mine, waiting)
+    await parking.park(conn, projection.name, at, parked)
+    return {p.incoming.seq for p in parked}
+
+
+async def _locked(conn: Connection, projection: Projection, partition: int) -> Positions:
+    at = await positions.load(conn, [projection], LIVE, partition)
+    await conn.execute(
+        "SELECT FROM projection_positions WHERE projection = %s AND build = 'live' AND partition = %s FOR UPDATE",
+        (projection.name, partition),
+    )
+    return await positions.load(conn, [projection], at.build, partition)
+
+
+async def _seqs(conn: Connection, projection: Projection, place: Place, status: str) -> set[int]:
+    rows = await conn.execute(
+        "SELECT seq FROM dead_letters WHERE projection = %s AND build = 'live' AND tenant = %s "
+        "AND thread_token = %s AND status = %s",
+        (projection.name, *place, status),
+    )
+    return {seq for (seq,) in await rows.fetchall()}
+
+
+async def _unpark(conn: Connection, projection: Projection, place: Place) -> None:
+    await conn.execute(
+        "DELETE FROM dead_letters WHERE projection = %s AND build = 'live' AND tenant = %s AND thread_token = %s "
+        "AND status = 'parked'",
+        (projection.name, *place),
+    )
+
+
+def _read(log: Log, place: Place, through: int) -> AsyncIterator[Stored]:
+    tenant, token = place
+    return log.read([f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, through)
+
+
+async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIterator[list[Stored]]:
+    batch: list[Stored] = []
+    async for one in stored:
+        batch.append(one)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def _partition(log: Log, place: Place) -> int:
+    async for stored in _read(log, place, await log.head()):
+        return partition_of(stored)
+    raise NotFound(f"the log has no thread {place[1]!r} of tenant {place[0]!r}")

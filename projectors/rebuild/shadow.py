@@ -1,0 +1,103 @@
+"""Shadow tables: where a rebuild or a verification writes, out of sight of live reads."""
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+import sqlalchemy as sa
+from psycopg import sql
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from turnlog.projectors.engine.database import take_locks
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import SCHEMA
+from turnlog.projectors.engine.writer import Connection
+
+_OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our name are no builds, such as that of analytics
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+def schema_of(build: str) -> str:
+    return f"{SCHEMA}_{build}"
+
+
+async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
+    """Empty tables in a schema of their own. Insert-only tables get their keys last, others at once."""
+    await discard(conn, projections, build)
+    await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
+    for projection in projections:
+        for table in projection.tables:
+            await conn.execute(_ddl(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(build)))))
+            if projection.insert_only:
+                await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
+
+
+async def finish(conn: Connection, projections: Sequence[Projection], build: str) -> None:
+    """Keys and indexes, the approximate-neighbour ones (HNSW) last."""
+    add_key: LiteralString = "ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})"
+    for projection in projections:
+        for table in projection.tables:
+            if projection.insert_only:
+                await conn.execute(_key_sql(add_key, table, build))
+            shadow = table.to_metadata(sa.MetaData(), schema=schema_of(build))
+            for index in sorted(shadow.indexes, key=lambda index: str(index.name)):
+                await conn.execute(_ddl(CreateIndex(index)))
+        for text in projection.last_sql:
+            await conn.execute(text.encode())
+
+
+async def swap(conn: Connection, projections: Sequence[Projection], build: str) -> None:
+    """Puts the shadow tables in the place of the live ones; the caller's transaction makes it one moment."""
+    for table in (table for projection in projections for table in projection.tables):
+        names = {
+            "live": sql.Identifier(SCHEMA, table.name),
+            "shadow": sql.Identifier(schema_of(build), table.name),
+            "schema": sql.Identifier(SCHEMA),
+        }
+        await conn.execute(sql.SQL("DROP TABLE {live}").format(**names))
+        await conn.execute(sql.SQL("ALTER TABLE {shadow} SET SCHEMA {schema}").format(**names))
+
+
+async def discard(conn: Connection, projections: Sequence[Projection], build: str) -> None:
+    """Removes everything a build left behind; also after a crash of an earlier one."""
+    await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema_of(build))))
+    for table in ("projection_positions", "dead_letters"):
+        await conn.execute(
+            sql.SQL("DELETE FROM {} WHERE projection = ANY(%s) AND (build = %s OR starts_with(build, %s))").format(
+                sql.Identifier(table)
+            ),
+            ([projection.name for projection in projections], build, f"{build}/"),
+        )
+
+
+async def discard_abandoned(conn: Connection) -> int:
+    """Removes every abandoned build, for instance of a killed process; returns how many.
+
+    conn's session must hold no advisory locks; it holds none afterwards.
+    """
+    rows = await conn.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ %s", (_OF_A_BUILD,))
+    count = 0
+    for (schema,) in await rows.fetchall():
+        build = str(schema).removeprefix(schema_of(""))
+        if await take_locks(conn, [build], "build", -1):
+            await conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+            for table in ("projection_positions", "dead_letters"):
+                await conn.execute(
+                    sql.SQL("DELETE FROM {} WHERE build = %s OR starts_with(build, %s)").format(sql.Identifier(table)),
+                    (build, f"{build}/"),
+                )
+            count += 1
+        await conn.execute("SELECT pg_advisory_unlock_all()")
+    return count
+
+
+def _key_sql(text: LiteralString, table: sa.Table, build: str) -> sql.Composed:
+    return sql.SQL(text).format(
+        table=sql.Identifier(schema_of(build), table.name),
+        name=sql.Identifier(f"{table.name}_pkey"),
+        columns=sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key),
+    )
+
+
+def _ddl(element: CreateTable | CreateIndex) -> bytes:
+    return str(element.compile(dialect=_DIALECT)).encode()

@@ -1,0 +1,143 @@
+"""verify: a projection is rebuilt into a shadow up to the live position and compared row for row (L6)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+from sqlalchemy import Table
+
+from turnlog.events.log import Log
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import SCHEMA
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.rebuild import shadow
+from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
+from turnlog.projectors.rebuild.workers import Workers, fill
+
+MAX_DIFFERENCES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that only one side has, or that differs. key: its primary key."""
+
+    table: str
+    key: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """rows: of the live tables; checksum: order-independent, over every column of every row."""
+
+    projection: str
+    events: int
+    rows: int
+    parked: int
+    checksum: str
+    differences: tuple[Difference, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.differences
+
+
+async def verify(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Verified:
+    """Live service goes on: the comparison is with a snapshot. Raises RebuildStopped, RebuildRunning."""
+    return (await verify_several(log, database_url, [projection], progress))[0]
+
+
+async def verify_several(
+    log: Log,
+    database_url: str,
+    projections: Sequence[Projection],
+    progress: OnProgress = ignore,
+    workers: Workers | None = None,
+) -> list[Verified]:
+    """Several in one pass over the log for each set of projections that are at the same position.
+
+    workers: the processes that share the pass; None: this one alone. Raises as `verify`, and WorkerFailed.
+    """
+    found: list[Verified] = []
+    async with await connect(database_url) as live, live.transaction():
+        await live.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        for at, together in (await _by_position(live, projections)).items():
+            async with building(database_url, together, "verify", progress) as build:
+                await fill(log, database_url, build, dict(at), workers)
+                found += [await _compare(live, projection, build) for projection in together]
+    order = [projection.name for projection in projections]
+    return sorted(found, key=lambda one: order.index(one.projection))
+
+
+async def _by_position(
+    live: Connection, projections: Sequence[Projection]
+) -> dict[tuple[tuple[int, int], ...], list[Projection]]:
+    """((partition, position), …) → the projections that stand there."""
+    groups: dict[tuple[tuple[int, int], ...], list[Projection]] = {}
+    for projection in projections:
+        rows = await live.execute(
+            "SELECT partition, position FROM projection_positions WHERE projection = %s AND build = 'live' "
+            "ORDER BY partition",
+            (projection.name,),
+        )
+        groups.setdefault(tuple((p, at) for p, at in await rows.fetchall()), []).append(projection)
+    return groups
+
+
+async def _compare(live: Connection, projection: Projection, build: Build) -> Verified:
+    counted, sums = 0, []
+    differences: list[Difference] = []
+    for table in projection.tables:
+        count, checksum = await _checksum(live, SCHEMA, table)
+        if (count, checksum) != await _checksum(build.conn, shadow.schema_of(build.name), table):
+            differences += await _differences(live, build, table)
+        counted += count
+        sums.append(checksum)
+    parked = await _parked(live, projection, "live")
+    for seq in sorted(parked ^ await _parked(build.conn, projection, build.name))[:MAX_DIFFERENCES]:
+        differences.append(Difference("dead_letters", str(seq), "parked on one side only"))
+    return Verified(
+        projection.name,
+        build.events,
+        counted,
+        len(parked),
+        "-".join(sums),
+        tuple(differences[:MAX_DIFFERENCES]),
+    )
+
+
+async def _checksum(conn: Connection, schema: str, table: Table) -> tuple[int, str]:
+    text = sql.SQL(
+        "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0)::text FROM {} t"
+    ).format(sql.Identifier(schema, table.name))
+    row = await (await conn.execute(text)).fetchone()
+    assert row is not None
+    return int(row[0]), str(row[1])
+
+
+async def _differences(live: Connection, build: Build, table: Table) -> list[Difference]:
+    here = await _row_hashes(live, SCHEMA, table)
+    there = await _row_hashes(build.conn, shadow.schema_of(build.name), table)
+    found: list[Difference] = []
+    for key in sorted(here.keys() | there.keys()):
+        if here.get(key) != there.get(key):
+            kind = "differs" if key in here and key in there else "only live" if key in here else "only rebuilt"
+            found.append(Difference(table.name, key, kind))
+    return found[:MAX_DIFFERENCES]
+
+
+async def _row_hashes(conn: Connection, schema: str, table: Table) -> dict[str, str]:
+    key = sql.SQL(", ").join(sql.Identifier(c.name) for c in table.primary_key)
+    text = sql.SQL("SELECT concat_ws(' / ', {}), md5(t::text) FROM {} t").format(
+        key, sql.Identifier(schema, table.name)
+    )
+    return dict(await (await conn.execute(text)).fetchall())
+
+
+async def _parked(conn: Connection, projection: Projection, build: str) -> set[int]:
+    rows = await conn.execute(
+        "SELECT seq FROM dead_letters WHERE projection = %s AND build = %s AND status = 'parked'",
+        (projection.name, build),
+    )
+    return {seq for (seq,) in await rows.fetchall()}

@@ -1,0 +1,67 @@
+"""The sections of docs/benchmarks.md: which benchmarks belong together, and how they are measured, said once."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """names: of the benchmarks in catalogue.py. method: a paragraph of Markdown above the table."""
+
+    title: str
+    names: tuple[str, ...]
+    method: str
+
+
+SECTIONS = (
+    Section(
+        "Log and projection",
+        ("append", "project", "rebuild", "memory", "visible"),
+        "50,000 events, real IRC messages. Appending: from Event objects to the last acknowledgement, beside nats-py "
+        "with ready bytes in atomic batches of 1,000. Projection: both projections in one runner until they are at the "
+        "head, beside a pull consumer that decodes nothing. Rebuild of P2: from the call to the switched tables, "
+        "beside the slower of that read and one COPY of the rows. Memory: growth of a process that rebuilds 200,000 "
+        "events, beside 20,000. Append → visible: 1,200 turns at 100 a second, beside one publish and one insert.",
+    ),
+    Section(
+        "Context",
+        ("context",),
+        "p50 of 20 calls for 400 messages of 300 characters, SQL included, in a process that knows the thread, beside "
+        "`aget_state` of LangGraph's AsyncPostgresSaver. The floor of the two rows without SQL is tiktoken on the same "
+        "texts. An exchange: two turns appended and visible, beside `aupdate_state`.",
+    ),
+    Section(
+        "Recall",
+        ("recall", "scale"),
+        "p50 / p95 of 40 or 60 questions, the best 5 or 10 turns, without the query's embedding (random vectors of 384 "
+        "dimensions). Floors: `ts_rank` over the scope; for 2,000 chunks and more, one row by its primary key. The "
+        "last row compares the path for large scopes with ranking every chunk of five LoCoMo conversations.",
+    ),
+    Section(
+        "Tokens and evidence",
+        ("evidence",),
+        "Tokens: means over 5 LoCoMo conversations of the first 50 requests together and of the last, as a share of "
+        "sending everything, with the relevant episodes first. Evidence: share of the turns that answer one of 997 "
+        "questions asked after the whole conversation, in the newest turns that fit into the window, in the tiers, "
+        "and in the tiers with the 10 most relevant episodes first (`MEMORY_HYBRID_EPISODES`, `--hybrid`). Recall by "
+        "words alone; no language model.",
+    ),
+    Section(
+        "Sessions",
+        ("sessions",),
+        "p50 / p99 of 400 reads of a session of 30 turns. The floor is the bound that p50 must keep.",
+    ),
+    Section(
+        "LangGraph",
+        ("langgraph",),
+        "`ainvoke` of a graph with one node that answers at once: median of the last 10 of 200 turns of two messages; "
+        "the sides take turns, and `turnlog worker projectors` runs beside. State: p50 of 20 `aget_state` of 400 "
+        "messages. Bytes: `pg_total_relation_size` per thread after VACUUM FULL. Floor: AsyncPostgresSaver.",
+    ),
+    Section(
+        "Memories",
+        ("memories", "memory-recall", "memory-jobs"),
+        "100,000 memories of one user. Remembering: without embedding, beside one raw append and one look-up by an "
+        "index. Recall: p50 / p95 of 60 questions, beside one row by its primary key. Jobs: seconds of the whole job "
+        "and growth of its process, beside a tenth of the memories.",
+    ),
+)

@@ -1,0 +1,63 @@
+"""A fixture that runs the command `turnlog` on the servers of a test and returns its output."""
+
+import asyncio
+import json
+import os
+import pty
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.preloaded_cli import run_command
+
+
+@dataclass(frozen=True)
+class CliResult:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        assert self.code == 0, self.out + self.err
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> str:
+        code: str = json.loads(self.out)["error"]["code"]
+        assert self.code == 1
+        return code
+
+
+Cli = Callable[..., Awaitable[CliResult]]
+
+
+@pytest.fixture
+def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    environment = kept | {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+    environment["COLUMNS"] = "200"
+
+    async def run(*words: str, typed: str | None = None) -> CliResult:
+        """typed: what a person at a terminal answers; nobody is there when it is not given."""
+        with nullcontext(os.devnull) if typed is None else terminal(typed) as stdin:
+            done = await asyncio.to_thread(run_command, *words, environment=environment, stdin=stdin)
+        assert "Traceback" not in done.err
+        return CliResult(done.code, done.out, done.err)
+
+    return run
+
+
+@contextmanager
+def terminal(typed: str) -> Iterator[str]:
+    """The path of a terminal at which a person has typed already."""
+    keyboard, screen = pty.openpty()
+    try:
+        os.write(keyboard, typed.encode())
+        yield os.ttyname(screen)
+    finally:
+        os.close(keyboard)
+        os.close(screen)

@@ -1,0 +1,127 @@
+"""The command `turnlog` as a process, and one small file of each format that it imports."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.preloaded_cli import run_command
+
+from turnlog.consumers.servers.servers import Servers
+
+COMMAND = [sys.executable, "-m", "turnlog.consumers.cli"]
+SETTINGS = ("NATS_URL", "DATABASE_URL", "API_KEY", "API_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+LOCOMO = [
+    {
+        "sample_id": "conv-1",
+        "conversation": {
+            "session_1_date_time": "1:56 pm on 8 May, 2023",
+            "session_1": [
+                {"speaker": "Ann", "dia_id": "D1:1", "text": "I ran a marathon in Lisbon."},
+                {"speaker": "Bo", "dia_id": "D1:2", "text": "My sister paints boats."},
+                {"speaker": "Ann", "dia_id": "D1:3", "text": "The dentist moved.", "blip_caption": "a tooth"},
+            ],
+        },
+    }
+]
+CHATGPT = [
+    {
+        "title": "Essay plan",
+        "create_time": 1778248560.5,
+        "conversation_id": "c-1",
+        "current_node": "b",
+        "mapping": {
+            "a": {
+                "parent": None,
+                "children": ["b"],
+                "message": {
+                    "id": "a",
+                    "author": {"role": "user"},
+                    "content": {"content_type": "text", "parts": ["hi"]},
+                },
+            },
+            "b": {
+                "parent": "a",
+                "children": [],
+                "message": {
+                    "id": "b",
+                    "author": {"role": "assistant"},
+                    "content": {"content_type": "text", "parts": ["hello"]},
+                },
+            },
+        },
+    }
+]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+OPENAI = [
+    {"role": "user", "content": "find x"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "x is here"},
+    {"role": "assistant", "content": "It is here."},
+]
+JSONL = [
+    {"thread": "notes", "user": "ann", "role": "user", "content": "Buy 牛奶 🥛"},
+    {"thread": "notes", "role": "assistant", "content": "Noted."},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one document on stdout."""
+        assert "Traceback" not in self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> dict[str, str]:
+        assert self.code == 1
+        found: dict[str, str] = self.document["error"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """turnlog with a data folder of its own, whose servers are up."""
+
+    home: Path
+    servers: Servers
+
+    def __call__(self, *arguments: str, **env: str) -> CommandResult:
+        done = run_command(*arguments, environment=environment(self.home, **env))
+        return CommandResult(done.code, done.out, done.err)
+
+    def together(self, *calls: tuple[str, ...]) -> list[CommandResult]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda call: self(*call), calls))
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*COMMAND, *arguments], env=environment(self.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if key not in SETTINGS and not key.startswith("MEMORY_")}
+    return {**own, "TURNLOG_HOME": str(home), **more}
+
+
+def imports(files: Path) -> dict[str, tuple[str, ...]]:
+    return {
+        "locomo": ("import", str(files / "locomo.json"), "--format", "locomo", "--user", "team"),
+        "chatgpt": ("import", str(files / "chatgpt.json"), "--no-embed"),
+        "openai": ("import", str(files / "openai.json"), "--thread", "tools", "--no-embed"),
+        "jsonl": ("import", str(files / "jsonl.jsonl"), "--no-embed"),
+    }

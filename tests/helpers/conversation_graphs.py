@@ -1,0 +1,70 @@
+"""The conversation graph of one process, with connections, models, checkpointer and store of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.openai_server import OpenAIServer
+from helpers.stage import Stage, on_stage
+from langgraph.types import StateSnapshot
+
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.settings import Settings
+from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+from turnlog.consumers.langgraph.graph.build import Deps, Graph, conversation_graph, converse, thread_config
+from turnlog.consumers.langgraph.graph.route import Route
+from turnlog.consumers.langgraph.store.store import TurnlogStore
+
+ESSAYS = Route("essay", ("essay", "draft", "文书", "大纲"), (r"write .*essay", "写.*文书"), "essays", "ESSAY")
+THREAD = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A process's graph: connections, models, checkpointer and store of its own."""
+
+    stage: Stage
+    graph: Graph
+    store: TurnlogStore
+
+    async def ask(self, text: str | None, thread: str = THREAD) -> str:
+        return "".join([piece async for piece in converse(self.graph, thread, "ann", text)])
+
+    async def state(self, thread: str = THREAD) -> StateSnapshot:
+        return await self.graph.aget_state(thread_config(thread))
+
+    async def debug(self) -> dict[str, str]:
+        found: dict[str, str] = (await self.state()).values["debug"]
+        return found
+
+    async def usage(self) -> list[Any]:
+        await self.stage.runtime.settle()
+        return await self.stage.rows("SELECT user_id, agent, calls, errors FROM usage WHERE purpose = 'answer'")
+
+
+@asynccontextmanager
+async def instance(settings: Settings, **more: Any) -> AsyncIterator[Instance]:
+    chosen = settings.model_copy(update=more)
+    async with on_stage(chosen, ("projectors",)) as stage:
+        runtime, models = stage.runtime, make_models(chosen)
+        store = TurnlogStore(runtime.log, runtime.pool, settings=chosen)
+        try:
+            saver = TurnlogSaver(runtime.log, runtime.pool)
+            deps = Deps(runtime, models, (ESSAYS,))
+            yield Instance(stage, conversation_graph(deps, checkpointer=saver, store=store), store)
+        finally:
+            await store.aclose()
+            await models.close()
+
+
+def sent(model: OpenAIServer) -> list[tuple[str, str]]:
+    """The messages of the latest request, without the system prompt."""
+    return [(message["role"], message["content"]) for message in model.bodies()[-1]["messages"][1:]]
+
+
+def settings_of(nats_url: str, database_url: str, model: OpenAIServer) -> Settings:
+    """Of a graph whose chat and embeddings are the local model server's."""
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "gpt-4o"}
+    servers = {"nats_url": nats_url, "database_url": database_url, "embedding_model": "bag-of-words"}
+    return Settings.model_validate(given | servers)

@@ -1,0 +1,79 @@
+"""Memories and rows as the tests of long-term memory write them: claims of one user, said on a day."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from turnlog.agent.memory.deciding.conflicts import decide
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.events.contracts import EventData, Memory, MemorySource
+from turnlog.projectors.models.memories.lookup import StoredMemory
+
+DAY_0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PLACE = Place("default", "ann")
+
+
+def day(n: float) -> datetime:
+    return DAY_0 + timedelta(days=n)
+
+
+def source(name: str, on: float, quote: str = "said so") -> MemorySource:
+    return MemorySource(thread="chat", seq=1, event_id=uuid5(NAMESPACE_OID, name), quote=quote, said_at=day(on))
+
+
+def claim(content: str, on: float, name: str | None = None, **fields: Any) -> Memory:
+    """A fact that was said on a day; name makes it another saying of the same."""
+    name = name or f"{content} on {on}"
+    decided: dict[str, Any] = {"kind": "FACT", "importance": 0.8, "confidence": 0.9, "origin": "rule"}
+    return Memory(
+        **{
+            **{"id": uuid5(NAMESPACE_OID, f"memory {name}"), "content": content, "valid_from": day(on)},
+            **{"sources": (source(name, on, content),), **decided, **fields},
+        }
+    )
+
+
+class DecidedMemories:
+    """The rows after decisions, each made on the rows that the ones before left."""
+
+    def __init__(self) -> None:
+        self._known = MemoryState(PLACE, [], day(1_000))
+        self.events: list[EventData] = []
+
+    def say(self, *memories: Memory, similar: Sequence[tuple[StoredMemory, float]] = ()) -> "DecidedMemories":
+        for memory in memories:
+            self.apply(*decide(memory, self._known.matching(memory), similar))
+        return self
+
+    def apply(self, *events: EventData) -> "DecidedMemories":
+        self._known.apply(events)
+        self.events += events
+        return self
+
+    def put(self, *rows: StoredMemory) -> "DecidedMemories":
+        self._known.rows.update({row.id: row for row in rows})
+        return self
+
+    @property
+    def rows(self) -> list[StoredMemory]:
+        return sorted(self._known.rows.values(), key=lambda row: (row.valid_from, row.content))
+
+    @property
+    def valid(self) -> list[str]:
+        return [row.content for row in self.rows if row.status == "valid"]
+
+    def row(self, id_: UUID) -> StoredMemory:
+        return self._known.rows[id_]
+
+    def on(self, n: float) -> list[str]:
+        """What held on a day."""
+        at = day(n)
+        return [
+            row.content for row in self.rows if row.valid_from <= at and (row.valid_to is None or at < row.valid_to)
+        ]
+
+
+def decided(memories: Iterable[Memory]) -> DecidedMemories:
+    return DecidedMemories().say(*memories)

@@ -1,0 +1,50 @@
+"""Erasing somebody in a test, and looking for what is left of their words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from helpers.stage import Stage
+
+from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.events.subjects import memory_thread
+
+BAKERY = "Last spring I took a position at the bakery. My sister Mia found it for me."
+ANN_THREAD = memory_thread("ann")
+TABLES = (
+    "memories",
+    "entities",
+    "model_cache",
+    "messages",
+    "memory_vectors",
+    "conversation_summaries",
+    "memory_topics",
+)
+
+
+async def erase(stage: Stage, user: str = "ann", strings: Sequence[str] = ()) -> Receipt:
+    reach = erasure_reach(stage.runtime.settings)
+    plan = await plan_erasure(stage.runtime, "default", user, reach, strings=strings)
+    return await erase_person(stage.runtime, plan, reach)
+
+
+async def rows_with_bakery(stage: Stage) -> dict[str, list[Any]]:
+    """Table → rows that speak of it; only tables that have some."""
+    found = {name: await stage.rows(f"SELECT t::text FROM {name} t WHERE t::text ILIKE '%bakery%'") for name in TABLES}
+    return {name: lines for name, lines in found.items() if lines}
+
+
+async def embed_all(stage: Stage) -> None:
+    """Until everything has its vector."""
+    await stage.runtime.settle()
+    models = make_models(stage.runtime.settings)
+    await embed_pending(stage.runtime, models.embedder)
+    await models.close()
+    await stage.runtime.settle()
+
+
+async def cached_hashes(stage: Stage) -> list[Any]:
+    return await stage.rows("SELECT text_hash FROM embedding_cache ORDER BY 1")

@@ -1,0 +1,48 @@
+"""Code in the documentation: its blocks by language and label, and console sessions with their output."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_ID = re.compile(r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})\b")
+_BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    language: str
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a console session, and what the page says it prints."""
+
+    command: str
+    output: str
+
+
+def blocks(page: str, language: str, label: str) -> list[Block]:
+    found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    return [block for block in found if (block.language, block.label) == (language, label)]
+
+
+def files(page: str) -> dict[str, str]:
+    """The page's Python programs, by the file names that label them."""
+    found = [Block(*groups) for groups in _BLOCK.findall((ROOT / page).read_text("utf-8"))]
+    return {block.label: block.text for block in found if block.language == "python" and block.label.endswith(".py")}
+
+
+def steps(text: str) -> list[Step]:
+    """`$ command` and the lines up to the next one."""
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [Step(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def shape(output: str) -> str:
+    """The output without what differs between runs: paths, ids, numbers, bars, and how far these move the columns."""
+    text = re.sub(r"(?<!\S)/[^\s,]+", "/", _ID.sub("#", output))
+    text = re.sub(r"[█·]+", "▒", re.sub(r"\d[\d,.:-]*", "#", text))
+    return re.sub(r" +", " ", text).strip()

@@ -1,0 +1,94 @@
+"""A JetStream cluster of real nats-servers on loopback, to try what a cluster does when a node dies."""
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import nats
+
+from turnlog.consumers.servers.errors import ServerStartFailed
+from turnlog.consumers.servers.nats_config import Cluster as Membership
+from turnlog.consumers.servers.nats_config import NatsAddress, NatsConfig
+from turnlog.consumers.servers.nats_server import NAME, NatsServer, free_port, new_token
+from turnlog.consumers.servers.processes import end, running, wait_until
+from turnlog.events.client import RobustClient
+
+READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The nodes of a cluster; node `i` keeps its port and data over `kill` and `restart`."""
+
+    nodes: tuple[NatsServer, ...]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return tuple(node.config.address.url for node in self.nodes)
+
+    async def kill(self, i: int) -> None:
+        """SIGKILL; returns when the process is gone."""
+        folder = self.nodes[i].folder
+        await end(running(folder, NAME), [(signal.SIGKILL, 10.0)], lambda: running(folder, NAME))
+
+    async def restart(self, i: int) -> None:
+        """Starts node `i` again if it does not run; returns when it takes clients."""
+        await self.nodes[i].start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+
+async def start_cluster(base: Path, nodes: int = 3) -> Cluster:
+    """Starts `nodes` servers with their data in `base`/n0, n1, ...; when it returns, a stream with as many
+    replicas can be made. Raises ServerStartFailed."""
+    cluster = Cluster(_configure(base.resolve(), nodes))
+    base.mkdir(parents=True, exist_ok=True)
+    try:
+        await asyncio.gather(*(node.start() for node in cluster.nodes))
+        if not await wait_until(lambda: _takes_replicas(cluster), lambda: True, READY_TIMEOUT_S):
+            raise ServerStartFailed(f"the {nodes} nats-servers in {base} did not become a cluster")
+    except BaseException:
+        await cluster.stop()
+        raise
+    return cluster
+
+
+def _configure(base: Path, count: int) -> tuple[NatsServer, ...]:
+    ports = _distinct_ports(2 * count)
+    token, routes = new_token(), tuple(ports[:count])
+    return tuple(
+        NatsServer(
+            NatsConfig(
+                name=f"n{i}",
+                address=NatsAddress(ports[count + i], token),
+                folder=base / f"n{i}",
+                cluster=Membership("turnlog", routes[i], routes),
+            ),
+            identity=None,
+            timeout=READY_TIMEOUT_S,
+        )
+        for i in range(count)
+    )
+
+
+def _distinct_ports(count: int) -> list[int]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)
+
+
+async def _takes_replicas(cluster: Cluster) -> bool:
+    """Whether there is a meta leader that knows all nodes: it places a stream on every one of them."""
+    client = RobustClient()
+    try:
+        await client.connect(list(cluster.urls), allow_reconnect=False)
+        async with client:
+            jetstream = client.jetstream(timeout=2)
+            await jetstream.add_stream(name="READY", subjects=["ready"], num_replicas=len(cluster.nodes))
+            await jetstream.delete_stream("READY")
+    except nats.errors.Error:
+        return False
+    return True

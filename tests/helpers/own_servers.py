@@ -1,0 +1,72 @@
+"""Servers of one test alone, which it kills and starts again."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.key_rings import KEK
+from helpers.servers import processes_left_in
+from pydantic import SecretStr
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.servers import Servers, start, status, stop
+from turnlog.consumers.servers.processes import running, wait_until
+
+PROCESSES = {"nats": "nats-server", "postgres": "postgres"}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServers:
+    """A NATS and a Postgres under `home`; their addresses outlive a kill."""
+
+    home: Path
+    where: Servers
+
+    def settings(self, **more: Any) -> Settings:
+        """Names both servers, so that nothing of turnlog starts them again by itself."""
+        where = {"nats_url": self.where.nats_url, "database_url": self.where.database_url}
+        given = {"home": self.home, "kek": SecretStr(KEK), **where}
+        return Settings(**{**given, **more})
+
+    async def kill(self, *names: str) -> None:
+        """SIGKILL to "nats" or "postgres"; returns when no process of it is left."""
+        now = status(self.home)
+        for name in names:
+            server = {"nats": now.nats, "postgres": now.postgres}[name]
+            assert server is not None, f"{name} does not run"
+            os.kill(server.pid, signal.SIGKILL)
+        assert await wait_until(lambda: self._gone(*names), lambda: True, 60)
+
+    async def back(self) -> None:
+        """Starts what was killed, on its data."""
+        again = await start(self.home)
+        assert (again.nats_url, again.database_url) == (self.where.nats_url, self.where.database_url)
+
+    async def turnlog(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command as a process of its own, with these servers as its only settings."""
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+        environment |= {"NATS_URL": self.where.nats_url, "DATABASE_URL": self.where.database_url}
+        environment |= {"TURNLOG_HOME": str(self.home), "TURNLOG_KEK": KEK, "COLUMNS": "400"}
+        command = [sys.executable, "-m", "turnlog.consumers.cli", *arguments]
+        return await asyncio.to_thread(
+            subprocess.run, command, cwd=self.home, env=environment, capture_output=True, text=True, timeout=90
+        )
+
+    async def _gone(self, *names: str) -> bool:
+        return not any(running(self.home / name, PROCESSES[name]) for name in names)
+
+
+@asynccontextmanager
+async def own_servers(home: Path) -> AsyncIterator[OwnServers]:
+    try:
+        yield OwnServers(home, await start(home))
+    finally:
+        await stop(home)
+    assert processes_left_in(home) == []

@@ -1,0 +1,94 @@
+"""What tests ask of their servers: rows, waiting for a condition, a running projector, processes left behind."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+import psycopg
+from helpers.sample_events import turn
+
+from turnlog.consumers.servers.processes import wait_until
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import PROJECTIONS
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def database_at(database_url: str, name: str) -> str:
+    """The URL of another database on the same server."""
+    return urlunsplit(urlsplit(database_url)._replace(path=f"/{name}"))
+
+
+async def execute(database_url: str, statement: str) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as conn:
+        await conn.execute(statement.encode())
+
+
+async def rows(conn: Connection, query: str, *params: Any) -> list[Any]:
+    """The rows as tuples."""
+    return await (await conn.execute(query.encode(), params or None)).fetchall()
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
+    """Returns as soon as the condition holds; fails the test when it does not in time."""
+    assert await wait_until(holds, lambda: True, timeout_s)
+
+
+async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]]:
+    """(seq, reason, status) of a projection's dead letters, in order."""
+    query = "SELECT seq, reason, status FROM dead_letters WHERE projection = %s AND build = 'live' ORDER BY seq"
+    return await rows(conn, query, projection)
+
+
+@asynccontextmanager
+async def running_projector(
+    log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS, partition: int = 0
+) -> AsyncIterator[Runner]:
+    """A runner that works during the block and is killed at its end."""
+    runner = Runner(log, database_url, projections, partition)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        runner.stop()  # asyncio.wait_for may swallow a cancellation that comes with its result (Python 3.11)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def processes_left_in(folder: Path) -> list[str]:
+    """Every process that works in `folder` or names it."""
+    found = []
+    for process in psutil.process_iter(["name", "cwd", "cmdline", "status"]):
+        info = process.info
+        texts = [info["cwd"] or "", *(info["cmdline"] or [])]
+        if info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in text for text in texts):
+            found.append(f"{process.pid} {info['name']}")
+    return found
+
+
+async def end_deduplication_window(log: Log) -> None:
+    """Ends JetStream's deduplication window, as two minutes of waiting would. Returns when it no longer knows what it
+    stored before."""
+    js, probe = log.nc.jetstream(), turn(thread="probe")
+    config = (await js.stream_info(STREAM)).config
+    config.duplicate_window = 0.1
+    await js.update_stream(config)
+    await log.append(probe)
+
+    async def forgotten() -> bool:
+        return not (await log.append(probe)).duplicate
+
+    await eventually(forgotten)

@@ -1,0 +1,84 @@
+"""Sessions as several processes see them at once, with short ways to write and read them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.runtime import Pool
+from turnlog.agent.sessions import bucket, levels, tail
+from turnlog.agent.sessions.sessions import Sessions
+from turnlog.events.contracts import (
+    EventData,
+    SegmentCheckpointed,
+    SegmentRules,
+    SessionCreated,
+    SessionUpdated,
+    TurnRecorded,
+)
+from turnlog.events.log import Log
+from turnlog.events.subjects import SESSION_BUCKET, session_key
+from turnlog.projectors.models.sessions.state import SessionState
+
+Settled = Callable[..., Awaitable[None]]
+KV_STREAM = f"KV_{SESSION_BUCKET}"
+THREADS = ["t", "线 c", "x" * 300]
+
+
+def wait_for_slow_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives every level 30 s to answer, so that the level that answers does not depend on speed."""
+    for module, patience in ((bucket, "PATIENCE_S"), (tail, "PATIENCE_S"), (levels, "POSTGRES_PATIENCE_S")):
+        monkeypatch.setattr(module, patience, 30.0)
+
+
+class Processes:
+    """Sessions as several processes have them, all on one log and one database."""
+
+    def __init__(self, log: Log, pool: Pool, stack: AsyncExitStack) -> None:
+        self.log, self.pool, self._stack = log, pool, stack
+        self.reads: list[tuple[str, float]] = []
+
+    async def process(self) -> Sessions:
+        return await self._stack.enter_async_context(
+            Sessions(self.log, self.pool, "default", lambda level, seconds: self.reads.append((level, seconds)))
+        )
+
+    async def empty_bucket(self) -> None:
+        await self.log.nc.jetstream().purge_stream(KV_STREAM)
+
+    async def in_bucket(self, thread: str = "t") -> bytes | None:
+        try:
+            found = await self.log.nc.jetstream().get_last_msg(KV_STREAM, f"$KV.{SESSION_BUCKET}.{key(thread)}")
+        except NotFoundError:
+            return None
+        return found.data or None
+
+
+def key(thread: str) -> str:
+    return session_key("default", thread)
+
+
+def turn_data(text: str = "hello", role: str = "user", **more: Any) -> TurnRecorded:
+    return TurnRecorded.model_validate({"role": role, "content": text, **more})
+
+
+def contents(state: SessionState) -> list[Any]:
+    return [message.content for message in state.segment]
+
+
+def slots(**given: Any) -> Sequence[EventData]:
+    return [SessionUpdated(global_state={"agent_slots": given})]
+
+
+async def conversation(sessions: Sessions, thread: str = "t") -> SessionState:
+    created = SessionCreated(rules=SegmentRules(recent_turns=3), user_snapshot={"name": "安"})
+    await sessions.create(thread, created, user="ann")
+    await sessions.record(
+        thread, [turn_data("I am dizzy."), turn_data("Since when?", "assistant", agent="doctor")], user="ann"
+    )
+    await sessions.change(thread, lambda state: slots(doctor={"turn": state.turn_count, "at": 1.5}))
+    covered = (await sessions.get(thread)).segment[0].seq
+    ended = SegmentCheckpointed(summary="D.", recent_turns=1, covered_seq=covered, turns_covered=1, trigger="manual")
+    return await sessions.change(thread, lambda state: [ended])

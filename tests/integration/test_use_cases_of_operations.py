@@ -1,0 +1,179 @@
+"""Entities, sessions, forks, receipts, usage and operations through their use cases, on the real log and database."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from helpers.sample_events import event, turn
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.checkup import checkup
+from turnlog.agent.use_cases.dead_letters import (
+    drop_dead_letter,
+    list_dead_letters,
+    retry_dead_letters,
+    show_dead_letter,
+)
+from turnlog.agent.use_cases.entities import (
+    EntityExists,
+    EntityInput,
+    InvalidEntity,
+    add_entity,
+    list_entities,
+    update_entity,
+)
+from turnlog.agent.use_cases.forks import fork_thread
+from turnlog.agent.use_cases.jobs import list_jobs, run_job
+from turnlog.agent.use_cases.operations import projection_lag, rebuild, rebuild_rows, verify
+from turnlog.agent.use_cases.receipts import list_receipts
+from turnlog.agent.use_cases.sessions import (
+    create_session,
+    list_checkpoints,
+    reset_session,
+    session_context,
+    show_session,
+    write_checkpoint,
+)
+from turnlog.agent.use_cases.tailing import tail
+from turnlog.agent.use_cases.transcripts import export_transcript
+from turnlog.agent.use_cases.usage import InvalidGrouping, usage
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.contracts import UsageMetered
+from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.events.subjects import publish_subject
+
+ANN = ("default", "ann")
+
+
+@pytest.fixture
+def settings(nats_url: str, database_url: str) -> Settings:
+    return Settings(nats_url=nats_url, database_url=database_url)
+
+
+@pytest.fixture
+async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
+    async with opened(settings) as made, projecting(made):
+        yield made
+
+
+async def park_an_event(runtime: Runtime) -> int:
+    """A turn whose bytes cannot be decoded, and a good one behind it; returns the sequence of the first."""
+    subject = publish_subject("default", "broken", "turn_recorded")
+    stored = await runtime.log.nc.jetstream().publish(subject, b"{")
+    await runtime.log.append(turn("hello", thread="broken"))
+    await runtime.settle()
+    return stored.seq
+
+
+async def test_an_entity_is_added_once_and_then_updated(runtime: Runtime) -> None:
+    mia = EntityInput("person", "Mia", "A friend.", {"age": 17, "city": "Oslo"}, [("friend_of", "ann")])
+    made = await add_entity(runtime, *ANN, mia)
+    assert (made.type, made.description, made.attributes) == ("PERSON", "A friend.", {"age": 17, "city": "Oslo"})
+    assert made.relations == [{"type": "friend_of", "target": "ann"}]
+    with pytest.raises(EntityExists):
+        await add_entity(runtime, *ANN, EntityInput("PERSON", "mia"))
+    now = await update_entity(runtime, *ANN, EntityInput("PERSON", "mia", attributes={"age": 18}))
+    assert (now.name, now.description, now.attributes) == ("Mia", "A friend.", {"age": 18, "city": "Oslo"})
+    assert await list_entities(runtime, *ANN, "person") == [now]
+    assert await list_entities(runtime, "default", "bob") == []
+
+
+async def test_an_entity_that_cannot_be_is_refused(runtime: Runtime) -> None:
+    with pytest.raises(NotFound):
+        await update_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
+    for given in (EntityInput(" ", "Mia"), EntityInput("PERSON", ""), EntityInput("x" * 1_000, "Mia")):
+        with pytest.raises(InvalidEntity):
+            await add_entity(runtime, *ANN, given)
+    with pytest.raises(InvalidToken):
+        await add_entity(runtime, "default", "", EntityInput("PERSON", "Mia"))
+
+
+async def test_a_session_begins_gets_a_checkpoint_and_begins_again(runtime: Runtime) -> None:
+    await runtime.log.append_many([turn(f"message {n}", "assistant" if n % 2 else "user", "t") for n in range(6)])
+    made = await create_session(runtime, "default", "t", "ann", recent_turns=2)
+    assert (made.meta.user_id, made.flow_context.turn_count) == ("ann", 3)
+    await write_checkpoint(runtime, "default", "t", "They said hello.")
+    assert [one.summary for one in await list_checkpoints(runtime, "default", "t")] == ["They said hello."]
+    found = await session_context(runtime, "default", "t", "and now?")
+    assert "They said hello." in found.history and "message 5" in found.history and "message 0" not in found.history
+    await reset_session(runtime, "default", "t")
+    assert (await show_session(runtime, "default", "t")).message_context.summary == ""
+    with pytest.raises(NotFound):
+        await show_session(runtime, "default", "nowhere")
+
+
+async def test_a_fork_shares_the_past_of_its_thread(runtime: Runtime) -> None:
+    done = await runtime.log.append_many([turn("one", thread="t"), turn("two", "assistant", thread="t")])
+    made = await fork_thread(runtime, "default", "t", done[0].seq)
+    assert (made.parent, made.message_count) == ("t", 1) and made.thread.startswith("t-fork-")
+    assert [one.content for one in await export_transcript(runtime, "default", made.thread, None)] == ["one"]
+    assert await list_receipts(runtime, "default", made.thread) == []
+    with pytest.raises(NotFound):
+        await list_receipts(runtime, "default", "nowhere")
+
+
+async def test_usage_is_added_up_for_a_user_by_day_and_month(runtime: Runtime) -> None:
+    metered = UsageMetered(
+        purpose="answer", provider="openai", model="m", tokens_in=5, tokens_out=2, cost_usd=0.5, latency_ms=8
+    )
+    await runtime.log.append_many([event(metered, "t", user=user) for user in ("ann", "ann", "bob")])
+    today = datetime.now(UTC)
+    [day] = await usage(runtime, *ANN)
+    assert (day.key, day.calls, day.tokens_in, day.cost_usd) == (f"{today:%Y-%m-%d}", 2, 10, 1.0)
+    assert [one.key for one in await usage(runtime, *ANN, "month")] == [f"{today:%Y-%m}"]
+    assert [(one.key, one.calls) for one in await usage(runtime, "default", by="user")] == [("ann", 2), ("bob", 1)]
+    with pytest.raises(InvalidGrouping):
+        await usage(runtime, *ANN, "year")  # type: ignore[arg-type]
+
+
+async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
+    await runtime.log.append_many([turn("one", thread="t"), turn("two", thread="u")])
+    await runtime.settle()
+    assert {one.behind for one in await projection_lag(runtime)} == {0}
+    [rebuilt] = await rebuild_rows(runtime, "messages", "default", "t")
+    assert rebuilt.events == 1
+    seen: list[int] = []
+    [whole] = await rebuild(runtime, "messages", lambda at: seen.append(at.events))
+    assert whole.events == 2
+    [found] = await verify(runtime, "messages", lambda at: None)
+    assert (found.clean, found.rows) == (True, 2)
+    with pytest.raises(NotFound):
+        await rebuild(runtime, "nothing", lambda at: None)
+
+
+async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> None:
+    seq = await park_an_event(runtime)
+    letters = await list_dead_letters(runtime, "messages")
+    assert [(one.seq, one.status) for one in letters] == [(seq, "parked"), (seq + 1, "parked")]
+    shown = await show_dead_letter(runtime, seq)
+    assert "messages" in {one.projection for one in shown.letters} and shown.line.body is None
+    assert (await retry_dead_letters(runtime, projection="messages")).parked == (seq, seq + 1)
+    dropped = await drop_dead_letter(runtime, seq)
+    assert (dropped.applied, dropped.parked) == ((seq + 1,), ())
+    with pytest.raises(NotFound):
+        await drop_dead_letter(runtime, seq)
+
+
+async def test_jobs_are_listed_and_run(runtime: Runtime) -> None:
+    assert {one.job: one.last for one in await list_jobs(runtime)} == dict.fromkeys(("decay", "compaction", "archive"))
+    ran = await run_job(runtime, "decay", datetime.now(UTC), lambda done, total: None)
+    assert (ran.job, ran.errors) == ("decay", 0)
+    assert {one.job for one in await list_jobs(runtime) if one.last} == {"decay"}
+    with pytest.raises(NotFound):
+        await run_job(runtime, "nothing", datetime.now(UTC), lambda done, total: None)
+
+
+async def test_the_log_is_shown_from_a_sequence_to_its_end(runtime: Runtime) -> None:
+    await runtime.log.append_many([turn("one", thread="t"), turn("two", thread="u"), turn("three", thread="t")])
+    assert [line.stored.seq async for line in tail(runtime, 2, follow=False)] == [2, 3]
+    assert [line.stored.seq async for line in tail(runtime, 1, follow=False, thread="t")] == [1, 3]
+
+
+async def test_a_checkup_names_what_is_wrong_and_what_to_do(settings: Settings, runtime: Runtime) -> None:
+    findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
+    assert findings["servers"].ok and findings["log"].ok and findings["projections"].ok
+    seq = await park_an_event(runtime)
+    findings = {one.check: one for one in await checkup(settings, lambda: opened(settings))}
+    assert seq and not findings["dead letters"].ok
+    assert "turnlog dead-letters list" in findings["dead letters"].fix

@@ -1,0 +1,177 @@
+"""What a program asks of conversations: threads, turns, contexts with receipts, recall; each reads its own writes."""
+
+from uuid import uuid4
+
+import pytest
+from helpers.stage import Play, Stage, player
+
+from turnlog.agent.threads.receipts import receipts
+from turnlog.agent.use_cases.asking import ask
+from turnlog.agent.use_cases.context import context_as_of, context_of
+from turnlog.agent.use_cases.recall import BadQuery, recall
+from turnlog.agent.use_cases.threads import delete_thread, get_thread, list_threads, open_thread, rename_thread
+from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt, add_turn, add_turns, transcript
+from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
+
+ACME = "acme"
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str) -> Play:
+    return player(nats_url, database_url, ("projectors",), model="test-model")
+
+
+async def say(stage: Stage, *texts: str, thread: str = "t", user: str | None = "ann") -> list[int]:
+    turns = [NewTurn("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(texts)]
+    return [one.seq for one in await add_turns(stage.runtime, ACME, thread, turns, user=user)]
+
+
+async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None:
+    async with play() as stage:
+        await open_thread(stage.runtime, ACME, "t", "ann", "Dogs")
+        assert (await get_thread(stage.runtime, ACME, "t")).label == "Dogs"
+        await rename_thread(stage.runtime, ACME, "t", "Corgis")
+        await say(stage, "hello", thread="other", user="bob")
+        listed = await list_threads(stage.runtime, ACME)
+        assert {(one.thread, one.label, one.user, one.messages) for one in listed} == {
+            ("t", "Corgis", "ann", 0),
+            ("other", None, "bob", 1),
+        }
+        assert [one.thread for one in await list_threads(stage.runtime, ACME, "bob")] == ["other"]
+        await delete_thread(stage.runtime, ACME, "t")
+        assert [one.thread for one in await list_threads(stage.runtime, ACME)] == ["other"]
+        with pytest.raises(NotFound):
+            await rename_thread(stage.runtime, ACME, "t", "gone")
+        with pytest.raises(WrongExpectedVersion):
+            await open_thread(stage.runtime, ACME, "other", must_be_new=True)
+
+
+async def test_a_turn_that_is_appended_again_with_its_id_is_stored_once(play: Play) -> None:
+    turn = NewTurn("user", "hello", id=uuid4())
+    async with play() as stage:
+        first = await add_turn(stage.runtime, ACME, "t", turn)
+        again = await add_turn(stage.runtime, ACME, "t", turn)
+        assert (again.seq, again.duplicate) == (first.seq, True)
+        assert len((await transcript(stage.runtime, ACME, "t")).turns) == 1
+        with pytest.raises(WrongExpectedVersion):
+            await add_turn(stage.runtime, ACME, "t", NewTurn("user", "late"), expected=0)
+
+
+async def test_a_turn_keeps_its_blocks_calls_and_numbers(play: Play) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/dog.png"}}
+    async with play() as stage:
+        turns = [
+            NewTurn("user", [{"type": "text", "text": "Who is this?"}, picture], name="Ann"),
+            NewTurn("assistant", tool_calls=[call], model="gpt-4o", tokens_out=3),
+            NewTurn("tool", "a corgi", tool_call_id="c1"),
+        ]
+        await add_turns(stage.runtime, ACME, "t", turns)
+        asked, called, told = (await transcript(stage.runtime, ACME, "t")).turns
+    assert [block["type"] for block in asked.content if isinstance(block, dict)] == ["text", "image"]
+    assert called.tool_calls == [{"id": "c1", "name": "look", "arguments": '{"at": 1}'}]
+    assert (called.content, told.tool_call_id, asked.name) == ("", "c1", "Ann")
+
+
+@pytest.mark.parametrize("turn", [NewTurn("king", "x"), NewTurn("user"), NewTurn("user", [{"text": "x"}])])
+async def test_what_is_no_turn_is_refused_with_its_reason(play: Play, turn: NewTurn) -> None:
+    async with play() as stage:
+        with pytest.raises(InvalidEvent, match="the turn cannot be stored"):
+            await add_turn(stage.runtime, ACME, "t", turn)
+        with pytest.raises(InvalidToken):
+            await add_turn(stage.runtime, ACME, "memories/ann", NewTurn("user", "x"))
+
+
+async def test_a_transcript_is_read_in_pages_from_either_end(play: Play) -> None:
+    async with play() as stage:
+        seqs = await say(stage, *(f"message {n}" for n in range(5)))
+        page = await transcript(stage.runtime, ACME, "t", limit=2)
+        assert ([one.seq for one in page.turns], page.more) == (seqs[:2], True)
+        rest = await transcript(stage.runtime, ACME, "t", limit=3, after_seq=seqs[1])
+        assert ([one.seq for one in rest.turns], rest.more) == (seqs[2:], False)
+        last = await transcript(stage.runtime, ACME, "t", limit=2, newest=True)
+        assert ([one.seq for one in last.turns], last.more) == (seqs[3:], True)
+        before = await transcript(stage.runtime, ACME, "t", limit=2, before_seq=seqs[3], newest=True)
+        assert [one.seq for one in before.turns] == seqs[1:3]
+        with pytest.raises(NotFound):
+            await transcript(stage.runtime, ACME, "nobody")
+
+
+async def long_talk(stage: Stage) -> None:
+    await say(stage, "My corgi is called Sesame.", *(f"Filler {n}: {'weather and traffic ' * 10}" for n in range(40)))
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+async def test_an_answer_that_comes_with_its_receipt_is_stored_with_its_question_and_found_by_time_travel(
+    play: Play, hybrid: bool
+) -> None:
+    """Though another turn came between the context and the answer, which the model did not see."""
+    async with play() as stage:
+        await long_talk(stage)
+        made = await context_of(
+            stage.runtime, ACME, "t", query="What is my corgi called?", user="ann", tokens=900, hybrid=hybrid
+        )
+        await say(stage, "by the way")
+        await add_turn(stage.runtime, ACME, "t", NewTurn("assistant", "Sesame."), receipt=made.receipt)
+        *_, question, answer = (await transcript(stage.runtime, ACME, "t")).turns
+        async with stage.runtime.pool.connection() as conn:
+            [(_, receipt)] = await receipts(conn, stage.runtime.log, ACME, "t")
+        then = await context_as_of(stage.runtime, ACME, "t", receipt.as_of_seq)
+    assert (question.content, question.role, question.user) == ("What is my corgi called?", "user", "ann")
+    assert (receipt.turn_id, receipt.answer_ids) == (question.event_id, (answer.event_id,))
+    assert receipt.as_of_seq == question.seq
+    assert then.matches and then.context.messages == made.context.messages
+    assert ("Sesame" in str(made.context.messages)) == hybrid
+    assert sum(tier.tokens for tier in made.context.tiers) <= made.context.budget < 900
+
+
+async def test_a_question_on_the_log_is_not_asked_twice(play: Play) -> None:
+    async with play() as stage:
+        await say(stage, "My corgi is called Sesame.", "Nice.", "What is my corgi called?")
+        made = await context_of(stage.runtime, ACME, "t", query="What is my corgi called?")
+        assert [wire["content"] for wire in made.context.messages].count("What is my corgi called?") == 1
+        answer = NewTurn("assistant", "Sesame.")
+        for _ in range(2):
+            await add_turn(stage.runtime, ACME, "t", answer, receipt=made.receipt)
+        async with stage.runtime.pool.connection() as conn:
+            [(_, receipt)] = await receipts(conn, stage.runtime.log, ACME, "t")
+        turns = (await transcript(stage.runtime, ACME, "t")).turns
+        then = await context_as_of(stage.runtime, ACME, "t", receipt.as_of_seq)
+    assert [one.role for one in turns] == ["user", "assistant", "user", "assistant"]
+    assert receipt.turn_id == turns[2].event_id
+    assert then.matches
+
+
+async def test_a_receipt_is_refused_for_what_is_no_answer_of_its_thread(play: Play) -> None:
+    async with play() as stage:
+        made = await context_of(stage.runtime, ACME, "t", query="hello")
+        with pytest.raises(WrongReceipt):
+            await add_turn(stage.runtime, ACME, "t", NewTurn("user", "me"), receipt=made.receipt)
+        with pytest.raises(WrongReceipt):
+            await add_turn(stage.runtime, ACME, "other", NewTurn("assistant", "me"), receipt=made.receipt)
+        with pytest.raises(NotFound):
+            await context_of(stage.runtime, ACME, "t")
+
+
+async def test_recall_finds_turns_of_a_thread_and_of_all_threads_of_a_user(play: Play) -> None:
+    async with play() as stage:
+        await say(stage, "My corgi is called Sesame.", "A fine name.")
+        await say(stage, "I ran a marathon in Lisbon.", thread="run")
+        of_thread = await recall(stage.runtime, ACME, "corgi", thread="t", k=1)
+        assert [one.text for one in of_thread.turns] == ["My corgi is called Sesame."]
+        assert of_thread.degraded is not None and "keyword search only" in of_thread.degraded
+        of_user = await recall(stage.runtime, ACME, "marathon", user="ann", k=1, keyword_only=True)
+        assert [one.thread for one in of_user.turns] == ["run"]
+        assert (await recall(stage.runtime, ACME, "marathon", user="bob")).turns == []
+        with pytest.raises(BadQuery):
+            await recall(stage.runtime, ACME, "marathon")
+        with pytest.raises(NotFound):
+            await recall(stage.runtime, ACME, "marathon", thread="nobody")
+
+
+async def test_a_blank_question_is_refused_before_it_is_asked(play: Play) -> None:
+    async with play() as stage:
+        with pytest.raises(InvalidEvent):
+            _ = [piece async for piece in ask(stage.runtime, ACME, "t", "  ")]
+        with pytest.raises(NotFound):
+            await transcript(stage.runtime, ACME, "t")

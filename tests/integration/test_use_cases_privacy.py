@@ -1,0 +1,115 @@
+"""Extraction, compactions, the archive, keys and personal data through their use cases, on real servers."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from helpers.extraction import user_turn
+from helpers.key_rings import KEK
+from helpers.personal_events import conversation, secret
+from helpers.sample_events import turn
+from pydantic import SecretStr
+
+from turnlog.agent.privacy.erase import StringsTooShort
+from turnlog.agent.privacy.kek import InvalidKek
+from turnlog.agent.privacy.sanitise import SanitiseLevel
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.archive import (
+    NoAge,
+    archive_conversations,
+    list_cold_conversations,
+    restore_conversation,
+)
+from turnlog.agent.use_cases.compactions import list_compactions, undo_compaction
+from turnlog.agent.use_cases.extraction import NothingChosen, extract_memories, preview_extraction
+from turnlog.agent.use_cases.keys import key_status, rewrap_keys, rotate_key
+from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
+from turnlog.agent.use_cases.personal_data import erase_person, export_person, plan_erasure
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.errors import InvalidToken, NotFound
+
+EVERY = MemoryFilter(every=True)
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
+    given = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
+    async with opened(given) as made, projecting(made):
+        yield made
+
+
+async def test_a_preview_stores_nothing_and_an_extraction_all_of_it(runtime: Runtime) -> None:
+    await runtime.log.append_many([user_turn("My GPA is 3.6. Is my GPA of 3.8 ok?"), user_turn("我住在北京。", 1)])
+    [preview] = await preview_extraction(runtime, "default", "t")
+    assert [(one.content, one.outcome) for one in preview.memories] == [
+        ("GPA is 3.60", "recorded"),
+        ("住在北京", "recorded"),
+    ]
+    assert [(one.reason, one.quote) for one in preview.rejected] == [("question", "Is my GPA of 3.8 ok?")]
+    assert await list_memories(runtime, "default", "ann", EVERY) == []
+    [made] = await extract_memories(runtime, "default", user="ann")
+    assert made.stages["rules"] is not None and made.stages["rules"].stored == 2
+    assert len(await list_memories(runtime, "default", "ann", EVERY)) == 2
+    with pytest.raises(NothingChosen):
+        await extract_memories(runtime, "default")
+    with pytest.raises(NotFound):
+        await preview_extraction(runtime, "default", "t", "bob")
+
+
+async def test_a_user_without_compactions_has_none_to_undo(runtime: Runtime) -> None:
+    assert await list_compactions(runtime, "default", "ann") == []
+    with pytest.raises(NotFound):
+        await undo_compaction(runtime, "default", "ann", UUID(int=7))
+    with pytest.raises(InvalidToken):
+        await list_compactions(runtime, "default", "")
+
+
+async def test_cold_conversations_go_into_files_and_come_back(runtime: Runtime) -> None:
+    await runtime.log.append_many([turn("我喝茶", thread=thread, user="ann") for thread in ("茶 1", "t")])
+    with pytest.raises(NoAge):
+        await archive_conversations(runtime)
+    assert {one.thread for one in await list_cold_conversations(runtime, 30)} == {"茶 1", "t"}
+    made = await archive_conversations(runtime, 30)
+    assert (made.archived, made.left_out, made.errors, made.folder) == (2, 0, 0, runtime.settings.archive)
+    assert [(await restore_conversation(runtime, "default", "t")).restored for _ in range(2)] == [True, False]
+    with pytest.raises(NotFound):
+        await restore_conversation(runtime, "default", "nobody")
+
+
+async def test_a_key_is_rotated_and_all_are_wrapped_again(runtime: Runtime) -> None:
+    with pytest.raises(NotFound):
+        await rotate_key(runtime, "default", "ann")
+    await runtime.log.append(turn("hello", user="ann"))
+    made = await rotate_key(runtime, "default", "ann")
+    status = await key_status(runtime)
+    assert status.sealing and status.kek is not None and made.user == "ann"
+    [use] = status.keys
+    assert (use.kek_id, use.users, use.current, use.retired) == (status.kek.id, 1, 1, 1)
+    assert (await rewrap_keys(runtime)).kek == status.kek.id
+    unsealed = replace(runtime, settings=runtime.settings.model_copy(update={"kek": None}))
+    with pytest.raises(InvalidKek):
+        await rewrap_keys(unsealed)
+
+
+async def test_a_person_is_exported_and_erased(runtime: Runtime) -> None:
+    await runtime.log.append_many([*conversation("ann", 2), *conversation("bob", 2)])
+    text = "".join([piece async for piece in export_person(runtime, "default", "ann", None)])
+    assert secret("ann", "said", 0) in text and secret("bob", "said", 0) not in text
+    masked = json.loads("".join([one async for one in export_person(runtime, "default", "ann", SanitiseLevel.FULL)]))
+    assert (masked["user"], masked["sanitizeLevel"]) == ("ann", "FULL")
+    reach = erasure_reach(runtime.settings)
+    with pytest.raises(NotFound):
+        await plan_erasure(runtime, "default", "nobody", reach)
+    with pytest.raises(StringsTooShort):
+        await plan_erasure(runtime, "default", "ann", reach, strings=["ab"])
+    plan = await plan_erasure(runtime, "default", "ann", reach, strings=[secret("ann", "said", 0)])
+    assert "talk-ann" in plan.traces.own
+    receipt = await erase_person(runtime, plan, reach, "asked to")
+    assert (receipt.hits, receipt.data.reason) == ({}, "asked to")
+    left = "".join([piece async for piece in export_person(runtime, "default", "ann", None)])
+    assert secret("ann", "said", 0) not in left

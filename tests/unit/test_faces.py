@@ -1,0 +1,66 @@
+"""A command parses and shows; a use case looks up and decides: a command's module knows little of the rooms below."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "consumers" / "cli"
+KNOWN = (
+    "turnlog.agent.use_cases",
+    "turnlog.agent.settings",
+    "turnlog.agent.runtime",
+    "turnlog.consumers",
+    "turnlog.events",
+)
+# Module: what else it imports, and why. The list only gets shorter.
+EXCEPTIONS = {
+    # It shows each part of turnlog at work, and calls the parts by themselves.
+    "demo.py": {
+        "turnlog.agent.embedding.pending",
+        "turnlog.agent.importers",
+        "turnlog.agent.sample",
+        "turnlog.agent.threads.state",
+        "turnlog.projectors.models.checkpoints.projection",
+        "turnlog.projectors.models.registry",
+        "turnlog.projectors.rebuild.rebuild",
+        "turnlog.projectors.rebuild.verify",
+    },
+    "exporting.py": {"turnlog.agent.privacy.sanitise", "turnlog.agent.progress"},  # names of levels
+    "keys.py": {"turnlog.agent.privacy"},  # a new key is random bytes, made without a runtime
+    "operating.py": {"turnlog.projectors.models.registry"},  # completion of projections' names
+    "recalling.py": {"turnlog.agent.memory.deciding.policy"},  # memories are shown with their score
+    "remembering.py": {
+        "turnlog.agent.dates.dates",
+        "turnlog.projectors.models.memories.lookup",
+    },  # times as people write
+    "rendering.py": {
+        "turnlog.agent.context",
+        "turnlog.agent.context.plain_text",
+        "turnlog.agent.threads.receipts",
+        "turnlog.projectors.models.message",
+    },  # pure: values to lines
+    "runner.py": {"turnlog.agent.privacy.log_lines"},  # logs of every command are sanitised
+    "transfer.py": {"turnlog.agent.importers"},  # file formats
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of turnlog that run with this one; those for type checks alone do not count."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for_types = {
+        id(node)
+        for check in ast.walk(tree)
+        if isinstance(check, ast.If) and isinstance(check.test, ast.Name) and check.test.id == "TYPE_CHECKING"
+        for node in ast.walk(check)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in for_types and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_a_command_reaches_the_rooms_below_through_use_cases_alone(path: Path) -> None:
+    others = {name for name in imported(path) if name.startswith("turnlog.") and not name.startswith(KNOWN)}
+    assert others == EXCEPTIONS.get(path.name, set())
