@@ -78,11 +78,6 @@ def encoding_name(model: str) -> EncodingName:
     return "o200k_base" if known.startswith("o200k") else "cl100k_base"
 
 
-def encoding_for(model: str) -> tiktoken.Encoding:
-    """The encoding to count tokens for `model`; any name is accepted."""
-    return encoding(encoding_name(model))
-
-
 # OpenAI's cookbook, "How to count tokens with tiktoken": each message is wrapped in three tokens, a name adds
 # one, the answer is primed with three.
 PER_MESSAGE = 3

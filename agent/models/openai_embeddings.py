@@ -118,10 +118,3 @@ def batches(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if batch:
         yield batch
-
-
-async def probe_dimensions(embedder: OpenAIEmbedder) -> int:
-    """The model's dimensions, by one small call if they are not known yet."""
-    if embedder.dimensions == 0:
-        await embedder.embed_query("dimensions")
-    return embedder.dimensions

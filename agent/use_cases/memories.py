@@ -11,11 +11,12 @@ from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_share
 from turnlog.agent.memory.deciding.policy import Policy, Score, score
 from turnlog.agent.memory.deciding.writing import Place
 from turnlog.agent.runtime import Runtime
-from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy
+from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import (
     Conflict,
+    MemoryRow,
     StoredMemory,
     conflicts,
     every_memory,
@@ -39,41 +40,9 @@ class AmbiguousMemory(TurnlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryView:
-    """A memory as a face shows it. importance: as it was at importance_at; score has what it is at the time asked for.
+class MemoryView(MemoryRow):
+    """A memory as a face shows it. score: at the time asked for."""
 
-    status: valid, pending, closed, archived or forgotten. thread: the user's memory thread.
-    """
-
-    id: UUID
-    thread: str
-    user: str
-    seq: int
-    status: str
-    kind: MemoryKind
-    category: str | None
-    content: str
-    value: str | None
-    dedupe_key: str | None
-    strategy: Strategy
-    origin: Origin
-    rule: str | None
-    importance: float
-    importance_at: datetime
-    confidence: float
-    access_count: int
-    last_accessed_at: datetime | None
-    valid_from: datetime
-    valid_to: datetime | None
-    replaced_by: UUID | None
-    closed_reason: EndReason | None
-    expires_at: datetime | None
-    created_at: datetime
-    confirmed_at: datetime
-    archived_at: datetime | None
-    archived_reason: str | None
-    sources: tuple[MemorySource, ...]
-    entities: tuple[str, ...]
     score: Score
 
 
@@ -161,7 +130,7 @@ async def list_conflicts(runtime: Runtime, tenant: str, user: str, answered: boo
 
 def view_of(row: StoredMemory, at: datetime, policy: Policy) -> MemoryView:
     """at: when the score is computed for."""
-    values = {field.name: getattr(row, field.name) for field in fields(MemoryView) if field.name != "score"}
+    values = {field.name: getattr(row, field.name) for field in fields(MemoryRow)}
     return MemoryView(**values, score=score(row, at, policy))
 
 

@@ -1,6 +1,6 @@
 """entities: whom and what a user speaks of (P8); list, add, update."""
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from json import loads
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +25,9 @@ Relations = Annotated[list[str] | None, typer.Option("--relation", help="TYPE=TA
 def register(app: typer.Typer) -> None:
     entities = typer.Typer(help="People, schools, events and topics of a user.", invoke_without_command=True)
     entities.callback()(listed)
-    entities.command()(add)
-    entities.command()(update)
+    entities.command("add", help="Write an entity by hand.")(_writer(is_new=True))
+    replaces = "Add to an entity: a description or an attribute replaces the earlier one, relations add up."
+    entities.command("update", help=replaces)(_writer(is_new=False))
     app.add_typer(entities, name="entities")
 
 
@@ -55,44 +56,29 @@ def listed(
     serve(lambda rt: list_entities(rt, tenant_of(rt.settings, tenant), whose, type_, limit), show, as_json=json)
 
 
-def add(
-    name: Name,
-    user: User,
-    type_: Type,
-    description: Description = None,
-    attribute: Attributes = None,
-    relation: Relations = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
-    """Write an entity by hand."""
-    from turnlog.agent.use_cases.entities import EntityInput, add_entity
+def _writer(is_new: bool) -> Callable[..., None]:
+    """`add` or `update`: they have the same options."""
 
-    def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
-        given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
-        return add_entity(runtime, tenant_of(runtime.settings, tenant), user, given)
+    def write(
+        name: Name,
+        user: User,
+        type_: Type,
+        description: Description = None,
+        attribute: Attributes = None,
+        relation: Relations = None,
+        tenant: Tenant = None,
+        json: Json = False,
+    ) -> None:
+        from turnlog.agent.use_cases.entities import EntityInput, add_entity, update_entity
 
-    serve(use, entity_lines, as_json=json)
+        def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
+            given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
+            change = add_entity if is_new else update_entity
+            return change(runtime, tenant_of(runtime.settings, tenant), user, given)
 
+        serve(use, entity_lines, as_json=json)
 
-def update(
-    name: Name,
-    user: User,
-    type_: Type,
-    description: Description = None,
-    attribute: Attributes = None,
-    relation: Relations = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
-    """Add to an entity: a description or an attribute replaces the earlier one, relations add up."""
-    from turnlog.agent.use_cases.entities import EntityInput, update_entity
-
-    def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
-        given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
-        return update_entity(runtime, tenant_of(runtime.settings, tenant), user, given)
-
-    serve(use, entity_lines, as_json=json)
+    return write
 
 
 def _attributes(given: Sequence[str] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from turnlog.agent.dates.dates import dates_in
 from turnlog.agent.use_cases.memories import MemoryView
 from turnlog.events.contracts import MemorySource
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.lookup import MemoryRow
 
 _MOMENT = timedelta(microseconds=1)
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -61,11 +61,11 @@ def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:
     return lines
 
 
-def words_of(row: StoredMemory | MemoryView) -> str:
+def words_of(row: MemoryRow) -> str:
     return "(forgotten)" if row.status == "forgotten" else " ".join(row.content.split())
 
 
-def validity(row: StoredMemory | MemoryView) -> str:
+def validity(row: MemoryRow) -> str:
     """Since when it holds, until when, and why it ended."""
     until = f" until {_minute(row.valid_to)}" if row.valid_to else ""
     ends = f", lives until {_minute(row.expires_at)}" if row.expires_at and not row.valid_to else ""

@@ -78,16 +78,6 @@ def _add(known: Row, row: Row) -> Row:
 TOPICS = Projection("topics", 1, TABLES, REMOVALS | {"topics_tagged", "thread_forked"}, project)
 
 
-async def thread_topics(conn: Connection, tenant: str, thread: str, limit: int = 20) -> list[str]:
-    """The topics of a thread, most mentioned first."""
-    rows = await conn.execute(
-        "SELECT topic FROM memory_topics WHERE tenant = %s AND thread_id = %s "
-        'ORDER BY mention_count DESC, last_seen_at DESC, topic COLLATE "C" LIMIT %s',
-        (tenant, thread, limit),
-    )
-    return [topic for (topic,) in await rows.fetchall()]
-
-
 async def tagged_through(conn: Connection, tenant: str, thread: str) -> int:
     """The last sequence that was tagged with topics; 0 when none was."""
     rows = await conn.execute(

@@ -17,10 +17,11 @@ MERGE_REASONS: tuple[EndReason, ...] = ("duplicate", "merged", "edited")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMemory:
-    """A row of P7. importance: at importance_at; agent/memory/deciding/policy.py computes the current value.
+class MemoryRow:
+    """A memory without what only its storage needs. importance: at importance_at; agent/memory/deciding/policy.py
+    computes the current value.
 
-    status: valid, pending, closed, archived or forgotten. content_key: as text.content_key returns it.
+    status: valid, pending, closed, archived or forgotten. thread: the user's memory thread.
     """
 
     id: UUID
@@ -32,7 +33,6 @@ class StoredMemory:
     category: str | None
     content: str
     value: str | None
-    content_key: bytes
     dedupe_key: str | None
     strategy: Strategy
     origin: Origin
@@ -53,6 +53,13 @@ class StoredMemory:
     archived_reason: str | None
     sources: tuple[MemorySource, ...]
     entities: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMemory(MemoryRow):
+    """A row of P7. content_key: as text.content_key returns it."""
+
+    content_key: bytes
     embedding_model: str | None
 
     @property
@@ -62,12 +69,13 @@ class StoredMemory:
 
 
 FIELDS = (
-    "m.id, m.thread_id, m.user_id, m.seq, m.status, m.kind, m.category, m.content, m.value, m.content_key, "
+    "m.id, m.thread_id, m.user_id, m.seq, m.status, m.kind, m.category, m.content, m.value, "
     "m.dedupe_key, m.strategy, m.origin, m.rule, m.importance, m.importance_at, m.confidence, m.access_count, "
     "m.last_accessed_at, m.valid_from, m.valid_to, m.replaced_by, m.closed_reason, m.expires_at, m.created_at, "
-    "m.confirmed_at, m.archived_at, m.archived_reason, m.sources, m.entities, m.embedding_model"
+    "m.confirmed_at, m.archived_at, m.archived_reason, m.sources, m.entities, "
+    "m.content_key, m.embedding_model"
 )
-SOURCES, ENTITIES = 28, 29
+SOURCES, ENTITIES = 27, 28
 # A time to live ends a memory at once, before the daily job closes it.
 VALID_AT = "m.valid_from <= %(at)s AND coalesce(least(m.valid_to, m.expires_at) > %(at)s, true)"
 IN_THREAD = "m.tenant = %(tenant)s AND m.thread_id = %(thread)s"
@@ -78,7 +86,7 @@ _INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)
 
 def stored_memory(row: Sequence[Any]) -> StoredMemory:
     """From a row of the columns FIELDS; further columns are ignored."""
-    values = list(row[: ENTITIES + 2])
+    values = list(row[: ENTITIES + 3])
     values[SOURCES] = tuple(MemorySource.model_validate(source) for source in values[SOURCES])
     values[ENTITIES] = tuple(values[ENTITIES])
     return StoredMemory(*values)
