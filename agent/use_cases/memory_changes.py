@@ -1,4 +1,4 @@
-"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer (M5, E 7.5, E 11.5).
+"""Changing memories by hand: remember, edit, rate, archive, revert, forget, answer, undo a compaction (M5, E 11.5).
 
 `given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
 """
@@ -11,15 +11,18 @@ from uuid import UUID
 from turnlog.agent.memory.deciding.by_hand import checked_reason
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.findings import Turn
 from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.memory.upkeep.compaction import undo_compaction as compaction_undone
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.memories import check_kinds, find_memory, list_conflicts
+from turnlog.agent.use_cases.memories import READS, check_kinds, find_memory, list_conflicts
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.models.memories.lookup import Conflict
+from turnlog.projectors.models.memories.vectors import Compaction, compactions
 
 _GIVEN = ("kind", "category", "importance", "expires_at")
 _FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
@@ -87,6 +90,14 @@ class Answered:
     conflict: UUID
     answer: Answer
     question: str
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneCompaction:
+    """memories: ids of those that hold again; () when it was taken back before."""
+
+    compaction: UUID
+    memories: tuple[UUID, ...]
 
 
 async def remember(
@@ -162,6 +173,20 @@ async def answer_conflict(
     question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
     await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
     return Answered(question.conflict_id, answer, question.question)
+
+
+async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:
+    """Which memories the compaction job merged (M6), the newest first. Raises InvalidToken."""
+    thread = Place(tenant, user).thread
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        return await compactions(conn, tenant, thread)
+
+
+async def undo_compaction(runtime: Runtime, tenant: str, user: str, compaction: UUID) -> UndoneCompaction:
+    """Its members hold again as before, and the job does not merge them again. Raises InvalidToken, NotFound."""
+    reopened = await compaction_undone(MemoryWriter(runtime.log, runtime.pool), Place(tenant, user), compaction)
+    return UndoneCompaction(compaction, tuple(reopened))
 
 
 def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.archive import Archived, Restored
+    from turnlog.agent.use_cases.archive import Archived
     from turnlog.projectors.models.archives import Cold
 
 
@@ -29,15 +29,13 @@ def archive(
 ) -> None:
     """Move cold conversations of all tenants into files; reading one restores it."""
 
-    async def archived(runtime: "Runtime") -> "Archived":
-        from turnlog.agent.use_cases.archive import archive_conversations
+    from turnlog.agent.use_cases.archive import archive_conversations, list_cold_conversations
 
+    async def archived(runtime: "Runtime") -> "Archived":
         with progress("archiving") as update:
             return await archive_conversations(runtime, older_than, update)
 
     async def found(runtime: "Runtime") -> "tuple[list[Cold], str]":
-        from turnlog.agent.use_cases.archive import list_cold_conversations
-
         return await list_cold_conversations(runtime, older_than), runtime.settings.tenant
 
     if dry_run:
@@ -48,14 +46,10 @@ def archive(
 
 def restore(thread: Annotated[str, typer.Argument()], tenant: Tenant = None, json: Json = False) -> None:
     """Bring a conversation back from the archive."""
-
-    async def use(runtime: "Runtime") -> "Restored":
-        from turnlog.agent.use_cases.archive import restore_conversation
-
-        return await restore_conversation(runtime, tenant_of(runtime.settings, tenant), thread)
+    from turnlog.agent.use_cases.archive import restore_conversation
 
     serve(
-        use,
+        lambda rt: restore_conversation(rt, tenant_of(rt.settings, tenant), thread),
         lambda made: [f"{made.thread} {'is back' if made.restored else 'is not in the archive'}"],
         as_json=json,
     )

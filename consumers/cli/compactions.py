@@ -9,8 +9,7 @@ from turnlog.consumers.cli.console import Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.compactions import UndoneCompaction
+    from turnlog.agent.use_cases.memory_changes import UndoneCompaction
     from turnlog.projectors.models.memories.vectors import Compaction
 
 User = Annotated[str, typer.Option(help="Whose memories.")]
@@ -39,30 +38,25 @@ def listed(
 
             raise NothingChosen("say whose memories: `turnlog compactions --user USER`")
 
-    async def use(runtime: "Runtime") -> "list[Compaction]":
-        from turnlog.agent.use_cases.compactions import list_compactions
+    from turnlog.agent.use_cases.memory_changes import list_compactions
 
-        return await list_compactions(runtime, tenant_of(runtime.settings, tenant), user or "")
-
-    def lines(found: "list[Compaction]") -> list[str]:
-        return [_line(one) for one in found] or ["nothing was merged"]
-
-    serve(use, lines, as_json=json, first=chosen)
+    serve(
+        lambda rt: list_compactions(rt, tenant_of(rt.settings, tenant), user or ""),
+        lambda found: [_line(one) for one in found] or ["nothing was merged"],
+        as_json=json,
+        first=chosen,
+    )
 
 
 def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = False) -> None:
     """Make the members valid again as before; they are not merged again."""
-
-    async def use(runtime: "Runtime") -> "UndoneCompaction":
-        from turnlog.agent.use_cases.compactions import undo_compaction
-
-        return await undo_compaction(runtime, tenant_of(runtime.settings, tenant), user, compaction)
+    from turnlog.agent.use_cases.memory_changes import undo_compaction
 
     def lines(made: "UndoneCompaction") -> list[str]:
         count = len(made.memories)
         return ["1 memory holds again" if count == 1 else f"{count} memories hold again"]
 
-    serve(use, lines, as_json=json)
+    serve(lambda rt: undo_compaction(rt, tenant_of(rt.settings, tenant), user, compaction), lines, as_json=json)
 
 
 def _line(one: "Compaction") -> str:

@@ -10,8 +10,6 @@ from turnlog.consumers.cli.runner import serve
 from turnlog.events.contracts import Answer
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.memory_changes import Answered
     from turnlog.projectors.models.memories.lookup import Conflict
 
 
@@ -28,15 +26,13 @@ def conflicts(
 ) -> None:
     """Contradictions that wait for the user's decision."""
 
-    async def use(runtime: "Runtime") -> "list[Conflict]":
-        from turnlog.agent.use_cases.memories import list_conflicts
+    from turnlog.agent.use_cases.memories import list_conflicts
 
-        return await list_conflicts(runtime, tenant_of(runtime.settings, tenant), user, every)
-
-    def lines(found: "list[Conflict]") -> list[str]:
-        return [line for one in found for line in _lines(one)] or ["no question is open"]
-
-    serve(use, lines, as_json=json)
+    serve(
+        lambda rt: list_conflicts(rt, tenant_of(rt.settings, tenant), user, every),
+        lambda found: [line for one in found for line in _lines(one)] or ["no question is open"],
+        as_json=json,
+    )
 
 
 def answer(
@@ -50,12 +46,13 @@ def answer(
 ) -> None:
     """Decide which memory of a contradiction holds: the new one, the old one or both."""
 
-    async def use(runtime: "Runtime") -> "Answered":
-        from turnlog.agent.use_cases.memory_changes import answer_conflict
+    from turnlog.agent.use_cases.memory_changes import answer_conflict
 
-        return await answer_conflict(runtime, tenant_of(runtime.settings, tenant), user, holds, question)
-
-    serve(use, lambda made: [made.question, f"answered: {made.answer}"], as_json=json)
+    serve(
+        lambda rt: answer_conflict(rt, tenant_of(rt.settings, tenant), user, holds, question),
+        lambda made: [made.question, f"answered: {made.answer}"],
+        as_json=json,
+    )
 
 
 def _lines(conflict: "Conflict") -> list[str]:

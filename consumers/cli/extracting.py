@@ -11,7 +11,6 @@ from turnlog.consumers.cli.console import Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.extraction import Extracted, ExtractionPreview, FoundMemory, RejectedText
 
 
@@ -32,21 +31,18 @@ def extract(
     json: Json = False,
 ) -> None:
     """Extract memories from what users said and no extraction has read yet."""
-
-    async def extracted(runtime: "Runtime") -> "list[Extracted]":
-        from turnlog.agent.use_cases.extraction import extract_memories
-
-        return await extract_memories(runtime, tenant_of(runtime.settings, tenant), thread, user, rules)
-
-    async def previewed(runtime: "Runtime") -> "list[ExtractionPreview]":
-        from turnlog.agent.use_cases.extraction import preview_extraction
-
-        return await preview_extraction(runtime, tenant_of(runtime.settings, tenant), thread, user, rules)
+    from turnlog.agent.use_cases.extraction import extract_memories, preview_extraction
 
     if dry_run:
-        serve(previewed, _preview_lines, as_json=json)
+        serve(
+            lambda rt: preview_extraction(rt, tenant_of(rt.settings, tenant), thread, user, rules),
+            _preview_lines,
+            as_json=json,
+        )
     else:
-        serve(extracted, _lines, as_json=json)
+        serve(
+            lambda rt: extract_memories(rt, tenant_of(rt.settings, tenant), thread, user, rules), _lines, as_json=json
+        )
 
 
 def _lines(made: "Iterable[Extracted]") -> Iterator[str | Text]:

@@ -9,8 +9,7 @@ from turnlog.consumers.cli.console import Json, Tenant, emit, out, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.keys import KeyStatus, RewrappedKeys, RotatedKey
+    from turnlog.agent.use_cases.keys import KeyStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -24,13 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def status(json: Json = False) -> None:
     """Which key-encryption key is in use, and how many keys of users it wraps."""
+    from turnlog.agent.use_cases.keys import key_status
 
-    async def use(runtime: "Runtime") -> "KeyStatus":
-        from turnlog.agent.use_cases.keys import key_status
-
-        return await key_status(runtime)
-
-    serve(use, _status_lines, as_json=json, projecting=False)
+    serve(key_status, _status_lines, as_json=json, projecting=False)
 
 
 def new_kek(json: Json = False) -> None:
@@ -44,33 +39,28 @@ def new_kek(json: Json = False) -> None:
         out.print(made)
 
 
-def rotate(
-    user: Annotated[str, typer.Option(help="Whose key.")],
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def rotate(user: Annotated[str, typer.Option(help="Whose key.")], tenant: Tenant = None, json: Json = False) -> None:
     """Give a user a new key for new events; the old one still opens what it sealed."""
+    from turnlog.agent.use_cases.keys import rotate_key
 
-    async def use(runtime: "Runtime") -> "RotatedKey":
-        from turnlog.agent.use_cases.keys import rotate_key
-
-        return await rotate_key(runtime, tenant_of(runtime.settings, tenant), user)
-
-    serve(use, lambda made: [f"user {user} has key {made.key_id} from now on"], as_json=json, projecting=False)
+    serve(
+        lambda rt: rotate_key(rt, tenant_of(rt.settings, tenant), user),
+        lambda made: [f"user {user} has key {made.key_id} from now on"],
+        as_json=json,
+        projecting=False,
+    )
 
 
 def rewrap(json: Json = False) -> None:
     """Encrypt every user's key again under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
+    from turnlog.agent.use_cases.keys import rewrap_keys
 
-    async def use(runtime: "Runtime") -> "RewrappedKeys":
-        from turnlog.agent.use_cases.keys import rewrap_keys
-
-        return await rewrap_keys(runtime)
-
-    def lines(made: "RewrappedKeys") -> list[str]:
-        return [f"{made.rewrapped:,} keys wrapped again; all are under key-encryption key {made.kek}"]
-
-    serve(use, lines, as_json=json, projecting=False)
+    serve(
+        rewrap_keys,
+        lambda made: [f"{made.rewrapped:,} keys wrapped again; all are under key-encryption key {made.kek}"],
+        as_json=json,
+        projecting=False,
+    )
 
 
 def _status_lines(found: "KeyStatus") -> Iterator[str]:

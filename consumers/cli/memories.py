@@ -13,8 +13,8 @@ from turnlog.events.contracts import MemoryKind
 if TYPE_CHECKING:
     from turnlog.agent.memory.deciding.outcomes import Outcome
     from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.memories import MemoryHistory, MemoryView
-    from turnlog.agent.use_cases.memory_changes import ArchivedMemory, Edited, Forgotten, Rated, Reverted
+    from turnlog.agent.use_cases.memories import MemoryView
+    from turnlog.agent.use_cases.memory_changes import Forgotten, Reverted
 
 _SAID = {
     "recorded": "remembered",
@@ -64,16 +64,15 @@ def listed(
         raise typer.BadParameter("say whose memories", param_hint="--user")
     whose = user
 
-    async def use(runtime: "Runtime") -> "list[MemoryView]":
-        from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
+    from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
+    from turnlog.consumers.cli.remembering import memory_lines
 
+    async def use(runtime: "Runtime") -> "list[MemoryView]":
         at = _time(runtime, as_of)
         which = MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
         return await list_memories(runtime, tenant_of(runtime.settings, tenant), whose, which, limit)
 
     def lines(found: "list[MemoryView]") -> list[str]:
-        from turnlog.consumers.cli.remembering import memory_lines
-
         return [line for row in found for line in memory_lines(row)] or [f"nothing is remembered of {whose}"]
 
     serve(use, lines, as_json=json)
@@ -87,17 +86,14 @@ def show(
 ) -> None:
     """A memory's history: every version with its interval and sources."""
 
-    async def use(runtime: "Runtime") -> "MemoryHistory":
-        from turnlog.agent.use_cases.memories import memory_history
+    from turnlog.agent.use_cases.memories import memory_history
+    from turnlog.consumers.cli.remembering import history_lines
 
-        return await memory_history(runtime, tenant_of(runtime.settings, tenant), user, which)
-
-    def lines(found: "MemoryHistory") -> list[str]:
-        from turnlog.consumers.cli.remembering import history_lines
-
-        return history_lines(found.history, found.memory)
-
-    serve(use, lines, as_json=json)
+    serve(
+        lambda rt: memory_history(rt, tenant_of(rt.settings, tenant), user, which),
+        lambda found: history_lines(found.history, found.memory),
+        as_json=json,
+    )
 
 
 def archive(
@@ -109,12 +105,13 @@ def archive(
 ) -> None:
     """Archive a memory: it is kept and not recalled. `turnlog revert` restores it, and so does saying it again."""
 
-    async def use(runtime: "Runtime") -> "ArchivedMemory":
-        from turnlog.agent.use_cases.memory_changes import archive_memory
+    from turnlog.agent.use_cases.memory_changes import archive_memory
 
-        return await archive_memory(runtime, tenant_of(runtime.settings, tenant), user, which, reason)
-
-    serve(use, lambda made: [f"“{made.content}” is archived: {made.reason}"], as_json=json)
+    serve(
+        lambda rt: archive_memory(rt, tenant_of(rt.settings, tenant), user, which, reason),
+        lambda made: [f"“{made.content}” is archived: {made.reason}"],
+        as_json=json,
+    )
 
 
 def remember(
@@ -129,9 +126,9 @@ def remember(
 ) -> None:
     """Write a memory by hand. Extraction rules that read it give it their key, so that it can be contradicted."""
 
-    async def use(runtime: "Runtime") -> "Outcome":
-        from turnlog.agent.use_cases.memory_changes import MemoryInput, remember
+    from turnlog.agent.use_cases.memory_changes import MemoryInput, remember
 
+    async def use(runtime: "Runtime") -> "Outcome":
         given = MemoryInput(text, kind, category, importance, _time(runtime, expires_at))
         return await remember(runtime, tenant_of(runtime.settings, tenant), user, given)
 
@@ -152,12 +149,13 @@ def edit(
 ) -> None:
     """Store a new version of a memory. The one before stays in the history."""
 
-    async def use(runtime: "Runtime") -> "Edited":
-        from turnlog.agent.use_cases.memory_changes import edit_memory
+    from turnlog.agent.use_cases.memory_changes import edit_memory
 
-        return await edit_memory(runtime, tenant_of(runtime.settings, tenant), user, which, text)
-
-    serve(use, lambda made: [f"“{made.before}” is now “{text}”  {made.memory}"], as_json=json)
+    serve(
+        lambda rt: edit_memory(rt, tenant_of(rt.settings, tenant), user, which, text),
+        lambda made: [f"“{made.before}” is now “{text}”  {made.memory}"],
+        as_json=json,
+    )
 
 
 def rate(
@@ -169,53 +167,37 @@ def rate(
 ) -> None:
     """Set a memory's importance. Its decay starts again from now."""
 
-    async def use(runtime: "Runtime") -> "Rated":
-        from turnlog.agent.use_cases.memory_changes import rate_memory
+    from turnlog.agent.use_cases.memory_changes import rate_memory
 
-        return await rate_memory(runtime, tenant_of(runtime.settings, tenant), user, which, importance)
+    serve(
+        lambda rt: rate_memory(rt, tenant_of(rt.settings, tenant), user, which, importance),
+        lambda made: [f"“{made.content}” has importance {made.importance:g}"],
+        as_json=json,
+    )
 
-    serve(use, lambda made: [f"“{made.content}” has importance {made.importance:g}"], as_json=json)
 
-
-def revert(
-    which: Which,
-    user: User,
-    yes: Yes = False,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def revert(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
     """Make an earlier version valid again; `turnlog memories show` lists their ids. Later changes are undone."""
 
-    async def use(runtime: "Runtime") -> "Reverted":
-        from turnlog.agent.use_cases.memories import find_memory
-        from turnlog.agent.use_cases.memory_changes import revert_memory
+    from turnlog.agent.use_cases.memories import find_memory
+    from turnlog.agent.use_cases.memory_changes import revert_memory
 
+    async def use(runtime: "Runtime") -> "Reverted":
         place = tenant_of(runtime.settings, tenant), user
         row = await find_memory(runtime, *place, which)
         await confirm(f"Let “{row.content}” hold again, and end what took its place?", yes)
         return await revert_memory(runtime, *place, str(row.id))
 
-    serve(
-        use,
-        lambda made: [f"“{made.content}” holds again"],
-        as_json=json,
-        first=lambda: someone_to_ask(yes, json),
-    )
+    serve(use, lambda made: [f"“{made.content}” holds again"], as_json=json, first=lambda: someone_to_ask(yes, json))
 
 
-def forget(
-    which: Which,
-    user: User,
-    yes: Yes = False,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def forget(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
     """Remove a memory's text, and that of its duplicates, from every read model. It cannot be restored."""
 
-    async def use(runtime: "Runtime") -> "Forgotten":
-        from turnlog.agent.use_cases.memories import find_memory
-        from turnlog.agent.use_cases.memory_changes import forget_memory
+    from turnlog.agent.use_cases.memories import find_memory
+    from turnlog.agent.use_cases.memory_changes import forget_memory
 
+    async def use(runtime: "Runtime") -> "Forgotten":
         place = tenant_of(runtime.settings, tenant), user
         row = await find_memory(runtime, *place, which)
         await confirm(f"Forget “{row.content}”? It cannot be undone", yes)

@@ -59,35 +59,23 @@ def derived(
 
 def listed(tenant: Tenant = None, json: Json = False) -> None:
     """All shadows."""
+    from turnlog.agent.use_cases.rederiving import all_shadows
 
-    async def use(runtime: "Runtime") -> "list[Shadow]":
-        from turnlog.agent.use_cases.rederiving import all_shadows
-
-        return await all_shadows(runtime, tenant_of(runtime.settings, tenant))
-
-    def lines(found: "list[Shadow]") -> list[str]:
-        return [f"{one.shadow}  {_users(one.users)}" for one in found] or ["no shadows"]
-
-    serve(use, lines, as_json=json)
+    serve(
+        lambda rt: all_shadows(rt, tenant_of(rt.settings, tenant)),
+        lambda found: [f"{one.shadow}  {_users(one.users)}" for one in found] or ["no shadows"],
+        as_json=json,
+    )
 
 
 def compared(name: Name, tenant: Tenant = None, json: Json = False) -> None:
     """How the shadow differs from the memories, and what it cost."""
+    from turnlog.agent.use_cases.rederiving import compare
 
-    async def use(runtime: "Runtime") -> "list[Compared]":
-        from turnlog.agent.use_cases.rederiving import compare
-
-        return await compare(runtime, tenant_of(runtime.settings, tenant), name)
-
-    serve(use, _lines, as_json=json, document=_documents)
+    serve(lambda rt: compare(rt, tenant_of(rt.settings, tenant), name), _lines, as_json=json, document=_documents)
 
 
-def promoted(
-    name: Name,
-    yes: Yes = False,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def promoted(name: Name, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
     """Replace the memories by the shadow's; replaced ones are closed and stay in the history."""
 
     async def use(runtime: "Runtime") -> "list[Compared]":

@@ -24,10 +24,10 @@ from turnlog.agent.use_cases.archive import (
     list_cold_conversations,
     restore_conversation,
 )
-from turnlog.agent.use_cases.compactions import list_compactions, undo_compaction
 from turnlog.agent.use_cases.extraction import NothingChosen, extract_memories, preview_extraction
 from turnlog.agent.use_cases.keys import key_status, rewrap_keys, rotate_key
 from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
+from turnlog.agent.use_cases.memory_changes import list_compactions, undo_compaction
 from turnlog.agent.use_cases.personal_data import erase_person, export_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.runtime import opened, projecting
