@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     recall_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_RECALL_TOP_K"))
     long_term: bool = Field(True, validation_alias=_env("MEMORY_LONG_TERM"))
     long_term_top_k: int = Field(5, ge=1, le=100, validation_alias=_env("MEMORY_LONG_TERM_TOP_K"))
-    hybrid_episodes: int = Field(0, ge=0, le=100, validation_alias=_env("MEMORY_HYBRID_EPISODES"))
+    hybrid_episodes: int = Field(10, ge=0, le=100, validation_alias=_env("MEMORY_HYBRID_EPISODES"))
     token_threshold_ratio: float = Field(0.75, gt=0, le=1, validation_alias=_env("MEMORY_TOKEN_THRESHOLD_RATIO"))
     recent_turns: int = Field(8, ge=0, validation_alias=_env("MEMORY_RECENT_TURNS"))
     session_window: int = Field(16_000, ge=256, validation_alias=_env("MEMORY_SESSION_WINDOW"))

@@ -1,7 +1,8 @@
 """From the read models to a context: a thread's messages, summary and topics, in two queries."""
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -20,6 +21,7 @@ from turnlog.projectors.models.messages import messages_at, thread_messages
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 KEPT_MESSAGES = 50_000
+FindRelevant = Callable[[], Awaitable[Sequence[int]]]
 
 
 class Transcripts:
@@ -70,7 +72,7 @@ async def thread_context(
     budget: int | None = None,
     log: Log | None = None,
     as_of_seq: int | None = None,
-    relevant: Sequence[int] = (),
+    relevant: Sequence[int] | FindRelevant = (),
     memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
@@ -78,8 +80,8 @@ async def thread_context(
     transcripts: the cache of a process that builds many contexts, so that it reads only new turns.
     as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
     the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
-    answer. relevant: turns to prefer when not everything fits, best first, pruned ones included. memories: the block
-    of long-term memories, awaited last.
+    answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
+    only then. memories: the block of long-term memories, awaited last.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -91,31 +93,33 @@ async def thread_context(
         raise ValueError("the past of a thread needs its log")
     else:
         now, messages = await _as_of(conn, log, tenant, thread, as_of_seq, kept)
-    pruned = [seq for seq in relevant if seq <= now.pruned_through]
-    messages = [*await messages_at(conn, tenant, thread, pruned), *messages]
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:
         raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     block = await memories if isinstance(memories, Awaitable) else memories or MemoryBlock()
-    return build_context(
-        ContextInput(
-            messages,
-            model or settings.model,
-            settings.system_prompt if system_prompt is None else system_prompt,
-            tools,
-            _summary(now) if settings.enable_summary else None,
-            now.topics,
-            now.pruned_through,
-            settings.context_window if window is None else window,
-            as_of_seq=as_of_seq if query is None else None,
-            settings=context_settings(settings),
-            budget=budget,
-            relevant=relevant,
-            memories=tuple(str(memory) for memory in block.ids),
-            notes=block.messages,
-        )
+    given = ContextInput(
+        messages,
+        model or settings.model,
+        settings.system_prompt if system_prompt is None else system_prompt,
+        tools,
+        _summary(now) if settings.enable_summary else None,
+        now.topics,
+        now.pruned_through,
+        settings.context_window if window is None else window,
+        as_of_seq=as_of_seq if query is None else None,
+        settings=context_settings(settings),
+        budget=budget,
+        memories=tuple(str(memory) for memory in block.ids),
+        notes=block.messages,
     )
+    if not isinstance(relevant, Sequence):
+        made = build_context(given)
+        if made.tiers[-1].tier == "all" and not now.pruned_through:
+            return made
+        relevant = await relevant()
+    pruned = await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
+    return build_context(replace(given, messages=[*pruned, *messages], relevant=relevant))
 
 
 async def _as_of(

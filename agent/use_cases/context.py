@@ -21,7 +21,7 @@ from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.receipts import Rebuilt, rebuilt
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
-from turnlog.agent.use_cases.recall import BadQuery, recall_of
+from turnlog.agent.use_cases.recall import recall_of
 from turnlog.events.contracts import ReceiptSettings
 from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
@@ -29,7 +29,7 @@ from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.messages import newest_exchanges
 
-READS = ("messages", "checkpoints", "summaries", "topics", "archives")
+READS = ("messages", "checkpoints", "summaries", "topics", "archives", "vectors")
 READS_OF_MEMORIES = ("memories", "entities")
 EMBEDDING_PATIENCE_S = 1.0  # for memories somebody's question waits; without its vector, words decide
 
@@ -74,7 +74,7 @@ async def context_of(
     user: str | None = None,
     window: int | None = None,
     tokens: int | None = None,
-    hybrid: bool = False,
+    hybrid: bool | None = None,
     model: str | None = None,
     system_prompt: str | None = None,
     tools: Sequence[dict[str, Any]] | None = None,
@@ -83,16 +83,15 @@ async def context_of(
 
     user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
     reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
-    relevant to the query come first. An archived thread is restored.
+    relevant to the query, or to the last question, come first; None: if MEMORY_HYBRID_EPISODES is not 0. An archived
+    thread is restored.
 
-    Raises NotFound for a thread without turns and no query, WindowTooSmall, BadQuery, InvalidToken.
+    Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
     """
     _check(tenant, thread, user)
-    if hybrid and not query:
-        raise BadQuery("turns can only be relevant to a query; give one")
     if user is not None:
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
-    head = await _ready(runtime, tenant, thread, (*READS, "vectors") if hybrid else READS)
+    head = await _ready(runtime, tenant, thread, READS)
     model = model or runtime.settings.model
     prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
     async with runtime.pool.connection() as conn:
@@ -101,7 +100,8 @@ async def context_of(
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
         sought = query if query is not None else content_text(last.content) if last else ""
         block = await _block(runtime, conn, tenant, user, sought, model, window if tokens is None else tokens)
-        relevant, degraded = await _relevant(runtime, conn, tenant, thread, sought) if hybrid else ([], None)
+        hybrid = runtime.settings.hybrid_episodes > 0 if hybrid is None else hybrid
+        relevant = _Relevant(runtime, conn, Scope(tenant, thread), sought)
         context = await thread_context(
             conn,
             runtime.settings,
@@ -116,7 +116,7 @@ async def context_of(
             budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
             log=runtime.log,
             as_of_seq=head if asked is None and head else None,
-            relevant=relevant,
+            relevant=relevant.turns if hybrid else (),
             memories=block,
         )
     basis = AnswerBasis(
@@ -131,7 +131,7 @@ async def context_of(
         question_seq=context.receipt.as_of_seq,
         notes=None if asked is None else tuple(str(wire["content"]) for wire in block.messages),
     )
-    return ThreadContext(context, basis, degraded)
+    return ThreadContext(context, basis, relevant.degraded)
 
 
 async def context_as_of(
@@ -165,14 +165,22 @@ async def _block(
     return await recalled_block(conn, recall, runtime.settings, tenant, user, question, now, model, window)
 
 
-async def _relevant(
-    runtime: Runtime, conn: Connection, tenant: str, thread: str, query: str
-) -> tuple[list[int], str | None]:
-    """Turns that the query is about, best first, and why vectors took no part."""
-    recall, settings = recall_of(runtime), runtime.settings
-    count = settings.hybrid_episodes or EPISODES
-    found = await relevant_turns(conn, recall, Scope(tenant, thread), query, count, settings.full_recent_count)
-    return found, recall.degraded
+@dataclass(slots=True)
+class _Relevant:
+    """Finds the turns that a query is about, best first. degraded: why vectors took no part, once they were sought."""
+
+    runtime: Runtime
+    conn: Connection
+    scope: Scope
+    query: str
+    degraded: str | None = None
+
+    async def turns(self) -> list[int]:
+        recall, settings = recall_of(self.runtime), self.runtime.settings
+        count = settings.hybrid_episodes or EPISODES
+        found = await relevant_turns(self.conn, recall, self.scope, self.query, count, settings.full_recent_count)
+        self.degraded = recall.degraded
+        return found
 
 
 def _budget(tokens: int, model: str, prompt: str, tools: Sequence[dict[str, Any]], block: MemoryBlock) -> int:

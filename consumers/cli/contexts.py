@@ -25,7 +25,14 @@ def context(
     thread: Thread,
     query: Annotated[str | None, typer.Option(help="A user message to put at the end.")] = None,
     window: Annotated[int | None, typer.Option(min=256, help="Context window in tokens.")] = None,
-    hybrid: Annotated[bool, typer.Option(help="Where not all fits, turns relevant to the query come first.")] = False,
+    hybrid: Annotated[
+        bool | None,
+        typer.Option(
+            "--hybrid/--no-hybrid",
+            help="Where not all fits, turns relevant to the question come first.",
+            show_default="unless MEMORY_HYBRID_EPISODES is 0",
+        ),
+    ] = None,
     as_of: Annotated[int | None, typer.Option(min=1, help="As of this sequence of the log.")] = None,
     tenant: Tenant = None,
     json: Json = False,

@@ -156,12 +156,12 @@ class AgentConsumer:
                 await asyncio.sleep(RETRY_S)
 
     async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
-        model = data.model or self._models.chat.model
+        settings, model = self._runtime.settings, data.model or self._models.chat.model
         block = self._memories.block_of(request, model)
         try:
             return await thread_context(
                 conn,
-                self._runtime.settings,
+                settings,
                 request.tenant,
                 request.thread,
                 transcripts=self._transcripts,
@@ -170,17 +170,15 @@ class AgentConsumer:
                 tools=[SCHEMA],
                 log=self._runtime.log,
                 as_of_seq=seq,
-                relevant=await self._relevant(conn, request, data),
+                relevant=(lambda: self._relevant(conn, request, data)) if settings.hybrid_episodes else (),
                 memories=block,
             )
         finally:
             block.cancel()  # useless if the thread could not be read
 
     async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> list[int]:
-        """Older turns relevant to the question, best first (C8); empty unless MEMORY_HYBRID_EPISODES is set."""
+        """Older turns relevant to the question, best first (C8)."""
         settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
-        if not settings.hybrid_episodes:
-            return []
         asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
         if asked is None:
             return []

@@ -42,7 +42,7 @@ SECTIONS = (
         "Tokens: means over 5 LoCoMo conversations of the first 50 requests together and of the last, as a share of "
         "sending everything, with the relevant episodes first. Evidence: share of the turns that answer one of 997 "
         "questions asked after the whole conversation, in the newest turns that fit into the window, in the tiers, "
-        "and in the tiers with the 10 most relevant episodes first (`MEMORY_HYBRID_EPISODES`, `--hybrid`). Recall by "
+        "and in the tiers with the 10 most relevant episodes first (the default, `MEMORY_HYBRID_EPISODES`). Recall by "
         "words alone; no language model.",
     ),
     Section(

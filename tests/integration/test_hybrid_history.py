@@ -17,6 +17,7 @@ from turnlog.agent.recall.search import Recall
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.receipts import rebuilt
 from turnlog.agent.threads.state import thread_context
+from turnlog.agent.use_cases.context import context_of
 from turnlog.consumers import roles
 from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log
@@ -245,13 +246,13 @@ async def asked(stage: Stage, query: str) -> AsyncIterator[HybridHistory]:
     await embedder.close()
 
 
-async def test_an_agent_that_is_told_to_shows_its_model_what_is_relevant_and_its_receipt_can_be_built_again(
+async def test_an_agent_shows_its_model_what_is_relevant_and_its_receipt_can_be_built_again(
     play: Play, model: OpenAIServer
 ) -> None:
     given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
     place = Place(user="ann")
     long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
-    async with play("projectors", "agent", **given, hybrid_episodes=2) as stage:
+    async with play("projectors", "agent", **given) as stage:
         await stage.runtime.log.append_many(said([DIRECTOR, *long]))
         await answer_to(stage.runtime, place, "Which director did we mention?")
         [receipt] = await stage.all("answer_receipt")
@@ -262,6 +263,19 @@ async def test_an_agent_that_is_told_to_shows_its_model_what_is_relevant_and_its
     assert asked[1:3] == list(DIRECTOR)
     assert receipt.relevant[:2] == (1, 2)
     assert again.matches
+
+
+async def test_relevant_turns_are_only_sought_where_not_everything_fits(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append_many(said([DIRECTOR, *SMALL_TALK]))
+        await stage.until("chunks_embedded", 1)
+        before = len(model.bodies("embeddings"))
+        whole = await context_of(stage.runtime, "default", "t", query="Who directed Stalker?", window=8_000)
+        assert len(model.bodies("embeddings")) == before
+        small = await context_of(stage.runtime, "default", "t", query="Who directed Stalker?", tokens=150)
+    assert whole.context.receipt.relevant == ()
+    assert small.context.receipt.relevant[:2] == (1, 2)
+    assert len(model.bodies("embeddings")) > before
 
 
 async def test_with_an_embedding_model_vectors_take_part_and_without_it_words_find_the_same(
