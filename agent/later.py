@@ -1,5 +1,10 @@
 """The outcome of work that cannot be done now."""
 
+import contextlib
+from collections.abc import Iterator
+
+from turnlog.events.errors import TurnlogError
+
 
 class Later(Exception):
     """Deliver the work again after `seconds`."""
@@ -7,3 +12,18 @@ class Later(Exception):
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)
         self.seconds = seconds
+
+
+class NotNow(TurnlogError):
+    """The hourly budget is spent, or another worker does the work."""
+
+    code = "not-now"
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """For work that a caller waits for, without redelivery: raises NotNow in place of Later."""
+    try:
+        yield
+    except Later as later:
+        raise NotNow(f"{later}; what is done is stored: run it again in {max(1.0, later.seconds):.0f} s") from later

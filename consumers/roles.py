@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import psycopg
 
+from turnlog.agent.answering.request import AGENT
 from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.jobs.all_jobs import all_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
@@ -15,11 +16,11 @@ from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.sessions import metrics
 from turnlog.consumers.runtime import projecting
-from turnlog.consumers.workers.analytics import analytics
-from turnlog.consumers.workers.answering import NAME as AGENT
+from turnlog.consumers.workers.analytics import NAME as ANALYTICS
+from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
 from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
-from turnlog.consumers.workers.inbox import Inbox
+from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.consumers.workers.jobs import keep_jobs
 from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
@@ -27,6 +28,7 @@ from turnlog.consumers.workers.reactors.memory import MemoryReactor
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.events.errors import TurnlogError
+from turnlog.events.read import Stored
 from turnlog.events.subjects import type_filter
 
 logger = logging.getLogger("turnlog.consumers")
@@ -78,20 +80,19 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     tasks: list[asyncio.Task[None]] = []
     loops: list[asyncio.Task[None]] = []
     if "reactors" in roles:
-        inboxes.append(Inbox(MEMORY, MemoryReactor(runtime, models).work))
+        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
-        inboxes.append(Inbox(SEGMENTS, SegmentReactor(runtime, models).work))
+        inboxes.append(Inbox(runtime.pool, SEGMENTS, SegmentReactor(runtime, models).work))
         subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
         if runtime.settings.extract:
             extraction = ExtractionReactor(runtime, models)
-            inboxes.append(Inbox(EXTRACTION, extraction.work))
+            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work))
             subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
             loops.append(asyncio.create_task(extraction.sweep(stop)))
         loops.append(asyncio.create_task(_embed(runtime, models.embedder, stop)))
     if "agent" in roles:
-        inboxes.append(
-            Inbox(AGENT, AgentConsumer(runtime, models).work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
-        )
+        work = AgentConsumer(runtime, models).work
+        inboxes.append(Inbox(runtime.pool, AGENT, work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S))
         subscribe(broker, type_filter("answer_requested"), inboxes[-1])
     tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
     try:
@@ -105,6 +106,18 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
             loop.cancel()
         await asyncio.gather(*tasks, *loops, return_exceptions=True)
         await broker.stop()
+
+
+async def react(runtime: Runtime, name: str, stored: Stored) -> None:
+    """Does the work of the reactor with this name on one event, in this process. Raises Later, and what it raises."""
+    works: dict[str, Callable[[], Work]] = {
+        MEMORY: lambda: MemoryReactor(runtime, runtime.models).work,
+        SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
+        EXTRACTION: lambda: ExtractionReactor(runtime, runtime.models).work,
+        AGENT: lambda: AgentConsumer(runtime, runtime.models).work,
+        ANALYTICS: lambda: counting(runtime),
+    }
+    await works[name]()([Delivery(stored)])
 
 
 @contextlib.asynccontextmanager

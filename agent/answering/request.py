@@ -9,6 +9,7 @@ from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
 from turnlog.events.log import Log
 
 SOURCE = "turnlog/chat"
+AGENT = "agent"  # the name of the consumer that answers, in its usage and its dead letters
 
 
 @dataclass(frozen=True, slots=True)

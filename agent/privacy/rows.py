@@ -13,7 +13,7 @@ from psycopg import sql
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 
 _MINE = "(t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s) OR t.user_id = %(user)s))"
 
@@ -49,7 +49,8 @@ UPDATE dead_letters SET error = 'erased'
 WHERE tenant = %(tenant)s AND thread_token = ANY(%(tokens)s) AND error <> 'erased'"""
 _PARKED = """
 SELECT DISTINCT projection, thread_token FROM dead_letters
-WHERE build = 'live' AND status = 'parked' AND tenant = %(tenant)s AND thread_token = ANY(%(tokens)s)"""
+WHERE build = 'live' AND status = 'parked' AND tenant = %(tenant)s AND thread_token = ANY(%(tokens)s)
+AND projection = ANY(%(projections)s)"""
 _DESTROYED = "SELECT key_id::text FROM user_keys WHERE tenant = %s AND user_id = %s AND destroyed_at IS NOT NULL"
 _FORGET_STATISTICS = """
 SELECT pg_clear_attribute_stats(schemaname, tablename, attname, inherited) FROM pg_stats
@@ -137,9 +138,9 @@ async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]
 
 
 async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> list[tuple[str, str]]:
-    """(projection, thread) of the person's parked threads."""
+    """(projection, thread) of the person's parked threads; those of reactors have no rows."""
     tokens = {thread_token(thread): thread for thread in threads}
-    rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens)})
+    rows = await conn.execute(_PARKED, {"tenant": person.tenant, "tokens": list(tokens), "projections": list(BY_NAME)})
     return [(str(projection), tokens[str(token)]) for projection, token in await rows.fetchall()]
 
 

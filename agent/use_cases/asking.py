@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.answering.request import Question, answer_id, question_events
+from turnlog.agent.answering.request import AGENT, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, TurnlogError
 from turnlog.events.subjects import check_conversation, check_id, check_tenant, progress_subject
+from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.messages import message_by_event
 
 ANSWER_TIMEOUT_S = 180.0
@@ -80,8 +81,8 @@ async def ask(
     watching = await runtime.log.nc.subscribe(subject, cb=on_message)
     try:
         await runtime.log.nc.flush()
-        await append_question(runtime.log, asked)
-        async for piece in _follow(runtime, asked.request, arrived):
+        seq = await append_question(runtime.log, asked)
+        async for piece in _follow(runtime, asked.request, seq, arrived):
             yield piece
     finally:
         await watching.unsubscribe()
@@ -96,7 +97,7 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
         raise InvalidEvent("the question is blank, so there is nothing to answer")
 
 
-async def _follow(runtime: Runtime, request: Event, arrived: Steps) -> AsyncIterator[Piece]:
+async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncIterator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
     shown, problem = False, ""
     loop = asyncio.get_running_loop()
@@ -116,7 +117,7 @@ async def _follow(runtime: Runtime, request: Event, arrived: Steps) -> AsyncIter
                 problem = step["text"]
                 if step.get("final"):
                     raise NoAnswer(problem)
-        if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request)):
+        if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request, seq)):
             if not shown:
                 yield Text(found.answer)
             yield found
@@ -132,10 +133,19 @@ async def _next(arrived: Steps) -> dict[str, Any]:
         return {"kind": "silence"}
 
 
-async def _recorded(runtime: Runtime, request: Event) -> Answered | None:
-    await runtime.settle_thread(request.tenant, request.thread, ("messages",))
+async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
+    """Raises NoAnswer when none can be shown, or the agent gave the request up."""
+    place = (request.tenant, request.thread)
+    await runtime.settle_thread(*place, ("messages",))
     async with runtime.pool.connection() as conn:
-        message = await message_by_event(conn, request.tenant, request.thread, answer_id(request.id, "answer"))
+        message = await message_by_event(conn, *place, answer_id(request.id, "answer"))
+        if message is None:
+            try:
+                refuse_parked(request.thread, await first_parked(conn, ("messages",), *place))
+            except ThreadParked as parked:
+                raise NoAnswer(str(parked)) from parked
+            if given_up := await first_parked(conn, (AGENT,), *place, since=seq):
+                raise NoAnswer(f"the agent failed on the question ({given_up}); `turnlog dead-letters list` shows it")
     if message is None or request.causation is None:
         return None
     return Answered(

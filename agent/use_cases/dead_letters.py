@@ -1,20 +1,37 @@
-"""Dead letters: events that a projection could not apply, with what waits behind them."""
+"""Dead letters: events that a projection could not apply, with what waits behind them, and events on which a reactor
+failed again and again."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnlog.agent.answering.request import AGENT
+from turnlog.agent.later import at_once
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.tailing import Line, line_at
-from turnlog.events.errors import NotFound
-from turnlog.projectors.engine.parking import listed
-from turnlog.projectors.models.registry import find
+from turnlog.events.errors import EventTooLarge, InvalidEvent, NotFound
+from turnlog.events.read import Stored
+from turnlog.events.subjects import parse_stored
+from turnlog.projectors.engine import parking
+from turnlog.projectors.engine.apply import POISON
+from turnlog.projectors.engine.incoming import Incoming
+from turnlog.projectors.engine.positions import LIVE, Positions
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
+
+# By the names of their consumers; `analytics` counts as one.
+REACTORS = ("memory", "segments", "extraction", AGENT, "analytics")
+# Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
+EVENT_ERRORS = (*POISON, RecursionError, InvalidEvent, EventTooLarge)
+
+React = Callable[[str, Stored], Awaitable[None]]
+"""Does the work of the named reactor on a stored event. Raises Later, and what the work raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One event of one projection. status: parked or dropped. reason: failed, or behind a parked event."""
+    """One event of one projection or reactor. status: parked or dropped. reason: poison, or behind such an event."""
 
     seq: int
     projection: str
@@ -30,7 +47,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadEvent:
-    """The event at a sequence as it is in the log, and the projections that could not apply it."""
+    """The event at a sequence as it is in the log, and the projections and reactors that failed on it."""
 
     line: Line
     letters: tuple[DeadLetter, ...]
@@ -45,10 +62,16 @@ class Retried:
 
 
 async def list_dead_letters(runtime: Runtime, projection: str | None = None) -> list[DeadLetter]:
-    """Parked and dropped events in the order of the log. Raises NotFound for an unknown projection."""
-    name = None if projection is None else find(projection).name
+    """Parked and dropped events in the order of the log. projection: of this projection or reactor alone.
+
+    Raises NotFound for an unknown one.
+    """
+    if projection is not None and projection not in (*BY_NAME, *REACTORS):
+        raise NotFound(
+            f"no projection or reactor is named {projection!r}; there are {', '.join((*BY_NAME, *REACTORS))}"
+        )
     async with runtime.pool.connection() as conn:
-        return [DeadLetter(**row) for row in await listed(conn, name)]
+        return [DeadLetter(**row) for row in await parking.listed(conn, projection)]
 
 
 async def show_dead_letter(runtime: Runtime, seq: int) -> DeadEvent:
@@ -66,21 +89,54 @@ async def parked(runtime: Runtime, seq: int | None = None, projection: str | Non
     return found
 
 
-async def retry_dead_letters(runtime: Runtime, seq: int | None = None, projection: str | None = None) -> Retried:
-    """Applies parked events again, thread by thread in order; seq: those of its thread. Raises NotFound."""
+async def park_event(conn: Connection, reactor: str, stored: Stored, error: str) -> None:
+    """Makes an event a dead letter of a reactor, or updates its error."""
+    place = parse_stored(stored.subject)
+    letter = Incoming(stored.seq, (place.tenant, place.thread_token), place.type, None, error)
+    at = Positions(LIVE, place.partition, {})
+    await parking.park(conn, reactor, at, [parking.Parked(letter, "poison", error)])
+
+
+async def retry_dead_letters(
+    runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None
+) -> Retried:
+    """Applies parked events again, thread by thread in order; seq: those of its thread. Then the work of reactors.
+
+    Raises NotFound, NotNow, and the error of a model or server that is away.
+    """
     letters = await parked(runtime, seq, projection)
-    places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters})
-    return _together(
-        [await replay.retry(runtime.log, runtime.database_url, find(name), place) for name, place in places]
-    )
+    places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters if one.projection in BY_NAME})
+    done = [await replay.retry(runtime.log, runtime.database_url, BY_NAME[name], place) for name, place in places]
+    done += [await _react_again(runtime, react, one) for one in letters if one.projection not in BY_NAME]
+    return _together(done)
+
+
+async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> replay.Replayed:
+    try:
+        stored = await runtime.log.stored(letter.seq)
+        with at_once():
+            await react(letter.projection, stored)
+    except NotFound:
+        pass  # the event was erased, so there is nothing left to do
+    except EVENT_ERRORS as error:
+        async with runtime.pool.connection() as conn:
+            await park_event(conn, letter.projection, stored, f"{type(error).__name__}: {error}")
+        return replay.Replayed((), (letter.seq,))
+    async with runtime.pool.connection() as conn:
+        await parking.unpark(conn, letter.projection, letter.seq)
+    return replay.Replayed((letter.seq,), ())
 
 
 async def drop_dead_letter(runtime: Runtime, seq: int, projection: str | None = None) -> Retried:
-    """Leaves an event out of the read models and applies what waited behind it. Raises NotFound."""
-    letters = await parked(runtime, seq, projection)
-    return _together(
-        [await replay.drop(runtime.log, runtime.database_url, find(one.projection), seq) for one in letters]
-    )
+    """Gives up on an event, and applies what waited behind it in a projection. Raises NotFound."""
+    done = []
+    for one in await parked(runtime, seq, projection):
+        if one.projection in BY_NAME:
+            done.append(await replay.drop(runtime.log, runtime.database_url, BY_NAME[one.projection], seq))
+        else:
+            async with runtime.pool.connection() as conn:
+                await parking.drop(conn, one.projection, seq)
+    return _together(done)
 
 
 def _together(done: Sequence[replay.Replayed]) -> Retried:

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
+from turnlog.agent.later import at_once
 from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
@@ -13,7 +14,7 @@ from turnlog.agent.memory.extraction.candidates import candidates
 from turnlog.agent.memory.extraction.evidence import evidence, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
 from turnlog.agent.memory.extraction.rules import load_rules
-from turnlog.agent.memory.extraction.run import at_once, extraction_of, locked
+from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.runtime import Runtime

@@ -1,5 +1,6 @@
-"""dead-letters: events that a projection could not apply."""
+"""dead-letters: events on which a projection or a reactor failed."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +14,22 @@ if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.dead_letters import DeadEvent, DeadLetter, Retried
 
+
+def _names() -> list[str]:
+    from turnlog.agent.use_cases.dead_letters import REACTORS
+
+    return [*projection_names(), *REACTORS]
+
+
 Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
-Only = Annotated[str | None, typer.Option("--projection", help="Only this one's.", autocompletion=projection_names)]
+Only = Annotated[
+    str | None,
+    typer.Option("--projection", help="Only of this projection or reactor.", autocompletion=_names),
+]
 
 
 def register(app: typer.Typer) -> None:
-    letters = typer.Typer(help="Events that a projection could not apply.", no_args_is_help=True)
+    letters = typer.Typer(help="Events on which a projection or a reactor failed.", no_args_is_help=True)
     letters.command("list")(listed)
     letters.command()(show)
     letters.command()(retry)
@@ -59,15 +70,19 @@ def retry(
     projection: Only = None,
     json: Json = False,
 ) -> None:
-    """Apply parked events again, thread by thread in order."""
-    from turnlog.agent.use_cases.dead_letters import retry_dead_letters
+    """Apply parked events again, thread by thread in order, and repeat the work of reactors."""
+
+    async def use(runtime: "Runtime") -> "Retried":
+        from turnlog.agent.use_cases.dead_letters import retry_dead_letters
+        from turnlog.consumers.roles import react
+
+        return await retry_dead_letters(runtime, partial(react, runtime), seq, projection)
 
     serve(
-        lambda rt: retry_dead_letters(rt, seq, projection),
+        use,
         lambda done: [f"{len(done.applied)} applied, {len(done.parked)} still parked"],
         as_json=json,
         code=lambda done: int(bool(done.parked)),
-        projecting=False,
     )
 
 

@@ -17,7 +17,7 @@ from nats.js.api import DeliverPolicy
 
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.app import make_broker, subscribe
-from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.events.codec import unsealed
 from turnlog.events.contracts import ERASED
 from turnlog.events.errors import InvalidEvent
@@ -52,13 +52,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
 
-    async def work(deliveries: list[Delivery]) -> None:
-        async with runtime.pool.connection() as conn:
-            await conn.cursor().executemany(
-                _COUNT.encode(), [_facts(delivery, runtime.log.keyring) for delivery in deliveries]
-            )
-
-    inbox = Inbox(NAME, work, reads_bodies=True)
+    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))
@@ -71,19 +65,30 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
         await broker.stop()
 
 
+def counting(runtime: Runtime) -> Work:
+    """The work on deliveries with bodies."""
+
+    async def work(deliveries: list[Delivery]) -> None:
+        async with runtime.pool.connection() as conn:
+            await conn.cursor().executemany(
+                _COUNT.encode(), [_facts(delivery, runtime.log.keyring) for delivery in deliveries]
+            )
+
+    return work
+
+
 def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
     """The unencrypted facts of a message; an invalid event counts as type 'invalid'.
 
     Only the characters need sealed fields; erased ones are not counted. Raises KeyUnavailable.
     """
-    raw = delivery.message.raw_message
-    event = _opened(_json(raw.data), keyring)
+    event = _opened(_json(delivery.stored.body), keyring)
     data = event.get("data")
     data = data if isinstance(data, dict) else {}
     return {
         "seq": delivery.seq,
         "tenant": delivery.place[0],
-        "time": raw.metadata.timestamp,
+        "time": delivery.stored.stored_at,
         "type": str(event.get("type", "invalid"))[:100].replace("\x00", ""),
         "role": str(data.get("role", ""))[:20].replace("\x00", ""),
         "characters": _length(data.get("content", "")),

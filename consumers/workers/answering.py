@@ -12,7 +12,7 @@ from turnlog.agent.answering.loop import Answer, Round, answer
 from turnlog.agent.answering.memories import AnswerMemories
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
-from turnlog.agent.answering.request import answer_id
+from turnlog.agent.answering.request import AGENT, answer_id
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
@@ -32,6 +32,7 @@ from turnlog.events.subjects import check_conversation
 from turnlog.projectors.engine.duplicates import first_seq
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.locks import LockFor, work_lock
+from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.messages import message_by_event
@@ -75,7 +76,6 @@ async def alone(conn: Connection, request: Event, attempt: int) -> AsyncIterator
 
 
 logger = logging.getLogger("turnlog.consumers")
-NAME = "agent"
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 TRIES = 5
@@ -95,8 +95,8 @@ class AgentConsumer:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
             try:
                 event = recorded(await self._runtime.log.stored(delivery.seq)).event
-            except InvalidEvent:
-                continue  # the projectors park it, visibly
+            except (InvalidEvent, NotFound):
+                continue  # the projectors park it, visibly; or it was erased
             await self._answer(event, delivery)
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
@@ -112,7 +112,7 @@ class AgentConsumer:
                     return
                 try:
                     await self._make(conn, request, delivery.seq, progress)
-                except (ModelError, NotFound, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
+                except (ModelError, NotFound, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
                     await self._failed(request, before.failures + 1, progress, error)
 
     async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
@@ -121,6 +121,8 @@ class AgentConsumer:
         await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
         data = request.data
         assert isinstance(data, AnswerRequested)
+        if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+            refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
         context = await self._context(conn, request, data, seq)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
@@ -199,7 +201,7 @@ class AgentConsumer:
             recalled_chunks=made.chunks,
         )
         usages = [
-            _event(request, f"usage-{number}", one.completion.usage.metered("answer", NAME))
+            _event(request, f"usage-{number}", one.completion.usage.metered("answer", AGENT))
             for number, one in enumerate(made.rounds)
         ]
         return [*turns, _event(request, "receipt", receipt), *usages]
@@ -210,7 +212,7 @@ class AgentConsumer:
         await progress.tell("error", str(error), final)
         failed = UsageMetered(
             purpose="answer",
-            agent=NAME,
+            agent=AGENT,
             provider=self._models.chat.provider,
             model=self._models.chat.model,
             error=f"{error.code}: {error}"[:500],
@@ -234,7 +236,7 @@ def _round_events(request: Event, number: int, one: Round, made: Answer) -> list
         role="assistant",
         content=completion.text,
         tool_calls=completion.tool_calls if one.results else (),
-        agent=NAME,
+        agent=AGENT,
         model=completion.model,
         tokens_in=completion.tokens_in,
         tokens_out=completion.tokens_out,

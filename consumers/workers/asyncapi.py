@@ -14,8 +14,8 @@ from faststream.specification import AsyncAPI
 from pydantic import BaseModel, Field
 
 from turnlog.agent.answering.progress import Kind
+from turnlog.agent.answering.request import AGENT
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
-from turnlog.consumers.workers.answering import NAME as AGENT
 from turnlog.consumers.workers.app import make_broker, subscribe
 from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
@@ -89,12 +89,15 @@ def _broker() -> NatsBroker:
         (AGENT, type_filter("answer_requested")),
         (ANALYTICS, f"{STORED_PREFIX}.>"),
     ):
-        subscribe(broker, subject, Inbox(durable, _never))
+        subscribe(broker, subject, Inbox(_NO_POOL, durable, _never))
     return broker
 
 
+_NO_POOL: Any = None  # the broker of the document is never started
+
+
 async def _never(deliveries: list[Delivery]) -> None:
-    """The broker of the document is never started."""
+    pass
 
 
 def _specification(broker: NatsBroker) -> Any:

@@ -1,8 +1,13 @@
-"""Messages delivered and not done yet: grouped by thread, processed, acknowledged only when done."""
+"""Messages delivered and not done yet: grouped by thread, processed, acknowledged only when done.
+
+An event on which the work fails TRIES times is parked as a dead letter, and others go on. A dependency that is away
+(model, Postgres, NATS) parks nothing, however long it takes.
+"""
 
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,29 +15,49 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from turnlog.agent.later import Later
+from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS, park_event
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
+from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
 
 if TYPE_CHECKING:  # takes half a second to load, which commands without a consumer save
     from faststream.nats import NatsMessage
 
+    from turnlog.agent.runtime import Pool
+
 logger = logging.getLogger("turnlog.consumers")
 ACK_WAIT_S = 30.0
 BEATS = 3
 RETRY_S = 5.0
+TRIES = 5
 SERVER_AWAY_S = 2.0
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that waits for its work. place: (tenant, thread token)."""
+    """An event that waits for its work. stored: its body is empty unless the inbox reads bodies.
 
-    message: "NatsMessage"
-    place: tuple[str, str]
-    partition: int
-    seq: int
-    attempt: int
+    message: what is acknowledged; None for work that is done again by hand.
+    """
+
+    stored: Stored
+    attempt: int = 1
+    message: "NatsMessage | None" = None
+
+    @property
+    def seq(self) -> int:
+        return self.stored.seq
+
+    @property
+    def partition(self) -> int:
+        return parse_stored(self.stored.subject).partition
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """(tenant, thread token)."""
+        subject = parse_stored(self.stored.subject)
+        return subject.tenant, subject.thread_token
 
 
 Work = Callable[[list[Delivery]], Awaitable[None]]
@@ -41,11 +66,13 @@ Work = Callable[[list[Delivery]], Awaitable[None]]
 class Inbox:
     """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
 
-    work returns when the deliveries are done; after Later or any other exception they are redelivered.
+    work returns when the deliveries are done; after Later or any other exception they are redelivered. After one of
+    EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
     """
 
     def __init__(
         self,
+        pool: "Pool",
         name: str,
         work: Work,
         parallel: int = 1,
@@ -53,26 +80,30 @@ class Inbox:
         ack_wait_s: float = ACK_WAIT_S,
         reads_bodies: bool = False,
     ) -> None:
-        """grace_s: how long work under way may continue after a stop; then it is cancelled and redelivered.
+        """pool: stores dead letters. grace_s: how long work under way may continue after a stop; then it is cancelled
+        and redelivered.
 
         ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
         within it. reads_bodies: work reads the messages; else only their place is kept.
         """
-        self.name, self._work, self._parallel, self._grace_s = name, work, parallel, grace_s
+        self._pool, self.name, self._work = pool, name, work
+        self._parallel, self._grace_s = parallel, grace_s
         self.ack_wait_s, self._reads_bodies = ack_wait_s, reads_bodies
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
+        self._failures = Counter[int]()
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, message: "NatsMessage") -> None:
-        subject = parse_stored(message.raw_message.subject)
-        about = message.raw_message.metadata
-        place = (subject.tenant, subject.thread_token)
-        delivery = Delivery(message, place, subject.partition, about.sequence.stream, about.num_delivered or 1)
+        raw = message.raw_message
+        about, body = raw.metadata, raw.data if self._reads_bodies else b""
         if not self._reads_bodies:  # large bodies must not accumulate in memory while they wait
-            message.raw_message.data = message.body = b""
-        self._waiting.setdefault(place, []).append(delivery)
+            raw.data = message.body = b""
+        stored_ns = int(about.timestamp.timestamp() * 1_000_000) * 1_000
+        stored = Stored(about.sequence.stream, raw.subject, body, stored_ns, pending=0)
+        delivery = Delivery(stored, about.num_delivered or 1, message)
+        self._waiting.setdefault(delivery.place, []).append(delivery)
         self._arrived.set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -109,9 +140,7 @@ class Inbox:
     async def _do(self, place: tuple[str, str], deliveries: list[Delivery]) -> None:
         beat = asyncio.create_task(self._keep(deliveries))
         try:
-            await self._work(deliveries)
-            for delivery in deliveries:
-                await delivery.message.ack()
+            await self._attempt(deliveries)
         except Later as later:
             logger.info("%s waits %.0f s: %s", self.name, later.seconds, later)
             await self._again(deliveries, later.seconds)
@@ -122,10 +151,39 @@ class Inbox:
             beat.cancel()
             self._busy.discard(place)
 
+    async def _attempt(self, deliveries: list[Delivery]) -> None:
+        """Works on the deliveries and acknowledges them. Raises Later, and errors that no single event causes."""
+        try:
+            await self._work(deliveries)
+        except EVENT_ERRORS as error:
+            if len(deliveries) == 1:
+                return await self._failed(deliveries[0], error)
+            for one in deliveries:
+                await self._attempt([one])
+            return None
+        for delivery in deliveries:
+            del self._failures[delivery.seq]
+            await _ack(delivery)
+
+    async def _failed(self, one: Delivery, error: Exception) -> None:
+        self._failures[one.seq] += 1
+        tries, why = self._failures[one.seq], f"{type(error).__name__}: {error}"
+        if tries < TRIES:
+            logger.warning("%s failed on sequence %d (%d of %d): %s", self.name, one.seq, tries, TRIES, why)
+            return await self._again([one], RETRY_S * tries)
+        async with self._pool.connection() as conn:
+            await park_event(conn, self.name, one.stored, why)
+        logger.error(
+            "%s parked sequence %d after %d tries (`turnlog dead-letters`): %s", self.name, one.seq, tries, why
+        )
+        del self._failures[one.seq]
+        await _ack(one)
+
     async def _again(self, deliveries: list[Delivery], seconds: float) -> None:
-        with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
-            for delivery in deliveries:
-                await delivery.message.nack(delay=seconds)
+        for delivery in deliveries:
+            with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
+                if delivery.message is not None:
+                    await delivery.message.nack(delay=seconds)
 
     async def _keep(self, deliveries: list[Delivery]) -> None:
         while True:
@@ -145,7 +203,13 @@ def _patience(error: Exception, attempt: int) -> float:
     return RETRY_S * min(attempt, 12)
 
 
+async def _ack(delivery: Delivery) -> None:
+    if delivery.message is not None:
+        await delivery.message.ack()
+
+
 async def _in_progress(deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
         with contextlib.suppress(Exception):  # a lost server: the message will be redelivered
-            await delivery.message.in_progress()
+            if delivery.message is not None:
+                await delivery.message.in_progress()

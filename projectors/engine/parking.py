@@ -7,12 +7,20 @@ from typing import Any
 from psycopg import AsyncCursor
 from psycopg.rows import TupleRow, dict_row
 
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.incoming import Incoming
 from turnlog.projectors.engine.positions import Positions
 from turnlog.projectors.engine.writer import Connection
 
 Place = tuple[str, str]
 BEHIND = "an earlier event of this thread is parked"
+
+
+class ThreadParked(TurnlogError):
+    """An event of the thread could not be projected: later ones wait for it, and the state would be incomplete."""
+
+    code = "thread-parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,26 @@ async def places(asked: AsyncCursor[TupleRow], names: Iterable[str]) -> dict[str
         if name in found:
             found[name].add((tenant, token))
     return found
+
+
+async def first_parked(conn: Connection, names: Iterable[str], tenant: str, thread: str, since: int = 0) -> str | None:
+    """Sequence and error of the thread's first event from `since` on that one of these has parked."""
+    rows = await conn.execute(
+        "SELECT seq || ': ' || error FROM dead_letters WHERE tenant = %s AND thread_token = %s AND build = 'live' "
+        "AND status = 'parked' AND projection = ANY(%s) AND seq >= %s ORDER BY seq LIMIT 1",
+        (tenant, thread_token(thread), list(names), since),
+    )
+    found = await rows.fetchone()
+    return found[0] if found else None
+
+
+def refuse_parked(thread: str, parked: str | None) -> None:
+    """parked: by a projection, as first_parked returns it. Raises ThreadParked."""
+    if parked is not None:
+        raise ThreadParked(
+            f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "
+            "`turnlog dead-letters list` shows it, and `retry` or `drop` lets the thread go on"
+        )
 
 
 async def dropped_seqs(conn: Connection, names: Iterable[str], partition: int) -> dict[str, set[int]]:
@@ -84,8 +112,22 @@ async def park(conn: Connection, name: str, at: Positions, parked: list[Parked])
     )
 
 
+async def unpark(conn: Connection, name: str, seq: int) -> None:
+    await conn.execute(
+        "DELETE FROM dead_letters WHERE projection = %s AND build = 'live' AND seq = %s AND status = 'parked'",
+        (name, seq),
+    )
+
+
+async def drop(conn: Connection, name: str, seq: int) -> None:
+    await conn.execute(
+        "UPDATE dead_letters SET status = 'dropped' WHERE projection = %s AND build = 'live' AND seq = %s",
+        (name, seq),
+    )
+
+
 async def listed(conn: Connection, projection: str | None) -> list[dict[str, Any]]:
-    """Parked and dropped events of the live projections, in the order of the log."""
+    """Parked and dropped events of reactors and live projections, in the order of the log."""
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT seq, projection, partition, tenant, thread_token, event_type, reason, error, status, parked_at "

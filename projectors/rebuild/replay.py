@@ -96,10 +96,7 @@ async def drop(log: Log, database_url: str, projection: Projection, seq: int) ->
         if found is None:
             raise NotFound(f"{projection.name} has no parked event at sequence {seq}; see `turnlog dead-letters list`")
         at = await _locked(conn, projection, found[0])
-        await conn.execute(
-            "UPDATE dead_letters SET status = 'dropped' WHERE projection = %s AND build = 'live' AND seq = %s",
-            (projection.name, seq),
-        )
+        await parking.drop(conn, projection.name, seq)
         return await _retry(log, conn, projection, (found[1], found[2]), at)
 
 

@@ -17,7 +17,8 @@ from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, 
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.contracts import Event, MemoriesExtracted
-from turnlog.events.subjects import memory_thread
+from turnlog.events.read import Stored
+from turnlog.events.subjects import STORED_PREFIX, memory_thread
 
 ANN_THREAD = memory_thread("ann")
 FIRST_TURN_AT = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
@@ -110,5 +111,5 @@ async def extraction_events(stage: Stage) -> list[Event]:
 
 
 def delivery(seq: int) -> Delivery:
-    message: Any = None  # a reactor looks into the log
-    return Delivery(message, ("default", "t"), 0, seq, 1)
+    """Without its body: a reactor looks into the log."""
+    return Delivery(Stored(seq, f"{STORED_PREFIX}.0.default.t.turn_recorded", b"", 0, 0))

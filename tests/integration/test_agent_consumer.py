@@ -223,6 +223,17 @@ async def test_a_question_whose_turn_left_the_rows_meanwhile_gets_no_answer(play
         assert [data.content for data in await stage.all("turn_recorded")] == ["hello"]
 
 
+async def test_a_question_behind_a_parked_event_is_refused_with_the_cause_and_no_model_is_asked(
+    play: Play, model: OpenAIServer
+) -> None:
+    async with play() as stage:
+        await stage.bad("turn_recorded")
+        with pytest.raises(NoAnswer, match=r"could not be projected \(1: .*dead-letters list"):
+            await ask(stage, "hello")
+        await stage.rest("agent")
+    assert model.requests == []
+
+
 async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, model: OpenAIServer) -> None:
     async with play(context_window=256) as stage:
         with pytest.raises(NoAnswer, match="MEMORY_CONTEXT_WINDOW"):

@@ -17,11 +17,10 @@ from helpers.openai_server import OpenAIServer
 from helpers.servers import eventually
 from helpers.stage import wait_until_idle
 
-from turnlog.agent.answering.request import Asked, Question, answer_id, ask, question_events
+from turnlog.agent.answering.request import AGENT, Asked, Question, answer_id, ask, question_events
 from turnlog.agent.settings import Settings
 from turnlog.consumers.roles import AGENT_ACK_WAIT_S, playing
 from turnlog.consumers.runtime import opened
-from turnlog.consumers.workers.answering import NAME
 from turnlog.events.codec import encode
 from turnlog.events.contracts import AnswerReceipt, TurnRecorded
 from turnlog.events.log import Log
@@ -137,7 +136,7 @@ async def test_an_agent_killed_in_mid_answer_is_replaced_and_the_answer_is_one(
         await start_agent()
         first.kill()
         await answered(log, asked)
-    await wait_until_idle(log, NAME)
+    await wait_until_idle(log, AGENT)
     assert await answers(log, asked) == ["It is on 8 May."]
     assert await receipts(log, asked) == 1
     assert len(model.bodies()) == 2
@@ -156,14 +155,14 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
         await start_agent()
 
         async def came_again() -> bool:
-            info = await log.nc.jetstream().consumer_info(STREAM, NAME)
+            info = await log.nc.jetstream().consumer_info(STREAM, AGENT)
             return bool(info.num_redelivered)
 
         await eventually(came_again)
         go.set()
         first.send_signal(signal.SIGCONT)
         await answered(log, asked)
-    await wait_until_idle(log, NAME)
+    await wait_until_idle(log, AGENT)
     assert await answers(log, asked) == ["one two three four five"]
     assert (await receipts(log, asked), len(model.bodies())) == (1, 1)
 
@@ -176,7 +175,7 @@ async def test_two_agents_share_the_requests_and_answer_each_once(
         await asyncio.gather(*(ask(log, asked) for asked in questions))
         for asked in questions:
             await answered(log, asked)
-        await wait_until_idle(log, NAME)
+        await wait_until_idle(log, AGENT)
     assert [await answers(log, q) for q in questions] == [[f"echo: question {n}"] for n in range(12)]
     assert [await receipts(log, q) for q in questions] == [1] * 12
     assert len(model.bodies()) == 12
@@ -189,11 +188,11 @@ async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
     async with agent_here(settings):
         await ask(log, asked)
         await answered(log, asked)
-        await wait_until_idle(log, NAME)
+        await wait_until_idle(log, AGENT)
     before = await log.head()
-    await log.nc.jetstream().delete_consumer(STREAM, NAME)  # and with it what was acknowledged
+    await log.nc.jetstream().delete_consumer(STREAM, AGENT)  # and with it what was acknowledged
     async with agent_here(settings):
-        await wait_until_idle(log, NAME)
+        await wait_until_idle(log, AGENT)
     assert (await log.head(), len(model.bodies())) == (before, 1)
 
 
@@ -208,7 +207,7 @@ async def test_the_same_request_long_after_jetstreams_window_is_no_second_reques
         late = {"Nats-Msg-Id": "another, as JetStream has forgotten the first"}
         await log.nc.jetstream().publish(subject, encode(asked.request), headers=late)
         head = await log.head()
-        await wait_until_idle(log, NAME)
+        await wait_until_idle(log, AGENT)
     assert (await log.head(), len(model.bodies())) == (head, 1)
 
 
@@ -219,10 +218,10 @@ async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_p
     async with agent_here(settings):
         await ask(log, asked)
         await answered(log, asked)
-        await wait_until_idle(log, NAME)
+        await wait_until_idle(log, AGENT)
     js = log.nc.jetstream()
-    config = (await js.consumer_info(STREAM, NAME)).config
+    config = (await js.consumer_info(STREAM, AGENT)).config
     await js.add_consumer(STREAM, config.evolve(ack_wait=30.0))
     async with agent_here(settings):
-        info = await js.consumer_info(STREAM, NAME)
+        info = await js.consumer_info(STREAM, AGENT)
     assert (info.config.ack_wait, info.num_pending, len(model.bodies())) == (AGENT_ACK_WAIT_S, 0, 1)

@@ -8,8 +8,9 @@ import pytest
 from helpers.extraction import ExtractingServer, memory, user_turn
 from helpers.servers import rows
 
+from turnlog.agent.later import NotNow, at_once
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.memory.extraction.run import NotNow, at_once, extraction_of, locked
+from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.runtime import Runtime

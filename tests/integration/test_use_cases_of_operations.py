@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from helpers.sample_events import event, turn
@@ -38,6 +39,7 @@ from turnlog.agent.use_cases.sessions import (
 from turnlog.agent.use_cases.tailing import tail
 from turnlog.agent.use_cases.transcripts import export_transcript
 from turnlog.agent.use_cases.usage import InvalidGrouping, usage
+from turnlog.consumers.roles import react
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import InvalidToken, NotFound
@@ -148,7 +150,7 @@ async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> N
     assert [(one.seq, one.status) for one in letters] == [(seq, "parked"), (seq + 1, "parked")]
     shown = await show_dead_letter(runtime, seq)
     assert "messages" in {one.projection for one in shown.letters} and shown.line.body is None
-    assert (await retry_dead_letters(runtime, projection="messages")).parked == (seq, seq + 1)
+    assert (await retry_dead_letters(runtime, partial(react, runtime), projection="messages")).parked == (seq, seq + 1)
     dropped = await drop_dead_letter(runtime, seq)
     assert (dropped.applied, dropped.parked) == ((seq + 1,), ())
     with pytest.raises(NotFound):

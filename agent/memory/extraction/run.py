@@ -6,7 +6,7 @@ append, so that a repeated run finds its work done. A model's answer is cached b
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -44,7 +44,6 @@ from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
-from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.archives import archived_lineage
@@ -267,12 +266,6 @@ def _owner(conversation: UserConversation) -> Owner:
     return Owner(conversation.tenant, conversation.thread, conversation.user)
 
 
-class NotNow(TurnlogError):
-    """The hourly budget is spent, or another worker extracts from the conversation."""
-
-    code = "not-now"
-
-
 def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -> Extraction:
     """With the rules, the prompt and the model that the settings name. Raises InvalidRules, InvalidPrompt."""
     settings, chat = runtime.settings, models.extraction
@@ -280,15 +273,6 @@ def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -
     model = None if chat is None else ModelExtraction(chat, rules, task, settings.zone)
     memories = Memories(runtime.log, runtime.pool)
     return Extraction(runtime, rules, model, ledger(NAME, settings, is_local=False), memories, shadow)
-
-
-@contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """For work that a caller waits for, without redelivery: raises NotNow in place of Later."""
-    try:
-        yield
-    except Later as later:
-        raise NotNow(f"{later}; what is done is stored: run it again in {max(1.0, later.seconds):.0f} s") from later
 
 
 @contextlib.asynccontextmanager

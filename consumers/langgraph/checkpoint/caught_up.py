@@ -5,20 +5,15 @@ from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
 
-from turnlog.events.errors import LogUnavailable, TurnlogError, cause
+from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.log import Log
-from turnlog.events.subjects import STREAM, parse_stored, thread_filter, thread_token
+from turnlog.events.subjects import STREAM, parse_stored, thread_filter
 from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 
 PROJECTIONS = ("checkpoints", "messages")
 STATE_TYPES = ("checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped", "thread_deleted", "erased")
-
-
-class ThreadParked(TurnlogError):
-    """An event of the thread could not be projected: later ones wait for it, and the state would be incomplete."""
-
-    code = "thread-parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +48,7 @@ async def log_state(log: Log, tenant: str, thread: str) -> LogState:
 async def thread_applied(log: Log, conn: Connection, tenant: str, thread: str, partition: int) -> None:
     """Waits until the tables have all that the log has of the thread. Raises NotProjectedInTime, ThreadParked."""
     await wait_for(conn, PROJECTIONS, partition, await log.thread_head(tenant, thread))
-    rows = await conn.execute(
-        "SELECT seq || ': ' || error FROM dead_letters WHERE tenant = %s AND thread_token = %s AND build = 'live' "
-        "AND status = 'parked' AND projection = ANY(%s) ORDER BY seq LIMIT 1",
-        (tenant, thread_token(thread), list(PROJECTIONS)),
-    )
-    found = await rows.fetchone()
-    refuse_parked(thread, found[0] if found else None)
-
-
-def refuse_parked(thread: str, parked: str | None) -> None:
-    """parked: sequence and error of the thread's first parked event. Raises ThreadParked."""
-    if parked is not None:
-        raise ThreadParked(
-            f"an event of thread {thread!r} could not be projected ({parked}), and later ones wait behind it; "
-            "`turnlog dead-letters` shows it and can retry or drop it"
-        )
+    refuse_parked(thread, await first_parked(conn, PROJECTIONS, tenant, thread))
 
 
 async def all_applied(log: Log, conn: Connection) -> None:

@@ -18,7 +18,6 @@ from turnlog.consumers.langgraph.checkpoint.caught_up import (
     LogState,
     all_applied,
     log_state,
-    refuse_parked,
     thread_applied,
 )
 from turnlog.consumers.langgraph.checkpoint.checkpoints import ROOT, Saved
@@ -31,6 +30,7 @@ from turnlog.consumers.langgraph.checkpoint.values import Listed, Refs
 from turnlog.consumers.langgraph.database import connection
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.parking import refuse_parked
 
 PAGE = 50
 Key = tuple[str, str, str]

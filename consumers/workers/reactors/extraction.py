@@ -20,6 +20,7 @@ from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.factory import Models
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
@@ -110,8 +111,9 @@ class ExtractionReactor:
         except BreakerOpen as error:  # no call was made
             wait_s = error.retry_after_s or BREAKER_S
             self._waiting[conversation] = Waiting(time.monotonic() + wait_s, known.failures if known else 0)
-        except ModelError as error:
-            await self._failed(conn, conversation, known.failures + 1 if known else 1, error)
+        except (ModelError, *EVENT_ERRORS) as error:
+            met = error if isinstance(error, ModelError) else ModelError(f"{type(error).__name__}: {error}")
+            await self._failed(conn, conversation, known.failures + 1 if known else 1, met)
         else:
             if pending.nothing:
                 self._waiting.pop(conversation, None)
