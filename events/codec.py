@@ -19,6 +19,8 @@ from turnlog.events.sealing import Keyring, Sealed, fields_of, merged, seal, wit
 from turnlog.events.subjects import check_id, check_tenant
 
 CONTENT_TYPE = "application/cloudevents+json"
+# NATS carries no larger message.
+MAX_BYTES = 64 * 1024 * 1024
 TYPE_PREFIX = "turnlog."
 VERSIONS: dict[str, int] = {name: contract.VERSION for name, contract in CONTRACTS.items()}
 _SCHEMAS: dict[str, tuple[str, int]] = {
@@ -103,8 +105,14 @@ def decode(body: bytes, keyring: Keyring | None = None) -> Event:
         raise InvalidEvent(_plain(envelope.get("id"), error)) from None
 
 
-def parsed(body: bytes) -> dict[str, Any]:
-    """The envelope as JSON. Raises InvalidEvent."""
+def parsed(body: bytes | str) -> dict[str, Any]:
+    """A JSON object from the log. Every reader uses this one, because anyone may publish anything: Python's own decoder
+    accepts NaN and lone surrogates and fails with RecursionError, which is no ValueError.
+
+    At most MAX_BYTES, 200 levels deep, and numbers of 4,300 digits. Raises InvalidEvent.
+    """
+    if len(body) > MAX_BYTES:
+        raise InvalidEvent(f"body has {len(body):,} bytes, more than {MAX_BYTES:,}")
     try:
         envelope = from_json(body, allow_inf_nan=False)
     except ValueError as error:

@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any, Literal, get_args
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from turnlog.events.codec import TYPE_PREFIX, VERSIONS
 from turnlog.events.contracts import CONTRACTS
-from turnlog.events.contracts.base import Frozen
+from turnlog.events.contracts.base import Frozen, Moment
 
 _LITERAL: Any = Literal  # of values that are known at run time only
 
@@ -26,7 +26,7 @@ class Envelope(BaseModel):
     id: UUID = Field(description="UUIDv7; the same id is the same event, however often it is published")
     source: str = Field(description="Who made the event, such as 'my-app'")
     subject: str | None = Field(None, description="The thread id again")
-    time: AwareDatetime = Field(description="When it happened, RFC 3339 with an offset")
+    time: Moment = Field(description="When it happened, RFC 3339 with an offset; in the years 1970 to 9998 (UTC)")
     datacontenttype: Literal["application/json"] = "application/json"
     tenant: str = Field("default", pattern="^[A-Za-z0-9_-]{1,64}$")
     thread: str = Field(min_length=1, max_length=512, description="The conversation; at most 512 bytes of UTF-8")

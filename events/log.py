@@ -1,6 +1,7 @@
 """The log as the rest of turnlog uses it: connect, append, read, head."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,7 @@ from nats.js.errors import APIError, NotFoundError
 from turnlog.events.append import Appender, Screen, all_stored, unchanged
 from turnlog.events.client import RobustClient, within
 from turnlog.events.contracts import Event, Recorded
-from turnlog.events.errors import LogUnavailable, NotFound, cause
+from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
@@ -204,12 +205,12 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Recorded]:
-        """One thread's events in order, of all types or of these.
-
-        Raises InvalidEvent at an undecodable event, KeyUnavailable at one that cannot be unsealed now.
+        """One thread's events in order, of all types or of these, without the undecodable ones: those are parked, and
+        no read model has them. Raises KeyUnavailable at an event that cannot be unsealed now.
         """
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
-            yield recorded(stored)
+            with contextlib.suppress(InvalidEvent):
+                yield recorded(stored)
 
     async def read_stored(
         self,

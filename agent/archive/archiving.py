@@ -9,6 +9,7 @@ from uuid import UUID, uuid5
 from turnlog.agent.archive.files import ArchivedRow, path_of, remove, write_archive
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, ThreadArchived
+from turnlog.events.contracts.base import in_calendar
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
@@ -34,8 +35,8 @@ def archived_row(stored: Stored) -> ArchivedRow | None:
     """None for a message that is not an event."""
     try:
         envelope = parsed(stored.body)
-        time = datetime.fromisoformat(str(envelope.get("time")))
-    except (InvalidEvent, ValueError):
+        time = in_calendar(datetime.fromisoformat(str(envelope.get("time"))))
+    except (InvalidEvent, ValueError, TypeError):  # a time without an offset cannot be compared
         return None
     type_, user = parse_stored(stored.subject).type, envelope.get("user")
     return ArchivedRow(

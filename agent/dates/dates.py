@@ -13,6 +13,7 @@ from typing import NamedTuple
 from turnlog.agent.dates import chinese as dates_zh
 from turnlog.agent.dates import english as dates_en
 from turnlog.agent.dates.spans import Span
+from turnlog.events.contracts.base import END_OF_TIME, FIRST_TIME
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.terms import MONTHS
 
@@ -35,8 +36,11 @@ class Dated(NamedTuple):
 def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
     """The dates of a question asked at `now` (aware) in time zone `zone`, in the order of the text.
 
-    An expression that may be past or future ("in May", "on Friday") means the latest past one.
+    An expression that may be past or future ("in May", "on Friday") means the latest past one. Outside of the years in
+    which events can be, nothing is found.
     """
+    if not FIRST_TIME <= now < END_OF_TIME:
+        return []
     text = text[:MAX_CHARS]
     today = now.astimezone(zone).date()
     found = [_dated(text, match, span, now, zone) for match, span in _matches(text, today)]
@@ -62,14 +66,13 @@ def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzi
     first, end = _midnight(span.first, zone), _midnight(span.end, zone)
     before, behind = _BEFORE.search(text[: match.start("date")]), _BEHIND.match(text[match.end("date") :])
     how = before["how"].lower() if before else behind.lastgroup if behind else None
-    always = datetime.min.replace(tzinfo=UTC)
     match how:
         case "since":
             first, end = first, max(now, end)
         case "after":
             first, end = end, max(now, end)
         case "before" | "until" | "till":
-            first, end = always, first
+            first, end = min(FIRST_TIME, first), first
     return Dated(match["date"], match.start("date"), first, end)
 
 

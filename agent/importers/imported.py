@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from turnlog.events.contracts import TurnRecorded
+from turnlog.events.contracts.base import in_calendar
 from turnlog.events.errors import TurnlogError
 
 # Raised when a field of foreign JSON is missing or has another type.
@@ -95,11 +96,11 @@ def import_id(tenant: str, thread: str, key: str, time: datetime) -> UUID:
 
     Version 7, not 8, as all ids in the log: ids sort by event time, and Postgres and other readers extract the time.
     A hash replaces the random bits of 5.7; it is spread as evenly and gives the same id again. Lengths are hashed
-    too, so that no two (tenant, thread) pairs collide. Times before 1970 count as 1970.
+    too, so that no two (tenant, thread) pairs collide. Raises ValueError for a time that no event can have.
     """
     seed = f"{len(tenant)} {len(thread)} {tenant}{thread}{key}".encode()
     digest = int.from_bytes(sha256(seed).digest()[:10], "big")
-    milliseconds = max(0, int(time.timestamp() * 1000))
+    milliseconds = int(in_calendar(time).timestamp() * 1000)
     return UUID(int=(milliseconds << 80) | (digest & _FREE_BITS) | _VERSION_AND_VARIANT)
 
 

@@ -15,6 +15,7 @@ from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.importers.imported import Clock, Defaults, ImportedTurn, Item, Rejected, import_id, reason_of
 from turnlog.agent.importers.jsontext import parse
 from turnlog.events.contracts import TurnRecorded
+from turnlog.events.contracts.base import in_calendar
 
 _COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms"))
 
@@ -36,7 +37,7 @@ def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -
         raise ValueError(f"a turn must be an object, not {type(line).__name__}")
     thread = defaults.thread or _id(line, "thread") or stem
     data = _data(line, number)
-    time = clock.time(thread, line.get("time"))
+    time = in_calendar(clock.time(thread, line.get("time")))
     return ImportedTurn(
         id=_event_id(line, number, defaults.tenant, thread, data, time),
         thread=thread,

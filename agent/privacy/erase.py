@@ -5,6 +5,7 @@ destroyed first: from then on nothing the person said can be read from the log.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables, searched_copy
-from turnlog.agent.privacy.traces import Person, Place, Traces, named_threads, places, traces
+from turnlog.agent.privacy.traces import Person, Place, Traces, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Pool
@@ -32,7 +33,6 @@ from turnlog.events.contracts import Erased, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
-from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread
@@ -79,7 +79,13 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        return not self.traces.threads and not self.rows
+        return not self.traces.threads and not self.traces.strays and not self.rows
+
+    @property
+    def passed_over(self) -> list[int]:
+        """Sequences of messages that have the person's id somewhere, cannot be read and are in no thread of theirs."""
+        own = tokens(self.traces.own)
+        return [seq for seq, token in self.traces.unreadable.items() if token not in own]
 
 
 class StringsTooShort(TurnlogError):
@@ -154,7 +160,7 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings)
     event = receipt_event(plan.person, data)
     seq = (await at.log.append(event)).seq
-    return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started)
+    return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started, tuple(plan.passed_over))
 
 
 async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
@@ -167,6 +173,8 @@ async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
     person spoke for the first time."""
     found = await traces(at.log, plan.person, plan.traces.threads, after=plan.head)
     archives = {*plan.archives, *files_of(at.archive, plan.person.tenant, found.own)}
+    found.strays |= plan.traces.strays
+    found.unreadable |= plan.traces.unreadable
     return replace(plan, traces=found, archives=tuple(sorted(archives)))
 
 
@@ -174,10 +182,9 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
     """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
     strings: dict[str, None] = {}
     hashes: set[bytes] = set()
-    events = 0
+    events, own = len(found.strays), tokens(found.own)
     async for place in places(log, person.tenant, found.threads):
-        own = place.thread in found.own or place.thread is None
-        if not own and place.user != person.user:
+        if place.subject.thread_token not in own and place.user != person.user:
             continue
         events += 1
         if (event := _decoded(place)) is None:
@@ -236,7 +243,8 @@ async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
         own = sorted(plan.traces.own)
         for number, thread in enumerate(own):
             head = await at.log.thread_head(person.tenant, thread)
-            if head and parse_stored((await at.log.stored(head)).subject).type == Erased().type:
+            last = _decoded(place_of(await at.log.stored(head))) if head else None
+            if last is not None and isinstance(last.data, Erased):
                 done.marks[thread] = head
             elif head:
                 done.marks[thread] = (await at.log.append(_erased(person, thread))).seq
@@ -255,32 +263,35 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
         destroyed = await rows.destroyed_keys(conn, plan.person)
     head = done.through = await at.log.head()
     with at.step("overwriting what is readable in the log") as progress:
-        seqs: list[int] = []
+        seqs, own = set(plan.traces.strays), tokens(plan.traces.own)
         async for place in places(at.log, plan.person.tenant, plan.traces.threads):
             thread = place.thread or ""
-            if plan.traces.own and (place.thread is None or thread in plan.traces.own):
+            if place.subject.thread_token in own:
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
                 _note_request(place, ending, done)
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
                 await _retell_fork(at.log, place, ending, seqs)
             if must_go(place, ending) or quotes(place, ending, plan.needles):
-                seqs.append(place.stored.seq)
-        done.add("events overwritten", await _overwritten(at.log, seqs, progress))
+                seqs.add(place.stored.seq)
+        done.add("events overwritten", await _overwritten(at.log, sorted(seqs), progress))
+        done.add("unreadable events passed over", len(plan.passed_over))
 
 
 def _note_request(place: Place, ending: Ending, done: _Done) -> None:
-    if place.type == "answer_requested" and place.envelope is not None and place.stored.seq <= ending.through:
-        done.requests.add(UUID(str(place.envelope["id"])))
+    if place.type != "answer_requested" or place.envelope is None or place.stored.seq > ending.through:
+        return
+    with contextlib.suppress(ValueError):  # no agent answers a request without a valid id
+        done.requests.add(UUID(str(place.envelope.get("id"))))
 
 
-async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: list[int]) -> None:
+async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
     """Another person's fork of the thread stays a fork without the summary it began with."""
     if place.type != "thread_forked" or place.user == ending.user or (event := _decoded(place)) is None:
         return
     if (plain := without_derived(event)) is not None:
         await log.append(plain)
-        seqs.append(place.stored.seq)
+        seqs.add(place.stored.seq)
 
 
 async def _overwritten(log: Log, seqs: Sequence[int], progress: OnProgress) -> int:

@@ -15,12 +15,14 @@ from pydantic_core import to_jsonable_python
 from turnlog.agent.privacy.entering import clean_content
 from turnlog.agent.privacy.rows import known_threads
 from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
-from turnlog.agent.privacy.traces import Person
+from turnlog.agent.privacy.traces import Person, tokens
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.registry import BY_NAME
 
 Document = dict[str, Any]
 _TALKS = """
@@ -48,6 +50,13 @@ _SECTIONS = {
     "usage": f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM usage t WHERE {_MINE} ORDER BY day, agent, purpose",
 }
 _ITEMS = f"SELECT to_jsonb(t) - {_TECHNICAL} AS row FROM store_items t WHERE tenant = %s AND thread_id = ANY(%s)"
+
+# Events in the person's threads that no read model has, each once however many projections parked it.
+_PASSED_OVER = """
+SELECT jsonb_build_object('seq', seq, 'type', min(event_type), 'thread', min(thread_token), 'error', min(error)) AS row
+FROM dead_letters WHERE build = 'live' AND projection = ANY(%(projections)s) AND tenant = %(tenant)s
+AND thread_token = ANY(%(tokens)s)
+GROUP BY seq ORDER BY seq"""
 
 
 async def user_export(
@@ -82,6 +91,9 @@ async def user_export(
             yield piece
     spaces = [thread for thread in await known_threads(conn, person) if person.owns(thread)]
     async for piece in _section("items", _rows(conn, _ITEMS, (person.tenant, spaces)), level, regions):
+        yield piece
+    mine = {"tokens": sorted(tokens({*threads, *spaces, memory_thread(person.user)})), "projections": list(BY_NAME)}
+    async for piece in _section("passedOver", _rows(conn, _PASSED_OVER, place | mine), level, regions):
         yield piece
     yield "}\n"
 

@@ -14,13 +14,17 @@ SOURCE = "turnlog/erase"
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left."""
+    """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left.
+
+    passed_over: sequences of messages that have the person's id somewhere and cannot be read: they stay.
+    """
 
     thread: str
     seq: int
     data: UserErased
     hits: dict[str, int]
     seconds: float
+    passed_over: tuple[int, ...] = ()
 
 
 def receipt_thread(person: Person) -> str:

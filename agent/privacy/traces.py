@@ -12,16 +12,18 @@ from typing import Any
 
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.events.codec import parsed
-from turnlog.events.errors import InvalidEvent
+from turnlog.events.errors import InvalidEvent, InvalidToken
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.subjects import (
+    StoredSubject,
     check_id,
     check_tenant,
     memory_thread,
     parse_stored,
     tenant_filter,
     thread_filter,
+    thread_token,
     type_filter,
 )
 from turnlog.projectors.models.store.namespaces import memories_of
@@ -59,28 +61,39 @@ def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One event: its place in the log and its envelope; None if the message is not an envelope."""
+    """One event: its place in the log and its envelope; None if the message is not an envelope.
+
+    thread: None where the envelope does not belong on its subject, so that no projector applies the event.
+    """
 
     stored: Stored
-    type: str
+    subject: StoredSubject
     envelope: dict[str, Any] | None
+    thread: str | None
 
     @property
-    def thread(self) -> str | None:
-        return None if self.envelope is None else _text(self.envelope.get("thread"))
+    def type(self) -> str:
+        return self.subject.type
 
     @property
     def user(self) -> str | None:
-        return None if self.envelope is None else _text(self.envelope.get("user"))
+        user = None if self.envelope is None else self.envelope.get("user")
+        return user if isinstance(user, str) else None
 
 
 @dataclass(slots=True)
 class Traces:
     """own: threads without another speaker. shared: thread → the first sequence of the person's turns or of what was
-    derived from them; 0 for a fork of one of their threads."""
+    derived from them; 0 for a fork of one of their threads.
+
+    strays: sequences of events that name the person as their user and no thread they can be in. unreadable: of messages
+    that have the person's id somewhere and cannot be read, with the thread of their subject.
+    """
 
     own: set[str] = field(default_factory=set)
     shared: dict[str, int] = field(default_factory=dict)
+    strays: set[int] = field(default_factory=set)
+    unreadable: dict[int, str] = field(default_factory=dict)
 
     @property
     def threads(self) -> list[str]:
@@ -94,8 +107,8 @@ async def traces(
 
     Raises GapInLog, LogUnavailable.
     """
-    named = await named_threads(log, person, on_progress, after) | set(more)
     found = Traces()
+    named = await named_threads(log, person, on_progress, after, found) | set(more)
     users: defaultdict[str, set[str]] = defaultdict(set)
     first: dict[str, int] = {}
     async for place in places(log, person.tenant, sorted(named)):
@@ -114,6 +127,11 @@ async def traces(
     return found
 
 
+def tokens(threads: Iterable[str]) -> frozenset[str]:
+    """The threads as the stored subjects name them."""
+    return frozenset(thread_token(thread) for thread in threads)
+
+
 async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
     """Every event of the threads after a sequence, in log order within each group of threads."""
     head = await log.head()
@@ -124,15 +142,32 @@ async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) 
 
 
 def place_of(stored: Stored) -> Place:
+    subject = parse_stored(stored.subject)
     try:
         envelope = parsed(stored.body)
     except InvalidEvent:
-        envelope = None
-    return Place(stored, parse_stored(stored.subject).type, envelope)
+        return Place(stored, subject, None, None)
+    thread = envelope.get("thread", envelope.get("subject"))
+    if envelope.get("tenant", "default") != subject.tenant or not _is_token(thread, subject.thread_token):
+        thread = None
+    return Place(stored, subject, envelope, thread)
 
 
-async def named_threads(log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0) -> set[str]:
-    """Threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not parsed."""
+def _is_token(thread: object, token: str) -> bool:
+    try:
+        return isinstance(thread, str) and thread_token(thread) == token
+    except InvalidToken:
+        return False
+
+
+async def named_threads(
+    log: Log, person: Person, on_progress: OnProgress = no_progress, after: int = 0, odd: Traces | None = None
+) -> set[str]:
+    """Threads with an event of the person after a sequence, or that are theirs by name. Most bodies are not parsed.
+
+    odd: its strays and unreadable messages are filled in.
+    """
+    odd = odd or Traces()
     found: set[str] = set()
     head, marks = await log.head(), _marks(person)
     async for stored in log.read([tenant_filter(person.tenant)], after + 1, head):
@@ -141,7 +176,11 @@ async def named_threads(log: Log, person: Person, on_progress: OnProgress = no_p
         if not any(mark in stored.body for mark in marks):
             continue
         place = place_of(stored)
-        if place.thread is not None and (place.user == person.user or person.owns(place.thread)):
+        if place.envelope is None:
+            odd.unreadable[stored.seq] = place.subject.thread_token
+        elif place.thread is None and place.user == person.user:
+            odd.strays.add(stored.seq)
+        elif place.thread is not None and (place.user == person.user or person.owns(place.thread)):
             found.add(place.thread)
     on_progress(head, head)
     return found
@@ -156,11 +195,12 @@ async def _add_forks(log: Log, person: Person, found: Traces) -> None:
         for place in forks:
             if place.thread is None or place.thread in found.own or place.envelope is None:
                 continue
-            if place.envelope.get("tenant", "default") != person.tenant:
+            if place.subject.tenant != person.tenant:
                 continue
             data = place.envelope.get("data")
-            parent = data.get("parent") if isinstance(data, dict) else None
-            at_seq = data.get("at_seq", 0) if isinstance(data, dict) else 0
+            parent, at_seq = (data.get("parent"), data.get("at_seq")) if isinstance(data, dict) else (None, None)
+            if not isinstance(parent, str) or not isinstance(at_seq, int):
+                continue
             if parent in found.own or (parent in found.shared and found.shared[parent] <= at_seq):
                 found.shared[place.thread] = 0
         if len(found.shared) == before:
@@ -174,7 +214,3 @@ def _marks(person: Person) -> list[bytes]:
         for name in names
         for form in {json.dumps(name, ensure_ascii=False)[1:-1].encode(), json.dumps(name)[1:-1].encode()}
     ]
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

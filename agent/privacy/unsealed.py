@@ -5,7 +5,6 @@ that is still in use; and, in shared threads, what was derived from the person's
 of a message that is deleted in this way.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,10 @@ from uuid import UUID, uuid5
 
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.traces import Place
-from turnlog.events.codec import decode
+from turnlog.events.codec import parsed
 from turnlog.events.contracts import CONTRACTS, Event, MemorySource, ThreadForked, TurnRecorded
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import InvalidEvent, TurnlogError
+from turnlog.events.read import recorded
 from turnlog.events.sealing import fields_of
 
 
@@ -109,21 +109,23 @@ def _quotes_errors(place: Place) -> bool:
 def _has_words(place: Place) -> bool:
     """Whether the event has a field with words in it; an event that cannot be decoded counts as one that has."""
     try:
-        return decode(place.stored.body, place.stored.keyring).data.has_words()
+        return recorded(place.stored).event.data.has_words()
     except TurnlogError:
         return True
 
 
 def _restored(envelope: dict[str, Any]) -> list[Any]:
     data = envelope.get("data")
-    events = data.get("events", []) if isinstance(data, dict) else []
+    events = data.get("events") if isinstance(data, dict) else None
+    if not isinstance(events, list):
+        return [None]
     return [one.get("envelope") if isinstance(one, dict) else None for one in events]
 
 
 def _envelope_speaks(text: object) -> bool:
     try:
-        inner = json.loads(str(text))
+        inner = parsed(str(text))
         contract = CONTRACTS[str(inner["type"]).removeprefix("turnlog.")]
-    except (ValueError, KeyError, TypeError):
+    except (InvalidEvent, KeyError):
         return True
     return "sealed" not in inner and bool(fields_of(contract).tombstones)

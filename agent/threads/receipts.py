@@ -123,7 +123,7 @@ async def _block(
 
 
 async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:
-    """Every receipt of a thread in order, those of a fork's shared past first. Raises InvalidEvent."""
+    """Every receipt of a thread in order, those of a fork's shared past first."""
     found: list[Received] = []
     for owner, through in await parents(conn, tenant, thread):
         found += [one for one in await _of(log, tenant, owner) if one[1].as_of_seq <= through]

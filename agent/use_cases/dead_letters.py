@@ -9,7 +9,7 @@ from turnlog.agent.answering.request import AGENT
 from turnlog.agent.later import at_once
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.tailing import Line, line_at
-from turnlog.events.errors import EventTooLarge, InvalidEvent, NotFound
+from turnlog.events.errors import EventTooLarge, NotFound
 from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine import parking
@@ -23,7 +23,7 @@ from turnlog.projectors.rebuild import replay
 # By the names of their consumers; `analytics` counts as one.
 REACTORS = ("memory", "segments", "extraction", AGENT, "analytics")
 # Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
-EVENT_ERRORS = (*POISON, RecursionError, InvalidEvent, EventTooLarge)
+EVENT_ERRORS = (*POISON, EventTooLarge)
 
 React = Callable[[str, Stored], Awaitable[None]]
 """Does the work of the named reactor on a stored event. Raises Later, and what the work raises."""

@@ -1,18 +1,21 @@
 """The log as a stream of short lines, undecodable events included."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 from turnlog.agent.runtime import Runtime
-from turnlog.events.codec import unsealed
-from turnlog.events.errors import GapInLog, TurnlogError
+from turnlog.events.codec import parsed, unsealed
+from turnlog.events.errors import GapInLog, InvalidEvent, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.subjects import STORED_PREFIX, check_id, check_tenant, parse_stored, tenant_filter, thread_filter
 
 LINE_CHARS = 100
+# Control characters, other line breaks, and what changes the direction of text (Unicode's Bidi_Control).
+_HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,12 @@ class Line:
         }
 
     def text(self) -> str:
+        """One line whatever is in the event: characters that end, hide or reorder text are escaped."""
         place, event = parse_stored(self.stored.subject), self.body or {}
-        thread = str(event.get("thread", place.thread_token))
-        data = json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False)
+        type_, thread = _visible(place.type), _visible(str(event.get("thread", place.thread_token)))
+        data = _visible(json.dumps(event.get("data", self.stored.body.decode("utf-8", "replace")), ensure_ascii=False))
         short = data if len(data) <= LINE_CHARS else data[:LINE_CHARS] + "…"
-        return f"{self.stored.seq:>8}  {self.stored.stored_at:%H:%M:%S}  {place.type:<16}  {thread[:24]:<24}  {short}"
+        return f"{self.stored.seq:>8}  {self.stored.stored_at:%H:%M:%S}  {type_[:32]:<16}  {thread[:24]:<24}  {short}"
 
 
 async def tail(
@@ -84,18 +88,15 @@ def _filter(tenant: str | None, thread: str | None) -> str:
 
 def _readable(stored: Stored) -> dict[str, Any] | None:
     """A seal that cannot be opened is shown as it stands in the log."""
-    body = _json(stored.body)
-    if body is None or "sealed" not in body:
-        return body
     try:
-        return unsealed(body, stored.keyring)
+        body = parsed(stored.body)
+    except InvalidEvent:
+        return None
+    try:
+        return unsealed(body, stored.keyring) if "sealed" in body else body
     except TurnlogError:
         return body
 
 
-def _json(body: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+def _visible(text: str) -> str:
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

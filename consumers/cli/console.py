@@ -30,8 +30,11 @@ Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'def
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
-# All but line breaks and tabs, as the sign for what cannot be shown.
-_UNSHOWN = {place: "\ufffd" for place in (*range(32), *range(127, 160)) if chr(place) not in "\n\t"}
+# All but line breaks and tabs, as the sign for what cannot be shown: control characters, and those that put the rest
+# of a line into another order.
+_UNSHOWN = {
+    place: "\ufffd" for place in (*range(32), *range(127, 160), *range(0x202A, 0x202F)) if chr(place) not in "\n\t"
+}
 
 
 class BadOption(TurnlogError):

@@ -107,4 +107,4 @@ def drop(seq: Seq, projection: Only = None, yes: Yes = False, json: Json = False
 
 def _line(one: "DeadLetter") -> str:
     place = f"{one.status:<8} {one.reason:<7} {one.thread_token[:24]:<24}"
-    return f"{one.seq:>8}  {one.projection:<16} {place} {one.error[:120]}"
+    return f"{one.seq:>8}  {one.projection:<16} {place} {' '.join(one.error.split())[:120]}"

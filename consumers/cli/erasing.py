@@ -1,6 +1,6 @@
 """erase: a person's data, out of everything, with a receipt (M9)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnlog.agent.privacy.receipt import Receipt
     from turnlog.agent.runtime import Runtime
 
+MOST_NAMED = 20
 _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings out; nothing was erased"
 
 
@@ -105,6 +106,7 @@ def _plan_document(plan: "Plan") -> dict[str, Any]:
         "rows": plan.rows,
         "archives": list(plan.archives),
         "strings": len(plan.needles.strings),
+        "passed_over": plan.passed_over,
     }
 
 
@@ -116,6 +118,7 @@ def _plan_lines(plan: "Plan") -> Iterator[str]:
     yield from _columns(plan.rows.items())
     if plan.archives:
         yield from _columns([("archive files", len(plan.archives))])
+    yield from _passed_over(plan.passed_over)
 
 
 def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
@@ -126,6 +129,7 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
         "seconds": round(receipt.seconds, 1),
         **receipt.data.model_dump(mode="json", exclude={"type"}),
         "left": receipt.hits,
+        "passed_over": receipt.passed_over,
     }
 
 
@@ -136,6 +140,7 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     yield from _columns(data.counts.items())
     yield f"searched for {data.strings_searched:,} strings"
     yield from _columns(data.scanned.items())
+    yield from _passed_over(receipt.passed_over)
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
         yield "no strings were left to search for, as after a run that was killed: --strings FILE gives some"
@@ -145,6 +150,13 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     yield f"FOUND {data.hits:,} times"
     yield from _columns(receipt.hits.items())
     yield "run it again; what is found again was written by somebody else, or cannot be reached from here"
+
+
+def _passed_over(seqs: Sequence[int]) -> Iterator[str]:
+    if seqs:
+        named = ", ".join(map(str, seqs[:MOST_NAMED])) + (" …" if len(seqs) > MOST_NAMED else "")
+        yield f"passed over, since they have the user's id somewhere and cannot be read: sequence {named}"
+        yield "`turnlog dead-letters show SEQ` shows one"
 
 
 def _columns(counts: Iterable[tuple[str, int]]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -35,7 +37,7 @@ async def write_user(
     size = 0
     async with opened(settings, "turnlog-export") as runtime, projecting(runtime):
         pieces = export_person(runtime, tenant, user, level, progress)
-        with _opened(output) as file:
+        with whole_file(output) as file:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     size += file.write(piece)
@@ -43,10 +45,16 @@ async def write_user(
 
 
 @contextlib.contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
-    """A file comes into its place when it is whole, for its owner alone; a pipe or a device stays and is written to."""
+def whole_file(output: Path | None) -> Iterator[TextIO]:
+    """A file comes into its place when it is whole, for its owner alone; a pipe or a device stays and is written to.
+
+    None: stdout gets everything at the end, or nothing. Raises ExportFailed.
+    """
     if output is None:
-        yield sys.stdout
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            yield file
+            file.seek(0)
+            shutil.copyfileobj(file, sys.stdout)
         return
     is_kept = output.exists() and not output.is_file()
     part = output if is_kept else output.with_name(output.name + ".part")

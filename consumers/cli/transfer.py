@@ -106,7 +106,7 @@ def export_thread(
         _check_format(format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
         from turnlog.agent.use_cases.transcripts import export_transcript
-        from turnlog.consumers.cli.exporting import level_named
+        from turnlog.consumers.cli.exporting import level_named, whole_file
         from turnlog.consumers.runtime import opened, projecting
 
         masked = None if raw else level_named(level)
@@ -119,7 +119,8 @@ def export_thread(
             rows = await export_transcript(runtime, tenant_of(settings, tenant), thread, masked)
         lines = list(export_jsonl(rows, tenant=tenant_of(settings, tenant), thread=thread))
         if output is not None:
-            _write(output, "".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
+            with whole_file(output) as file:
+                file.write("".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
             if json:
                 emit({"thread": thread, "messages": len(rows), "output": str(output)})
             else:
@@ -170,13 +171,6 @@ def tail(
 def _check_format(format: str | None, known: Iterable[str]) -> None:
     if format is not None and format not in known:
         raise BadOption(f"there is no format {format!r}; there are {', '.join(known)}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise BadOption(f"cannot write {path}: {error.strerror}") from error
 
 
 def _openai(document: object) -> str:

@@ -18,7 +18,7 @@ from nats.js.api import DeliverPolicy
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.app import make_broker, subscribe
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
-from turnlog.events.codec import unsealed
+from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.sealing import Keyring
@@ -82,7 +82,7 @@ def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
 
     Only the characters need sealed fields; erased ones are not counted. Raises KeyUnavailable.
     """
-    event = _opened(_json(delivery.stored.body), keyring)
+    event = _opened(delivery.stored.body, keyring)
     data = event.get("data")
     data = data if isinstance(data, dict) else {}
     return {
@@ -98,20 +98,13 @@ def _facts(delivery: Delivery, keyring: Keyring | None) -> dict[str, Any]:
     }
 
 
-def _opened(event: dict[str, Any], keyring: Keyring | None) -> dict[str, Any]:
-    if "sealed" not in event or keyring is None:
-        return event
+def _opened(body: bytes, keyring: Keyring | None) -> dict[str, Any]:
+    event: dict[str, Any] = {}
     with contextlib.suppress(InvalidEvent):
-        return unsealed(event, keyring)
+        event = parsed(body)
+        if "sealed" in event and keyring is not None:
+            return unsealed(event, keyring)
     return event
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _length(content: object) -> int:

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Annotated, get_args
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 from uuid_utils.compat import uuid7
 
-from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen
+from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen, Moment
 from turnlog.events.contracts.conversation import (
     AnswerRequested,
     Block,
@@ -154,6 +154,7 @@ __all__ = [
     "MemoryRated",
     "MemoryRecorded",
     "MemorySource",
+    "Moment",
     "Origin",
     "PendingWrite",
     "ReceiptSettings",
@@ -246,7 +247,7 @@ class Event(Frozen):
 
     id: UUID = Field(default_factory=uuid7)
     source: str = "turnlog"
-    time: AwareDatetime
+    time: Moment
     tenant: str = "default"
     thread: str
     user: str | None = None

@@ -1,15 +1,30 @@
 """The base of every contract: immutable, unknown fields are refused."""
 
-from typing import Any, ClassVar
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 # Replaces a text whose key was destroyed (M9).
 ERASED = "[erased]"
+FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def in_calendar(at: datetime) -> datetime:
+    """Returns an aware time that every store and computation can hold. Raises ValueError."""
+    if not FIRST_TIME <= at < END_OF_TIME:
+        raise ValueError(f"{at.isoformat()} is not in the years 1970 to 9998 (UTC)")
+    return at
+
+
+# A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.
+Moment = Annotated[AwareDatetime, AfterValidator(in_calendar)]
+# Read models add them up over threads: nine million of the largest ones fit into a bigint.
+Amount = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class EventContract(Frozen):

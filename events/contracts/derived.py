@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen
+from turnlog.events.contracts.base import ERASED, Amount, Derivation, EventContract, Frozen
 
 
 class SummaryWritten(EventContract):
@@ -122,9 +122,9 @@ class UsageMetered(EventContract):
     agent: str | None = None
     provider: str
     model: str
-    calls: int = Field(default=1, ge=0)
-    tokens_in: int = Field(default=0, ge=0)
-    tokens_out: int = Field(default=0, ge=0)
-    cost_usd: float = Field(default=0.0, ge=0)
-    latency_ms: float = Field(default=0.0, ge=0)
+    calls: Amount = 1
+    tokens_in: Amount = 0
+    tokens_out: Amount = 0
+    cost_usd: float = Field(default=0.0, ge=0, le=10**6)
+    latency_ms: float = Field(default=0.0, ge=0, le=10**12)
     error: str | None = None

@@ -8,9 +8,9 @@ rebuilt: every conflict, closing and merging is an event with its outcome.
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
-from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen
+from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen, Moment
 
 MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
 Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
@@ -31,7 +31,7 @@ class MemorySource(Frozen):
     seq: int = Field(ge=1)
     event_id: UUID
     quote: str
-    said_at: AwareDatetime
+    said_at: Moment
 
 
 class Memory(Frozen):
@@ -54,8 +54,8 @@ class Memory(Frozen):
     rule: str | None = None
     dedupe_key: str | None = Field(default=None, max_length=MAX_KEY_CHARS)
     strategy: Strategy = "KEEP_LATEST"
-    valid_from: AwareDatetime
-    expires_at: AwareDatetime | None = None
+    valid_from: Moment
+    expires_at: Moment | None = None
     sources: tuple[MemorySource, ...] = ()
     entities: tuple[str, ...] = ()
 
@@ -75,7 +75,7 @@ class Interval(Frozen):
     """The new validity of a memory. valid_to None: without end. replaced_by: the memory that holds after it."""
 
     memory_id: UUID
-    valid_to: AwareDatetime | None = None
+    valid_to: Moment | None = None
     replaced_by: UUID | None = None
     reason: EndReason | None = None
 
@@ -204,7 +204,7 @@ class MemoriesReviewed(EventContract):
     VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_reviewed"] = "memories_reviewed"
-    due_at: AwareDatetime
+    due_at: Moment
     archived: tuple[UUID, ...] = ()
     deleted: tuple[UUID, ...] = ()
     expired: tuple[UUID, ...] = ()

@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
-from turnlog.events.contracts.base import EventContract, Frozen
+from turnlog.events.contracts.base import EventContract, Frozen, Moment
 from turnlog.events.contracts.memory import MAX_TYPE_CHARS
 
 
@@ -25,7 +25,7 @@ class JobRan(EventContract):
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["job_ran"] = "job_ran"
     job: str = Field(max_length=MAX_TYPE_CHARS)
-    due_at: AwareDatetime
+    due_at: Moment
     duration_ms: float = Field(ge=0)
     counts: dict[str, int] = Field(default_factory=dict)
     errors: int = Field(default=0, ge=0)
@@ -52,7 +52,7 @@ class ArchivedEvent(Frozen):
     """A stored event: its place in the log and its envelope as published."""
 
     seq: int = Field(ge=1)
-    stored_at: AwareDatetime
+    stored_at: Moment
     envelope: str
 
 

@@ -9,6 +9,7 @@ from psycopg.errors import ProgramLimitExceeded
 from pydantic import ValidationError
 
 from turnlog.events.contracts import CONTRACTS
+from turnlog.events.errors import InvalidEvent
 from turnlog.projectors.engine import duplicates, parking, positions
 from turnlog.projectors.engine.incoming import Incoming
 from turnlog.projectors.engine.parking import BEHIND, Parked, Place
@@ -25,11 +26,13 @@ POISON = (
     psycopg.DataError,
     psycopg.IntegrityError,
     ProgramLimitExceeded,
+    InvalidEvent,
     ValidationError,
     ArithmeticError,
     AssertionError,
     AttributeError,
     LookupError,
+    RecursionError,
     TypeError,
     ValueError,
 )

@@ -7,12 +7,16 @@ import sqlalchemy as sa
 
 from turnlog.events.codec import decode
 from turnlog.events.contracts import ArchivedEvent, Event, Recorded, ThreadRestored
+from turnlog.events.errors import InvalidEvent, KeyUnavailable
 from turnlog.projectors.engine.changes import Change, DeleteThread
 from turnlog.projectors.engine.incoming import without_nul
 
 
 def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]:
-    """The contained events of these types, each at its own place in the log. Raises InvalidEvent."""
+    """The contained events of these types, each at its own place in the log.
+
+    Raises InvalidEvent, also for an event of another thread, which a foreign producer may have put in.
+    """
     data = recorded.event.data
     assert isinstance(data, ThreadRestored)
     return [one for archived in data.events if (one := _recorded(archived, recorded)).event.type in types]
@@ -26,5 +30,10 @@ def anew(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
 
 
 def _recorded(archived: ArchivedEvent, carrier: Recorded) -> Recorded:
-    event = without_nul(decode(archived.envelope.encode()))
+    try:
+        event = without_nul(decode(archived.envelope.encode()))
+    except KeyUnavailable as error:  # never for what turnlog restores: the carrier's seal has all of it
+        raise InvalidEvent(f"the restored event at sequence {archived.seq} is sealed: {error}") from None
+    if (event.tenant, event.thread) != (carrier.event.tenant, carrier.event.thread):
+        raise InvalidEvent(f"the restored event at sequence {archived.seq} is of another thread")
     return replace(carrier, event=event, seq=archived.seq, stored_at=archived.stored_at)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import InvalidEvent, InvalidToken, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
 from turnlog.events.sealing import Keyring
@@ -110,12 +110,15 @@ class Build:
         self.progress(Progress(self.events, batch.pending))
 
     async def _refuse_new_poison(self, at: Positions) -> None:
-        """What is parked live may stay parked; anything else stops the build."""
+        """What is parked live may stay parked, and so may an event that does not fit its contract: live would park it
+        now, though an earlier version may have applied it. Anything else stops the build.
+        """
         rows = await self.conn.execute(
             "SELECT b.seq, b.projection, b.error FROM dead_letters b WHERE b.projection = ANY(%(names)s) "
-            "AND b.build = %(build)s AND b.reason = 'poison' AND NOT EXISTS (SELECT FROM dead_letters l "
+            "AND b.build = %(build)s AND b.reason = 'poison' AND split_part(b.error, ':', 1) <> ALL(%(refused)s) "
+            "AND NOT EXISTS (SELECT FROM dead_letters l "
             "WHERE l.projection = b.projection AND l.build = 'live' AND l.seq = b.seq) ORDER BY b.seq LIMIT 1",
-            {"names": sorted(at.at), "build": at.build},
+            {"names": sorted(at.at), "build": at.build, "refused": [InvalidEvent.code, InvalidToken.code]},
         )
         if found := await rows.fetchone():
             seq, name, error = found

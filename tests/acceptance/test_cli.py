@@ -307,7 +307,7 @@ ERRORS = {
     ("context", "n\udcff"): ("invalid-id", "lone surrogate"),
     ("import", "/"): ("import-failed", "/ is a folder"),
     ("import", "nope.json", "--format", "word"): ("bad-option", "there are openai, chatgpt"),
-    ("export", "conv-1", "-o", "/no/such/folder/x"): ("bad-option", "cannot write /no/such/folder/x"),
+    ("export", "conv-1", "-o", "/no/such/folder/x"): ("export-failed", "cannot write /no/such/folder/x"),
     ("dead-letters", "list", "--projection", "nope"): ("not-found", "there are thread_activity"),
     ("dead-letters", "show", "999999"): ("not-found", "no event at sequence 999999"),
     ("up", "--detach"): ("already-up", "turnlog down"),

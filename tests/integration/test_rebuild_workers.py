@@ -120,9 +120,12 @@ async def test_the_progress_of_all_workers_is_added_up(stage: Stage) -> None:
 
 
 async def test_a_worker_that_meets_poison_stops_the_rebuild_and_names_the_event(stage: Stage) -> None:
+    unknown = b'{"specversion":"1.0","type":"turnlog.mood_changed","thread":"new"}'
+    await stage.runtime.log.nc.jetstream().publish("turnlog.default.new.mood_changed", unknown)
+    await stage.runtime.settle()
     await stage.rows("DELETE FROM dead_letters RETURNING 1")
     before = await every_row(stage)
-    with pytest.raises(RebuildStopped, match=r"cannot apply the event at sequence \d+: invalid-event"):
+    with pytest.raises(RebuildStopped, match=r"cannot apply the event at sequence \d+: unknown-event-type"):
         await rebuilt(stage, 2)
     assert await every_row(stage) == before
     assert await stage.rows(LEFT_OVER) == []

@@ -11,7 +11,7 @@ from helpers.sample_events import BLOCKS, EVERY_CONTRACT, MAY_8, event, turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnlog.events.codec import decode, encode
+from turnlog.events.codec import MAX_BYTES, decode, encode
 from turnlog.events.contracts import Event, EventData, ToolUseBlock, TurnRecorded
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, InvalidToken, UnknownEventType
 
@@ -81,6 +81,15 @@ def test_a_lone_surrogate_is_refused_before_it_is_stored() -> None:
         (envelope(id=None), "id: "),
         (envelope(source=None), "source: "),
         (envelope(time="2023-05-08T13:56:00"), "timezone"),
+        (envelope(time="9999-12-31T23:59:59-23:59"), "is not in the years 1970 to 9998"),
+        (envelope(time="0001-01-01T00:00:00+23:59"), "is not in the years 1970 to 9998"),
+        (envelope(time="1970-01-01T00:00:00+00:01"), "is not in the years 1970 to 9998"),
+        (envelope(time="9998-12-31T23:59:59-00:01"), "is not in the years 1970 to 9998"),
+        (b'{"data":' + b"[" * 10_000, "recursion limit"),
+        (b'{"data":' + b'{"a":' * 10_000, "recursion limit"),
+        (b'{"id":' + b"1" * 10_000 + b"}", "number out of range"),
+        (b'{"id":"\\ud800"}', "no JSON"),
+        (b" " * (MAX_BYTES + 1), "more than 67,108,864"),
         (envelope(thread=None, subject=None), "'thread' is missing"),
         (envelope(thread=5), "no string"),
         (envelope(user=""), "user id is empty"),

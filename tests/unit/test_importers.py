@@ -53,8 +53,10 @@ def test_import_ids_differ_by_tenant_thread_and_key_even_where_these_run_togethe
     assert len({import_id(*place, TIME) for place in places}) == len(places)
 
 
-def test_an_import_id_before_1970_counts_as_1970() -> None:
-    assert import_id("default", "t", "k", datetime(1, 1, 1, tzinfo=UTC)).int >> 80 == 0
+@pytest.mark.parametrize("year", [1, 1969, 9999])
+def test_an_import_id_is_refused_for_a_time_that_no_event_can_have(year: int) -> None:
+    with pytest.raises(ValueError, match="is not in the years 1970 to 9998"):
+        import_id("default", "t", "k", datetime(year, 1, 1, tzinfo=UTC))
 
 
 def test_the_same_file_gives_the_same_ids_again_and_another_tenant_gives_others(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from turnlog.agent.dates.dates import dates_in
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)  # a Sunday
-BEGINNING = "0001-01-01"
+BEGINNING = "1970-01-01"
 
 
 def intervals(text: str, now: datetime = NOW) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from turnlog.events.contracts import Entity, MemoryKind, MemorySource, Origin, Strategy
+from turnlog.events.contracts.base import END_OF_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Finding:
 
     @property
     def expires_at(self) -> datetime | None:
-        return None if self.ttl_days is None else self.source.said_at + timedelta(days=self.ttl_days)
+        """None also for what would hold beyond the last time that an event can have."""
+        said_at, days = self.source.said_at, self.ttl_days
+        return None if days is None or days > (END_OF_TIME - said_at).days - 1 else said_at + timedelta(days=days)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ _MANY = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = ANY(%(ids
 CONFIRM = f"""
 UPDATE memories SET importance = %(importance)s, confidence = %(confidence)s,
   importance_at = greatest(importance_at, %(at)s), valid_from = least(valid_from, %(said_at)s),
-  expires_at = expires_at + greatest(%(said_at)s - confirmed_at, interval '0'),
+  expires_at = least(expires_at + greatest(%(said_at)s - confirmed_at, interval '0'), '9998-12-31Z'),
   confirmed_at = greatest(confirmed_at, %(said_at)s),
   sources = CASE WHEN sources @> %(source)s::jsonb OR jsonb_array_length(sources) >= {MAX_SOURCES} THEN sources
     ELSE sources || %(source)s::jsonb END

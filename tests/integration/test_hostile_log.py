@@ -1,0 +1,188 @@
+"""Events that anyone may have published: they are parked and named, and every reader of the log goes on (O6)."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import jsonschema
+import pytest
+from helpers.erased_users import erase
+from helpers.personal_events import conversation, secret
+from helpers.sample_events import MAY_8, event, turn
+from helpers.stage import Stage, on_stage
+
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.dead_letters import show_dead_letter
+from turnlog.agent.use_cases.personal_data import plan_erasure
+from turnlog.agent.use_cases.tailing import tail
+from turnlog.consumers.cli.exporting import write_user
+from turnlog.consumers.erasing import erasure_reach
+from turnlog.consumers.workers.analytics import analytics, hourly
+from turnlog.events.codec import encode
+from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadRestored
+from turnlog.events.errors import NotFound
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+from turnlog.projectors.rebuild.verify import verify_several
+
+DEEP = b'{"data":' + b"[" * 10_000
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
+
+
+@pytest.fixture
+async def stage(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Without keys, so that an envelope can be changed by hand."""
+    settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
+    async with on_stage(settings, ["projectors"]) as found:
+        yield found
+
+
+async def put(stage: Stage, subject: str, body: bytes) -> int:
+    """Publishes as any producer can; returns the sequence."""
+    return (await stage.runtime.log.nc.jetstream().publish(f"turnlog.{subject}", body)).seq
+
+
+def forged(one: Event, **changed: Any) -> bytes:
+    """The event's envelope with other attributes."""
+    return json.dumps({**json.loads(encode(one)), **changed}).encode()
+
+
+async def parked(stage: Stage) -> set[int]:
+    await stage.runtime.settle()
+    return {seq for (seq,) in await stage.rows("SELECT seq FROM dead_letters WHERE status = 'parked'")}
+
+
+async def test_a_user_with_an_event_in_no_possible_thread_can_be_erased(stage: Stage) -> None:
+    await stage.runtime.log.append_many(conversation("ann", 2))
+    words = "ann's words in a thread that cannot be"
+    stray = await put(stage, "default.x.turn_recorded", forged(turn(words, user="ann"), thread="a\0b"))
+    elsewhere = await put(stage, "default.x.turn_recorded", forged(turn(words, user="ann"), tenant="acme"))
+    broken = await put(stage, "default.y.turn_recorded", b'{"user":"ann"')
+    receipt = await erase(stage, "ann", [words])
+    assert (receipt.hits, receipt.passed_over) == ({}, (broken,))
+    assert receipt.data.counts["unreadable events passed over"] == 1
+    for seq in (stray, elsewhere):
+        with pytest.raises(NotFound):
+            await stage.runtime.log.stored(seq)
+
+
+async def test_a_thread_that_an_event_names_and_is_not_in_stays_when_its_user_is_erased(stage: Stage) -> None:
+    await stage.runtime.log.append_many([turn("of nobody", thread="open"), turn("ann's", thread="t", user="ann")])
+    await put(stage, "default.x.turn_recorded", forged(turn("a claim", user="ann"), thread="open"))
+    await erase(stage, "ann")
+    assert await stage.rows("SELECT thread_id, content FROM messages") == [("open", "of nobody")]
+
+
+async def test_an_event_that_names_its_thread_as_its_subject_alone_is_erased(stage: Stage) -> None:
+    envelope = {k: v for k, v in json.loads(encode(turn("only the subject", user="ann"))).items() if k != "thread"}
+    await put(stage, "default.t.turn_recorded", json.dumps(envelope).encode())
+    await stage.runtime.settle()
+    assert len(await stage.rows("SELECT FROM messages")) == 1
+    await erase(stage, "ann")
+    assert await stage.rows("SELECT FROM messages") == []
+
+
+@pytest.mark.parametrize("data", [{"parent": ["t"], "at_seq": 1}, {"parent": "t", "at_seq": "1"}, 5])
+async def test_a_fork_that_is_none_hinders_no_erasure(stage: Stage, data: Any) -> None:
+    await stage.runtime.log.append(turn("hello", user="ann"))
+    fork, mine = turn(thread="f", user="bob"), turn(user="ann")
+    await put(stage, "default.f.thread_forked", forged(fork, type="turnlog.thread_forked", data=data))
+    await put(stage, "default.t.answer_requested", forged(mine, type="turnlog.answer_requested", id="7"))
+    await put(stage, "default.t.thread_restored", forged(mine, type="turnlog.thread_restored", data={"events": 5}))
+    assert (await erase(stage, "ann")).data.threads == 1
+    with pytest.raises(NotFound):
+        await plan_erasure(stage.runtime, "default", "ann", erasure_reach(stage.runtime.settings))
+
+
+@pytest.mark.parametrize("changed", [{"tenant": "acme", "data": {}}, {"id": "7"}, {"data": {"reason": 5}}])
+async def test_a_removal_that_is_none_neither_removes_nor_hinders_an_erasure(stage: Stage, changed: Any) -> None:
+    await stage.runtime.log.append(turn("my words", user="ann"))
+    seq = await put(stage, "default.t.erased", forged(event(Erased()), **changed))
+    await stage.runtime.log.append(turn("more of my words", user="ann"))
+    assert await parked(stage) == {seq, seq + 1}
+    assert await stage.rows("SELECT content FROM messages") == [("my words",)]
+    await erase(stage, "ann", ["my words"])
+    assert await stage.rows("SELECT content FROM messages") == []
+    assert await parked(stage) == set()
+
+
+async def test_an_export_is_whole_and_says_what_it_passed_over(stage: Stage, tmp_path: Path) -> None:
+    await stage.runtime.log.append_many(conversation("ann", 2))
+    seq = await put(stage, "default.talk-ann.erased", forged(event(Erased()), tenant="acme", thread="talk-ann"))
+    await parked(stage)
+    await write_user(stage.runtime.settings, "default", "ann", None, tmp_path / "ann.json", lambda *_: None)
+    document = json.loads((tmp_path / "ann.json").read_text("utf-8"))
+    jsonschema.validate(document, SCHEMA)
+    assert len(document["conversations"][0]["receipts"]) == 2
+    assert secret("ann", "said", 1) in json.dumps(document, ensure_ascii=False)
+    assert [(one["seq"], one["type"], one["thread"]) for one in document["passedOver"]] == [(seq, "erased", "talk-ann")]
+    assert "was published on" in document["passedOver"][0]["error"]
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        "{",
+        encode(turn("of another tenant").model_copy(update={"tenant": "acme"})).decode(),
+        encode(turn("of another thread", thread="bobs")).decode(),
+        forged(turn("sealed"), sealed="AAAA", sealedkey=str(UUID(int=7))).decode(),
+    ],
+    ids=["broken", "tenant", "thread", "sealed"],
+)
+async def test_a_restoring_of_something_else_is_parked_and_others_go_on(stage: Stage, envelope: str) -> None:
+    data = ThreadRestored(part=1, parts=1, events=(ArchivedEvent(seq=1, stored_at=MAY_8, envelope=envelope),))
+    seq = (await stage.runtime.log.append(event(data))).seq
+    await stage.runtime.log.append(turn("others go on", thread="u"))
+    assert await parked(stage) == {seq}
+    assert await stage.rows("SELECT tenant, thread_id, content FROM messages") == [("default", "u", "others go on")]
+
+
+async def test_a_body_of_ten_thousand_brackets_is_shown_counted_and_passed(stage: Stage) -> None:
+    runtime = stage.runtime
+    seq = await put(stage, "default.t.turn_recorded", DEEP)
+    await runtime.log.append(turn("after it", thread="u"))
+    assert await parked(stage) == {seq}
+    shown = [(line.stored.seq, line.text()) async for line in tail(runtime, 1, follow=False)]
+    assert shown[0][0] == seq and "[[[[" in shown[0][1] and "after it" in shown[1][1]
+    found = await show_dead_letter(runtime, seq)
+    assert found.line.document()["event"].startswith('{"data":[[[')
+    assert "recursion limit" in found.letters[0].error
+    async with analytics(runtime):
+        await stage.rest("analytics")
+        async with runtime.pool.connection() as conn:
+            counted = {one[1] for one in await hourly(conn, "default", MAY_8)}
+    assert counted == {"invalid", "turnlog.turn_recorded"}
+
+
+ODD = ["\\ud800", "\\u0000", "\\u001b[2J", "\\u202egnp.exe", "\\u2028", "\\u009b31m", "\\ufeff"]
+
+
+async def test_tail_shows_a_line_for_every_odd_id(stage: Stage) -> None:
+    for odd in ODD:
+        body = (
+            forged(turn("hello"), thread="THREAD", user="USER")
+            .replace(b"THREAD", odd.encode())
+            .replace(b"USER", odd.encode())
+        )
+        await put(stage, "default.t.turn_recorded", body)
+    await put(stage, "default.t.\u202emood\u0085changed", b"{}")
+    lines = [line.text() async for line in tail(stage.runtime, 1, follow=False)]
+    assert len(lines) == len(ODD) + 1
+    for line in lines:
+        assert line.isprintable()
+    assert "\\u202egnp.exe" in lines[3] and "\\u202emood\\u0085changed" in lines[-1]
+
+
+async def test_an_event_that_an_earlier_version_applied_is_parked_by_a_rebuild(stage: Stage) -> None:
+    """The contract refuses times that it took before; a rebuild may not end there for ever."""
+    await put(stage, "default.t.turn_recorded", forged(turn("beyond"), time="9999-12-31T23:59:59-23:59"))
+    await stage.runtime.log.append(turn("others go on", thread="u"))
+    assert len(await parked(stage)) == 1
+    await stage.rows("DELETE FROM dead_letters RETURNING 1")  # as if it had been applied
+    await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+    assert await parked(stage) == {1}
+    assert await stage.rows("SELECT content FROM messages") == [("others go on",)]
+    found = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+    assert {one.projection for one in found if one.clean} == set(BY_NAME)
