@@ -99,5 +99,5 @@ class NotFound(TurnlogError):
 
 
 def cause(error: BaseException) -> str:
-    """The error's message, or its class name if it has none; the repr() of most NATS errors lacks the message."""
-    return str(error) or repr(error)
+    """The error's message; of one without a message what its class says."""
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)
