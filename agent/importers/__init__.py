@@ -3,7 +3,16 @@
 from turnlog.agent.importers.events import events
 from turnlog.agent.importers.export import export_jsonl, export_openai
 from turnlog.agent.importers.files import Format, detect_format
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected, Skipped, import_id
+from turnlog.agent.importers.imported import (
+    Defaults,
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    import_id,
+)
 from turnlog.agent.importers.reader import FORMATS, read
 
 __all__ = [
@@ -14,6 +23,7 @@ __all__ = [
     "ImportedTurn",
     "Item",
     "Rejected",
+    "Repeated",
     "Skipped",
     "detect_format",
     "events",

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from turnlog.agent.importers.imported import ImportedTurn, Item, Rejected, Skipped, import_id
+from turnlog.agent.importers.imported import ImportedTurn, Item, Rejected, Repeated, Skipped, import_id
 from turnlog.events.contracts import Event, ThreadOpened
 
 SOURCE = "turnlog/import"
 
 
-def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped]:
+def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped | Repeated]:
     """Yields the items, each turn as its event with the turn's id. The id of thread_opened depends only on tenant,
     thread and the first turn's time, so a changed title does not open the thread twice.
     """

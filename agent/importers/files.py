@@ -91,7 +91,7 @@ def _by_lines(lines: list[bytes]) -> Format | None:
     """Recognises JSONL by the first line that is a JSON object of a known format."""
     for line in lines:
         try:
-            value = parse(line)
+            value = parse(line.decode("utf-8", "replace").encode())
         except ValueError:
             continue
         found = _by_keys(value) if isinstance(value, dict) else None

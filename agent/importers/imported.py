@@ -84,7 +84,14 @@ class Skipped(NamedTuple):
     reason: str
 
 
-Item = ImportedTurn | Rejected | Skipped
+class Repeated(NamedTuple):
+    """A piece with the source_id and the words of an earlier one, which is stored once."""
+
+    where: str
+    source_id: str
+
+
+Item = ImportedTurn | Rejected | Skipped | Repeated
 
 _VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
 _FREE_BITS = (0xFFF << 64) | ((1 << 62) - 1)

@@ -12,24 +12,50 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.importers.blocks import content_of
-from turnlog.agent.importers.imported import Clock, Defaults, ImportedTurn, Item, Rejected, import_id, reason_of
-from turnlog.agent.importers.jsontext import parse
+from turnlog.agent.importers.imported import (
+    Clock,
+    Defaults,
+    ImportedTurn,
+    Item,
+    Rejected,
+    Repeated,
+    import_id,
+    reason_of,
+)
+from turnlog.agent.importers.jsontext import TOO_LONG, parse
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.contracts.base import in_calendar
 
 _COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms"))
 
 
-def read_jsonl(lines: Iterable[bytes], defaults: Defaults, stem: str) -> Iterator[Item]:
-    """The turns of the lines. stem: the thread of lines without one."""
-    clock = Clock(defaults.base_time)
+def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:
+    """The turns of the lines. A line None is too long. stem: the thread of lines without one."""
+    clock, seen = Clock(defaults.base_time), set[int]()
     for number, line in enumerate(lines, 1):
-        if line.isspace():
-            continue
-        try:
-            yield _turn(parse(line), number, defaults, stem, clock)
-        except ValueError as error:
-            yield Rejected(f"line {number}", reason_of(error))
+        if line is None:
+            yield Rejected(f"line {number}", TOO_LONG)
+        elif not line.isspace():
+            try:
+                value = parse(line)
+                turn = _turn(value, number, defaults, stem, clock)
+            except ValueError as error:
+                yield Rejected(f"line {number}", reason_of(error))
+            else:
+                yield turn if _is_first(value, turn, seen) else Repeated(f"line {number}", str(turn.data.source_id))
+
+
+def _is_first(line: dict[str, Any], turn: ImportedTurn, seen: set[int]) -> bool:
+    """False for a line with the source_id and the words of an earlier one. Of these only hashes are kept.
+
+    An event id tells turns apart by itself, and a source_id with other words is another turn.
+    """
+    if "event_id" in line or line.get("source_id") is None:
+        return True
+    key = hash((turn.thread, turn.data.model_dump_json()))
+    is_first = key not in seen
+    seen.add(key)
+    return is_first
 
 
 def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -> ImportedTurn:

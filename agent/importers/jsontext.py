@@ -8,11 +8,24 @@ from typing import IO, Any, NamedTuple, TextIO
 
 from pydantic_core import from_json
 
+MAX_BYTES = 64 * 1024 * 1024
+TOO_LONG = f"it is longer than {MAX_BYTES >> 20} MiB, the most that is read at once; split it"
 _CHUNK = 1 << 18
 _BETWEEN = re.compile(r"[\s,]*")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _LONGEST_TOKEN = 12  # a cut `\\ud83d\\ude00` is reported at most this far before the end
 _DECODER = json.JSONDecoder()
+
+
+def lines(stream: IO[bytes]) -> Iterator[bytes | None]:
+    """The lines of the stream; None for one of more than MAX_BYTES, which is never in memory as a whole."""
+    while line := stream.readline(MAX_BYTES + 1):
+        if len(line) <= MAX_BYTES:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(_CHUNK)
+        yield None
 
 
 class Record(NamedTuple):
@@ -71,7 +84,7 @@ class _Window:
                 value, end = _DECODER.raw_decode(self._buffer, self.position)
             except json.JSONDecodeError as error:
                 if not (self._may_be_cut(error) and self._grow()):
-                    raise ValueError(f"malformed JSON: {error.msg}") from error
+                    raise ValueError(f"malformed JSON: {_problem(error)}") from error
             except RecursionError as error:
                 raise ValueError("malformed JSON: nested too deeply") from error
             else:
@@ -83,7 +96,10 @@ class _Window:
         return error.msg.startswith("Unterminated") or error.pos >= len(self._buffer) - _LONGEST_TOKEN
 
     def _grow(self) -> bool:
+        """False at the end of the text. Raises ValueError for an item of more than MAX_BYTES characters."""
         rest = self._buffer[self.position :]
+        if len(rest) > MAX_BYTES:
+            raise ValueError(TOO_LONG)
         more = self._text.read(max(_CHUNK, len(rest)))
         self._buffer, self.position = rest + more, 0
         return bool(more)
@@ -113,13 +129,21 @@ def parse(line: bytes) -> Any:
 
 def _parse_slowly(line: bytes) -> Any:
     try:
-        return scrub(json.loads(line.decode("utf-8-sig")))
+        return scrub(json.loads(line.decode("utf-8-sig").rstrip()))
     except UnicodeDecodeError as error:
-        raise ValueError(f"invalid UTF-8 at byte {error.start}") from error
+        raise ValueError(
+            f"byte {error.start + 1} is not UTF-8; convert the file first: `iconv -f LATIN1 -t UTF-8 FILE`, with its "
+            "own encoding in place of LATIN1"
+        ) from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"malformed JSON: {error.msg} at character {error.pos + 1}") from error
+        raise ValueError(f"malformed JSON: {_problem(error)} at character {error.pos + 1}") from error
     except RecursionError as error:
         raise ValueError("malformed JSON: nested too deeply") from error
+
+
+def _problem(error: json.JSONDecodeError) -> str:
+    """The message without the place, which some messages announce at their end."""
+    return error.msg.removesuffix(" at").removesuffix(" starting").rstrip(": ")
 
 
 def records(stream: IO[bytes]) -> Iterator[Record]:
@@ -142,14 +166,15 @@ def records(stream: IO[bytes]) -> Iterator[Record]:
 
 
 def _lines_or_document(stream: IO[bytes]) -> Iterator[Record]:
-    first = stream.readline()
-    if _is_cut(first):
-        text = (first + stream.read()).decode("utf-8-sig", "replace")
-        yield _record("document", text.encode())
+    found = lines(stream)
+    first = next(found, b"")
+    if first is not None and _is_cut(first):
+        text = first + stream.read(MAX_BYTES + 1 - len(first))
+        yield _record("document", text.decode("utf-8-sig", "replace").encode() if len(text) <= MAX_BYTES else None)
         return
     yield _record("line 1", first)
-    for number, line in enumerate(stream, 2):
-        if not line.isspace():
+    for number, line in enumerate(found, 2):
+        if line is None or not line.isspace():
             yield _record(f"line {number}", line)
 
 
@@ -165,7 +190,10 @@ def _is_cut(line: bytes) -> bool:
     return False
 
 
-def _record(where: str, raw: bytes) -> Record:
+def _record(where: str, raw: bytes | None) -> Record:
+    """raw: None if it is too long."""
+    if raw is None:
+        return Record(where, 0, None, TOO_LONG)
     try:
         return Record(where, 0, parse(raw))
     except ValueError as error:

@@ -11,7 +11,7 @@ from turnlog.agent.importers.chatgpt import read_chatgpt
 from turnlog.agent.importers.files import Format, detect_format, is_blank, opened
 from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected
 from turnlog.agent.importers.jsonl import read_jsonl
-from turnlog.agent.importers.jsontext import Record, records
+from turnlog.agent.importers.jsontext import Record, lines, records
 from turnlog.agent.importers.locomo import read_locomo
 from turnlog.agent.importers.memorybank import read_memorybank
 from turnlog.agent.importers.openai import read_openai
@@ -66,7 +66,7 @@ def _items(path: Path, format: Format, defaults: Defaults) -> Iterator[Item]:
 
 def _reader(format: Format) -> Callable[[IO[bytes], Defaults, str], Iterator[Item]]:
     if format == "jsonl":
-        return read_jsonl
+        return lambda stream, defaults, stem: read_jsonl(lines(stream), defaults, stem)
     return partial(_read_records, _RECORD_READERS[format])
 
 

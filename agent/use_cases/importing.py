@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Skipped, events, read
+from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Repeated, Skipped, events, read
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
@@ -35,9 +35,11 @@ class ImportRequest:
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did. turns: new ones; known: turns that the log held already.
+    """What an import did. turns: new ones; known: turns that the log held already. repeated: pieces with the
+    source_id and the words of an earlier one of the file.
 
     undated: turns of the file without a time, theirs or their conversation's; they are dated from undated_from on.
+    rejected: the first SHOWN, since every line of a large file may be wrong.
     """
 
     file: str
@@ -47,18 +49,24 @@ class ImportReport:
     last_seq: int = 0
     embedded: int = 0
     skipped: int = 0
+    repeated: int = 0
     undated: int = 0
     undated_from: datetime | None = None
     rejected: list[Rejected] = field(default_factory=list)
+    rejected_count: int = 0
+
+    def reject(self, one: Rejected) -> None:
+        self.rejected_count += 1
+        if self.rejected_count <= SHOWN:
+            self.rejected.append(one)
 
     @property
     def nothing_but_rejected(self) -> bool:
         return bool(self.rejected) and not self.turns and not self.known
 
     def document(self) -> dict[str, Any]:
-        """For --json; of what was rejected the first SHOWN."""
-        shown = [one._asdict() for one in self.rejected[:SHOWN]]
-        return {**asdict(self), "rejected": shown, "rejected_count": len(self.rejected)}
+        """For --json."""
+        return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def sentence(self) -> str:
         parts = [f"imported {self.turns:,} new turns in {self.threads:,} threads from {self.file}"]
@@ -68,10 +76,12 @@ class ImportReport:
             parts.append(f"{self.embedded:,} chunks embedded")
         if self.undated_from is not None:
             parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
+        if self.repeated:
+            parts.append(f"{self.repeated:,} repeated under the same source_id, stored once")
         if self.skipped:
             parts.append(f"{self.skipped:,} left out on purpose")
-        if self.rejected:
-            parts.append(f"{len(self.rejected):,} rejected")
+        if self.rejected_count:
+            parts.append(f"{self.rejected_count:,} rejected")
         return "; ".join(parts) + "."
 
     def backlog(self) -> str:
@@ -166,7 +176,7 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
         if event.type == "thread_opened" and isinstance(error, InvalidToken):
             return None  # the turn behind it has the same ids, and is the one that is rejected
         source = getattr(event.data, "source_id", None)
-        report.rejected.append(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
+        report.reject(Rejected(f"turn {source or event.id} of thread {event.thread[:80]}", str(error)))
         return None
 
 
@@ -176,9 +186,11 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
     for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
         match item:
             case Rejected():
-                report.rejected.append(item)
+                report.reject(item)
             case Skipped():
                 report.skipped += 1
+            case Repeated():
+                report.repeated += 1
             case _:
                 batch.append(item)
         if len(batch) == BATCH:

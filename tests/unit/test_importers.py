@@ -84,7 +84,7 @@ def test_two_files_imported_into_one_thread_do_not_hide_each_other(tmp_path: Pat
         (b'["text"]', "must be an object"),
         (b'{"thread":"t","user":"u"}', "no text"),
         (b'{"thread":"t","text":7}', "must be text"),
-        (b'{"thread":"t","text":"\xff\xfe"}', "invalid UTF-8"),
+        (b'{"thread":"t","text":"\xff\xfe"}', "byte 23 is not UTF-8"),
         (b'{"thread":"t","text":"x","role":"robot"}', "role"),
         (b'{"thread":"t","text":"x","time":"yesterday"}', "time 'yesterday' cannot be read"),
         (b'{"thread":"t","text":"x","time":true}', "time 'True' cannot be read"),

@@ -1,7 +1,9 @@
 """Whatever is wrong inside a file, its importer answers with refusals, never with an exception of its own."""
 
 import copy
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Skipped, read
+from turnlog.agent.importers.jsontext import MAX_BYTES
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BLOCKS: list[Any] = [
@@ -124,3 +127,58 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
     except ImportFailed:
         return
     assert all(isinstance(item, ImportedTurn | Rejected | Skipped) for item in found)
+
+
+def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "huge.jsonl.gz"
+    with gzip.open(file, "wb", compresslevel=1) as packed:
+        packed.write(b'{"thread": "t", "text": "first"}\n{"thread": "t", "text": "')
+        for _ in range(48):
+            packed.write(b"a" * (8 * 1024 * 1024))
+        packed.write(b'"}\n{"thread": "t", "text": "last"}\n')
+    tracemalloc.start()
+    first, refused, last = read(file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(first, ImportedTurn) and isinstance(last, ImportedTurn) and last.data.content == "last"
+    assert refused == Rejected("line 2", "it is longer than 64 MiB, the most that is read at once; split it")
+    assert peak < 4 * MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "beginning", [b'[{"role": "user", "content": "', b'{\n"messages": [{"role": "user", "content": "']
+)
+def test_an_endless_document_is_refused_as_well(tmp_path: Path, beginning: bytes) -> None:
+    file = tmp_path / "endless.json.gz"
+    with gzip.open(file, "wb", compresslevel=1) as packed:
+        packed.write(beginning)
+        for _ in range(20):
+            packed.write(b"a" * (8 * 1024 * 1024))
+    with pytest.raises(ImportFailed, match="longer than 64 MiB"):
+        list(read(file, "openai"))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": "a\x01b"}', "malformed JSON: Invalid control character at character 12"),
+        (b'{"text": "ab', "malformed JSON: Unterminated string at character 10"),
+        (b'{"text": "\\x"}', "malformed JSON: Invalid \\escape at character 11"),
+        (b'{"text" "a"}', "malformed JSON: Expecting ':' delimiter at character 9"),
+        ('{"text": "café"}'.encode("latin-1"), "byte 14 is not UTF-8; convert the file first: `iconv -f LATIN1"),
+        ('{"text": "你好"}'.encode("gbk"), "byte 11 is not UTF-8; convert the file first: `iconv -f LATIN1"),
+    ],
+)
+def test_a_broken_line_is_refused_with_its_place_and_what_to_do(tmp_path: Path, line: bytes, reason: str) -> None:
+    file = tmp_path / "broken.jsonl"
+    file.write_bytes(b'{"text": "good"}\n' + line + b"\n")
+    [good, refused] = read(file)
+    assert isinstance(good, ImportedTurn) and isinstance(refused, Rejected)
+    assert refused.where == "line 2" and refused.error.startswith(reason)
+
+
+def test_a_file_that_is_all_in_latin_1_is_recognised_and_refused_for_its_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "latin.jsonl"
+    file.write_bytes('{"thread": "t", "role": "user", "content": "café"}\n'.encode("latin-1"))
+    with pytest.raises(ImportFailed, match="no turn in the format jsonl: line 1: byte 48 is not UTF-8"):
+        list(read(file))

@@ -9,8 +9,9 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.importers import Defaults, ImportedTurn, export_jsonl, export_openai, read
+from turnlog.agent.importers import Defaults, ImportedTurn, Repeated, export_jsonl, export_openai, read
 from turnlog.agent.importers.jsonl import read_jsonl
+from turnlog.agent.use_cases.importing import ImportRequest, prepare_import
 from turnlog.events.contracts import (
     ImageBlock,
     TextBlock,
@@ -118,6 +119,18 @@ def test_a_line_without_thread_or_source_id_gets_the_files_name_and_its_line_num
     assert one({"thread": 12, "text": "hi"}).thread == "12"
 
 
+def test_a_turn_that_is_repeated_under_its_source_id_is_stored_once() -> None:
+    said = {"thread": "t", "source_id": "m1", "text": "hello"}
+    other_words, other_thread = {**said, "text": "bye"}, {**said, "thread": "u"}
+    items = list(
+        read_jsonl(lines(said, said, other_words, other_thread, {**said, "role": "assistant"}), Defaults(), "s")
+    )
+    assert [type(item) for item in items] == [ImportedTurn, Repeated, ImportedTurn, ImportedTurn, ImportedTurn]
+    assert items[1] == Repeated("line 2", "m1")
+    unnamed = {"thread": "t", "text": "ok"}
+    assert all(isinstance(item, ImportedTurn) for item in read_jsonl(lines(unnamed, unnamed), Defaults(), "s"))
+
+
 def test_times_may_be_iso_or_seconds_or_milliseconds_and_missing_ones_follow_the_turn_before() -> None:
     seconds = TIME.timestamp()
     written = [
@@ -172,3 +185,13 @@ def test_export_to_openai_gives_valid_messages_and_leaves_thinking_out(tmp_path:
     again = [item.data for item in read(path) if isinstance(item, ImportedTurn)]
     assert [turn.role for turn in again] == [turn.role for turn in data]
     assert again[3].tool_calls == data[3].tool_calls
+
+
+def test_the_report_of_an_import_says_what_was_repeated_and_names_the_first_rejected_lines(tmp_path: Path) -> None:
+    file = tmp_path / "talk.jsonl"
+    said = json.dumps({"thread": "t", "source_id": "m1", "text": "hello"})
+    file.write_text("\n".join([said, said, *["{"] * 300]))
+    report = prepare_import(ImportRequest(file, None, Defaults())).report
+    assert report.sentence().endswith("1 repeated under the same source_id, stored once; 300 rejected.")
+    assert [one.where for one in report.rejected] == [f"line {n}" for n in range(3, 103)]
+    assert (report.document()["repeated"], report.document()["rejected_count"]) == (1, 300)
