@@ -13,8 +13,8 @@ from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.rebuild.rebuild import rebuild
-from turnlog.projectors.rebuild.verify import verify
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+from turnlog.projectors.rebuild.verify import verify_several
 
 from .ledger import Ledger
 
@@ -97,12 +97,12 @@ async def _labels(conn: Connection, ledger: Ledger) -> list[str]:
 async def _rebuilt_alike(log: Log, database_url: str, conn: Connection) -> list[str]:
     """A fresh build equals the live rows, and after a rebuild they are the same rows still."""
     found = []
-    for projection in PROJECTIONS:
-        verified = await verify(log, database_url, projection)
-        found += _some(f"{projection.name}: {d.table} [{d.key}] {d.kind}" for d in verified.differences)
-        before = await _fingerprint(conn, projection)
-        await rebuild(log, database_url, projection)
-        if await _fingerprint(conn, projection) != before:
+    for verified in await verify_several(log, database_url, PROJECTIONS):
+        found += _some(f"{verified.projection}: {d.table} [{d.key}] {d.kind}" for d in verified.differences)
+    before = [await _fingerprint(conn, projection) for projection in PROJECTIONS]
+    await rebuild_several(log, database_url, PROJECTIONS)
+    for projection, was in zip(PROJECTIONS, before, strict=True):
+        if await _fingerprint(conn, projection) != was:
             found.append(f"{projection.name} has other rows after a rebuild")
     return found
 

@@ -1,13 +1,21 @@
 """Keys for tests: the key-encryption key of those with servers, and a keyring for what needs no database."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 from uuid import UUID
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import SecretStr
 
+from turnlog.agent.privacy.kek import keks_of
+from turnlog.agent.privacy.keys import KeyStore, opened_keys
+from turnlog.agent.settings import Settings
 from turnlog.events.errors import KeyUnavailable
+from turnlog.events.log import Log
 from turnlog.events.sealing import UserKey
 
 # A value of TURNLOG_KEK: sealing is on in every test that plays roles.
@@ -38,3 +46,18 @@ class KeysAtHand:
 
     def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
         """They are at hand."""
+
+
+@asynccontextmanager
+async def store_on(database_url: str, **given: Any) -> AsyncIterator[KeyStore]:
+    """What a process of its own has: nothing held yet."""
+    keks = keks_of(Settings(database_url=database_url, **{"kek": SecretStr(KEK), **given}))
+    async with opened_keys(database_url, keks) as store:
+        assert store is not None
+        yield store
+
+
+async def key_of(log: Log, seq: int) -> str:
+    """The id of the key that sealed an event."""
+    key: str = json.loads((await log.stored(seq)).body)["sealedkey"]
+    return key

@@ -20,6 +20,7 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.rebuild.verify import Difference, verify_several
 
 
 def now() -> datetime:
@@ -44,6 +45,14 @@ async def rows(conn: Connection, query: str, *params: Any) -> list[Any]:
 async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
     """Returns as soon as the condition holds; fails the test when it does not in time."""
     assert await wait_until(holds, lambda: True, timeout_s)
+
+
+async def unlike_a_rebuild(
+    log: Log, database_url: str, projections: Sequence[Projection] = PROJECTIONS
+) -> dict[str, tuple[Difference, ...]]:
+    """The projections with rows that a build from the log would not have, in one pass for all of them."""
+    found = await verify_several(log, database_url, projections)
+    return {one.projection: one.differences for one in found if not one.clean}
 
 
 async def parked(conn: Connection, projection: str) -> list[tuple[int, str, str]]:

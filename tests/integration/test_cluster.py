@@ -26,7 +26,7 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.rebuild.verify import verify
+from turnlog.projectors.rebuild.verify import verify_several
 
 READ_MODELS: Sequence[Projection] = (MESSAGES, THREAD_ACTIVITY)
 LANES = 6
@@ -92,9 +92,8 @@ async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_
                 await in_step(replicated, victim)
         await wait_for(db, tuple(p.name for p in READ_MODELS), 0, await replicated.partition_head(0))
     await assert_all_there(replicated, db, acknowledged)
-    for projection in READ_MODELS:
-        found = await verify(replicated, database_url, projection)
-        assert found.clean and found.parked == 0
+    found = await verify_several(replicated, database_url, READ_MODELS)
+    assert [(one.clean, one.parked) for one in found] == [(True, 0)] * len(READ_MODELS)
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ OWN_SERVERS = {
     "integration/test_user_keys.py": "kills Postgres",
 }
 STARTS_SERVERS = re.compile(
-    r"\b(home|new_home): Path|own_servers|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
+    r"\b(home|new_home): Path|own_servers\(|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
 )
 IMPURE = {"asyncio", "time", "random", "secrets", "os", "pathlib", "socket", "nats", "openai", "httpx", "faststream"}
 
