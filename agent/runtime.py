@@ -13,7 +13,6 @@ from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.settings import Settings
 from turnlog.events.log import Log
-from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import NotProjectedInTime, wait_for
 from turnlog.projectors.models.registry import BY_NAME
@@ -77,10 +76,7 @@ class Runtime:
         """
         head = await self.log.thread_head(tenant, thread)
         if head:
-            partition = 0
-            if self.log.partitions > 1:
-                partition = parse_stored((await self.log.stored(head)).subject).partition
-            await self._applied(names, {partition: head}, timeout_s)
+            await self._applied(names, {await self.log.partition_of(tenant, thread, head): head}, timeout_s)
         return head
 
     async def _applied(self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float) -> None:

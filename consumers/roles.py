@@ -9,12 +9,12 @@ import psycopg
 
 from turnlog.agent.answering.request import AGENT
 from turnlog.agent.embedding.chunks import embed_pending
-from turnlog.agent.jobs.all_jobs import all_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.sessions import metrics
+from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.consumers.runtime import projecting
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting

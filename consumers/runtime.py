@@ -22,7 +22,7 @@ from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.events.subjects import watch_type_anywhere
 from turnlog.events.word_caches import forget_all
-from turnlog.migrations.current import is_current
+from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.sharing import Share
@@ -113,8 +113,6 @@ async def opened_in_time(settings: Settings, name: str, say: Callable[[str], Non
 
 async def _migrate(database_url: str) -> None:
     if not await is_current(database_url):
-        from turnlog.migrations.upgrade import upgrade  # Alembic takes a quarter of a second to load
-
         await asyncio.to_thread(upgrade, database_url)
 
 

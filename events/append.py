@@ -12,9 +12,10 @@ from uuid import UUID
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from turnlog.events.contracts import Event
-from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable, cause
+from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable, WrongExpectedVersion, cause
 from turnlog.events.publish import (
     DUPLICATE_IN_BATCH,
     PASSING,
@@ -32,6 +33,7 @@ from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import thread_filter
 
 MAX_FILTERS = 200
+DECIDING_S = 60.0
 
 
 async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
@@ -238,6 +240,16 @@ class Appender:
                 f"NATS did not acknowledge within {self._timeout_s:g} s ({cause(error)}). {_OUTCOME_OPEN}"
             ) from error
         await asyncio.sleep(RETRY_WAIT_S)
+
+
+def deciding_again() -> AsyncRetrying:
+    """Decides again when another write came first. Raises WrongExpectedVersion after DECIDING_S."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(WrongExpectedVersion),
+        stop=stop_after_delay(DECIDING_S),
+        wait=wait_random_exponential(0.002, max=0.1),
+        reraise=True,
+    )
 
 
 def _batches(outs: list[Outgoing]) -> Iterator[list[Outgoing]]:

@@ -20,9 +20,10 @@ from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
 from turnlog.events.stream import StreamOptions, ensure_stream
-from turnlog.events.subjects import STREAM, partition_filter, thread_filter
+from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
+REMEMBERED_THREADS = 10_000
 NOT_DELETED = (10043, 10057)  # in the middle of the log and at its ends
 _OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
@@ -83,6 +84,7 @@ class Log:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     keyring: Keyring | None = None
     screen: Screen = unchanged
+    _partitions: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
     async def connect(
@@ -151,6 +153,16 @@ class Log:
     async def thread_head_of(self, tenant: str, thread: str, types: Collection[str]) -> int:
         """The last sequence of one thread's events of any of the types. 0 when it has none. Raises LogUnavailable."""
         return max([await self.thread_head(tenant, thread, type_) for type_ in sorted(types)], default=0)
+
+    async def partition_of(self, tenant: str, thread: str, seq: int) -> int:
+        """A thread's partition, which the server chooses once. seq: of one of its events; 0, without one, is in 0."""
+        if self.partitions == 1 or not seq:
+            return 0
+        if (place := (tenant, thread)) not in self._partitions:
+            if len(self._partitions) >= REMEMBERED_THREADS:
+                self._partitions.clear()
+            self._partitions[place] = parse_stored((await self.stored(seq)).subject).partition
+        return self._partitions[place]
 
     def reader(self, partition: int, start_seq: int) -> OrderedReader:
         return self.reader_of([partition_filter(partition)], start_seq)

@@ -1,14 +1,19 @@
-"""Brings the database to the newest schema. Safe to call from many processes at once."""
+"""Brings the database to the newest schema. Safe to call from many processes at once.
+
+Alembic takes a quarter of a second to load, so only what needs it imports it.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.projectors.engine.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _LOCK = 0x7475726E
 
@@ -19,7 +24,9 @@ def sqlalchemy_url(database_url: str) -> str:
     return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else database_url
 
 
-def config(connection: sa.Connection | None = None) -> Config:
+def config(connection: sa.Connection | None = None) -> "Config":
+    from alembic.config import Config
+
     made = Config()
     made.set_main_option("script_location", str(Path(__file__).parent))
     made.attributes["connection"] = connection
@@ -43,6 +50,8 @@ def upgrade(database_url: str, revision: str = "head") -> None:
 
 
 def _migrate(made: sa.Engine, revision: str) -> None:
+    from alembic import command
+
     try:
         with made.connect() as connection:
             connection.execute(sa.text(f"SELECT pg_advisory_lock({_LOCK})"))
@@ -53,3 +62,18 @@ def _migrate(made: sa.Engine, revision: str) -> None:
             connection.commit()
     finally:
         made.dispose()
+
+
+def newest_revision() -> str:
+    """The newest revision, by the numbered file names."""
+    return max(path.name.split("_")[0] for path in (Path(__file__).parent / "versions").glob("[0-9]*_*.py"))
+
+
+async def is_current(database_url: str) -> bool:
+    """Returns False also if the database cannot be reached: the upgrade that follows raises the error."""
+    try:
+        async with await psycopg.AsyncConnection.connect(database_url, connect_timeout=10) as conn:
+            rows = await conn.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version".encode())
+            return await rows.fetchall() == [(newest_revision(),)]
+    except psycopg.Error:
+        return False

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
 
@@ -86,7 +86,6 @@ def _archived(cold: Cold, head: int, rows: Sequence[ArchivedRow], path: str, dig
     return Event(
         id=uuid5(OF_ARCHIVE, f"{cold.tenant}\0{cold.thread}\0{head}"),
         source=SOURCE,
-        time=datetime.now(UTC),
         tenant=cold.tenant,
         thread=cold.thread,
         user=cold.user,

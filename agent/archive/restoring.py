@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid5
 
@@ -134,7 +133,6 @@ def _part(archived: Event, part: int, parts: int, user: str | None, events: tupl
     return Event(
         id=uuid5(OF_ARCHIVE, f"{archived.id}/{part}"),
         source=SOURCE,
-        time=datetime.now(UTC),
         tenant=archived.tenant,
         thread=archived.thread,
         user=user,
@@ -169,5 +167,4 @@ async def _restored(runtime: Runtime, conn: Connection, tenant: str, thread: str
     await restore(runtime.log, runtime.settings.archive, tenant, thread)
     head = await runtime.log.thread_head(tenant, thread)
     if head:
-        partition = parse_stored((await runtime.log.stored(head)).subject).partition
-        await wait_for(conn, READS, partition, head)
+        await wait_for(conn, READS, await runtime.log.partition_of(tenant, thread, head), head)

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pgvector import HalfVector
 
@@ -74,11 +73,5 @@ async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vec
 
 
 def metered(place: Pending, usage: Usage) -> Event:
-    return Event(
-        source=SOURCE,
-        time=datetime.now(UTC),
-        tenant=place.tenant,
-        thread=place.thread,
-        user=place.user,
-        data=usage.metered("embedding"),
-    )
+    data = usage.metered("embedding")
+    return Event(source=SOURCE, tenant=place.tenant, thread=place.thread, user=place.user, data=data)

@@ -5,7 +5,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from turnlog.agent.embedding.backlog import note_round
 from turnlog.agent.embedding.cache import SOURCE, Pending, fill_cache, metered
@@ -119,11 +118,5 @@ async def _still_pending(conn: Connection, model: str, batch: Sequence[Pending])
 
 def _embedded(place: tuple[str, str, str | None], ids: list[str], model: str, dimensions: int) -> Event:
     tenant, thread, user = place
-    return Event(
-        source=SOURCE,
-        time=datetime.now(UTC),
-        tenant=tenant,
-        thread=thread,
-        user=user,
-        data=ChunksEmbedded(model=model, dimensions=dimensions, chunk_ids=tuple(ids)),
-    )
+    data = ChunksEmbedded(model=model, dimensions=dimensions, chunk_ids=tuple(ids))
+    return Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)

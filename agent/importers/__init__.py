@@ -1,6 +1,5 @@
 """Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
 
-from turnlog.agent.importers.events import events
 from turnlog.agent.importers.export import export_jsonl, export_openai
 from turnlog.agent.importers.files import Format, detect_format
 from turnlog.agent.importers.imported import (
@@ -13,7 +12,7 @@ from turnlog.agent.importers.imported import (
     Skipped,
     import_id,
 )
-from turnlog.agent.importers.reader import FORMATS, read
+from turnlog.agent.importers.reader import FORMATS, events, read
 
 __all__ = [
     "FORMATS",

@@ -1,4 +1,4 @@
-"""read(): imports all formats."""
+"""read(): imports all formats; events(): the turns as events."""
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -9,13 +9,24 @@ from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
 from turnlog.agent.importers.files import Format, detect_format, is_blank, opened
-from turnlog.agent.importers.imported import Defaults, ImportedTurn, ImportFailed, Item, Rejected
+from turnlog.agent.importers.imported import (
+    Defaults,
+    ImportedTurn,
+    ImportFailed,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    import_id,
+)
 from turnlog.agent.importers.jsonl import read_jsonl
 from turnlog.agent.importers.jsontext import Record, lines, records
 from turnlog.agent.importers.locomo import read_locomo
 from turnlog.agent.importers.memorybank import read_memorybank
 from turnlog.agent.importers.openai import read_openai
+from turnlog.events.contracts import Event, EventData, ThreadOpened
 
+SOURCE = "turnlog/import"
 FORMATS: tuple[Format, ...] = get_args(Format)
 RecordReader = Callable[[Iterable[Record], Defaults, str], Iterator[Item]]
 _RECORD_READERS: dict[Format, RecordReader] = {
@@ -93,3 +104,30 @@ def _refuse_other_format(path: Path, asked: Format, first: Rejected) -> None:
             f"{path} is not in the format {asked} ({first.where}: {first.error}); "
             f"it looks like {found}: use --format {found}"
         )
+
+
+def events(items: Iterable[Item], tenant: str) -> Iterator[Event | Rejected | Skipped | Repeated]:
+    """Yields the items, each turn as its event with the turn's id. The id of thread_opened depends only on tenant,
+    thread and the first turn's time, so a changed title does not open the thread twice.
+    """
+    opened: set[str] = set()
+    for item in items:
+        if isinstance(item, ImportedTurn):
+            if item.thread not in opened:
+                opened.add(item.thread)
+                yield _opening(item, tenant)
+            yield _event(item, tenant, item.data)
+        else:
+            yield item
+
+
+def _opening(turn: ImportedTurn, tenant: str) -> Event:
+    event_id, data = import_id(tenant, turn.thread, "thread_opened", turn.time), ThreadOpened(label=turn.label)
+    return _event(turn._replace(id=event_id), tenant, data)
+
+
+def _event(turn: ImportedTurn, tenant: str, data: EventData) -> Event:
+    """`data` is an instance already, so building the event does not validate it again."""
+    return Event(
+        id=turn.id, source=SOURCE, time=turn.time, tenant=tenant, thread=turn.thread, user=turn.user, data=data
+    )

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import NAMESPACE_URL, uuid5
 
 from turnlog.agent.jobs.schedule import Schedule
@@ -12,7 +12,7 @@ from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import JOBS, parse_stored
+from turnlog.events.subjects import JOBS
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
@@ -82,16 +82,8 @@ async def _run(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProg
     took_ms = (time.monotonic() - began) * 1_000
     ran = JobRan(job=job.name, due_at=due_at, duration_ms=took_ms, counts=done.counts, errors=done.errors)
     tenant = runtime.settings.tenant
-    await runtime.log.append(
-        Event(
-            id=uuid5(NAMESPACE_URL, f"turnlog:job:{tenant}:{job.name}:{due_at.isoformat()}"),
-            source=SOURCE,
-            time=datetime.now(UTC),
-            tenant=tenant,
-            thread=job.thread,
-            data=ran,
-        )
-    )
+    event_id = uuid5(NAMESPACE_URL, f"turnlog:job:{tenant}:{job.name}:{due_at.isoformat()}")
+    await runtime.log.append(Event(id=event_id, source=SOURCE, tenant=tenant, thread=job.thread, data=ran))
     return ran
 
 
@@ -102,8 +94,7 @@ async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime)
     """
     tenant = runtime.settings.tenant
     if head := await runtime.log.thread_head(tenant, job.thread):
-        partition = parse_stored((await runtime.log.stored(head)).subject).partition
-        await wait_for(conn, ("jobs",), partition, head)
+        await wait_for(conn, ("jobs",), await runtime.log.partition_of(tenant, job.thread, head), head)
     rows = await conn.execute(
         "SELECT max(due_at) FROM job_runs WHERE tenant = %s AND thread_id = %s AND due_at <= %s",
         (tenant, job.thread, now),

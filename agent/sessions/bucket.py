@@ -2,21 +2,27 @@
 miss."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig, StorageType
 from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from pydantic import TypeAdapter, ValidationError
 
+from turnlog.agent.sessions.hot_copies import SUSPECT_S
 from turnlog.agent.sessions.tail import Copy
+from turnlog.events.contracts import REMOVALS
 from turnlog.events.log import Log
-from turnlog.events.subjects import SESSION_BUCKET, STREAM, session_key, session_key_of
+from turnlog.events.subjects import SESSION_BUCKET, STREAM, session_key, session_key_of, watch_type
 from turnlog.projectors.models.sessions.projection import SESSIONS
 from turnlog.projectors.models.sessions.state import SessionState
 
@@ -154,3 +160,36 @@ class Bucket:
 
     async def _purge(self, key: str) -> None:
         await (await self._opened()).purge(key)
+
+
+class Removals:
+    """Subscribes to the removals of a tenant's threads and purges their copies, read again or not (M9).
+
+    It purges twice: a process that read the session just before the removal may store a copy after the first time.
+    """
+
+    def __init__(self, nc: Client, tenant: str, bucket: Bucket) -> None:
+        self._nc, self._tenant, self._bucket = nc, tenant, bucket
+        self._subs: list[Subscription] = []
+        self._purging: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        for type_ in sorted(REMOVALS):
+            self._subs.append(await self._nc.subscribe(watch_type(self._tenant, type_), cb=self._hear))
+
+    async def close(self) -> None:
+        for sub in self._subs:
+            with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
+                await sub.unsubscribe()
+        for task in self._purging:
+            task.cancel()
+
+    async def _hear(self, msg: Msg) -> None:
+        task = asyncio.create_task(self._purge(msg.subject.split(".")[2]))
+        self._purging.add(task)
+        task.add_done_callback(self._purging.discard)
+
+    async def _purge(self, token: str) -> None:
+        await self._bucket.purge_token(token)
+        await asyncio.sleep(SUSPECT_S)
+        await self._bucket.purge_token(token)

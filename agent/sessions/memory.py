@@ -9,7 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -17,13 +16,13 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from turnlog.agent.context import counter_for
 from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions import metrics
-from turnlog.agent.sessions.changes import InvalidMemoryRequest, parts_changed, turns_written
 from turnlog.agent.sessions.checkpoint import manual_checkpoint
 from turnlog.agent.sessions.history import History, build_history
 from turnlog.agent.sessions.levels import no_session
 from turnlog.agent.sessions.lineage import OlderConversation, older_conversation
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import (
+    InvalidMemoryRequest,
     MemoryContext,
     MemoryCreateRequest,
     MemoryQueryRequest,
@@ -31,8 +30,10 @@ from turnlog.agent.sessions.value import (
     MemoryWriteResult,
     SessionValue,
     mode_of,
+    parts_changed,
     session_value,
     summary_of,
+    turns_written,
 )
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Event, EventData, SegmentCheckpointRequested, SegmentRules, SessionCreated
@@ -248,7 +249,6 @@ class ShortTermMemory:
         event = Event(
             id=event_id,
             source=SOURCE,
-            time=datetime.now(UTC),
             tenant=self.tenant,
             thread=state.thread,
             user=state.user,

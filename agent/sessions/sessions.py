@@ -5,7 +5,6 @@ append the new events are applied and the change is decided again. Nothing is lo
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,9 +16,10 @@ from weakref import WeakValueDictionary
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.runtime import Pool
+from turnlog.agent.sessions.bucket import Removals
 from turnlog.agent.sessions.levels import Level, Levels, no_session
-from turnlog.agent.sessions.removals import Removals
 from turnlog.agent.sessions.tail import Copy
+from turnlog.events.append import DECIDING_S, deciding_again
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import Event, EventData, Recorded, SegmentCheckpointed, SessionCreated
 from turnlog.events.errors import GapInLog, LogUnavailable, WrongExpectedVersion
@@ -30,9 +30,6 @@ from turnlog.projectors.models.sessions.state import SessionState, covered_by, e
 
 OnRead = Callable[[Level, float], None]
 Decide = Callable[[SessionState], Sequence[EventData]]
-PATIENCE_S = 60.0
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.002, 0.1
-jitter: Callable[[], float] = random.random
 _NUL = b"\\u0000"
 
 
@@ -108,11 +105,17 @@ class Sessions:
 
         user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
         that a call can be repeated. An empty decision appends nothing. Raises NotFound, LogUnavailable,
-        WrongExpectedVersion after PATIENCE_S, and what decide raises.
+        WrongExpectedVersion after DECIDING_S, and what decide raises.
         """
-        deadline = time.monotonic() + PATIENCE_S
-        async with self._turn(thread):  # one writer of this process at a time: others would only cause retries
-            return await self._change(thread, decide, user, ids, deadline)
+        # one writer of this process at a time: others would only cause retries
+        async with self._turns.setdefault(thread, asyncio.Lock()):
+            try:
+                return await deciding_again()(self._change, thread, decide, user, ids)
+            except WrongExpectedVersion as error:
+                raise WrongExpectedVersion(
+                    f"the session of thread {thread!r} was changed by others for {DECIDING_S:g} s, each time just "
+                    "before this change could be stored; nothing was changed, try again"
+                ) from error
 
     async def record(
         self, thread: str, data: Sequence[EventData], *, user: str | None = None, ids: Sequence[UUID] | None = None
@@ -148,30 +151,16 @@ class Sessions:
                 raise
             return found
 
-    async def _change(
-        self, thread: str, decide: Decide, user: str | None, ids: Sequence[UUID] | None, deadline: float
-    ) -> SessionState:
-        backoff = FIRST_BACKOFF_S
-        while True:
-            checked = self._levels.hot.now()
-            copy, _ = await self._levels.current(thread)
-            repeated = ids is not None and await self._is_stored(thread, ids)
-            decided = [] if repeated else decide(_state(copy))
-            if not decided:
-                return _state(copy)
-            events = self._events(thread, decided, user or _state(copy).user, ids)
-            try:
-                places = await self._append(thread, events, copy.through)
-            except WrongExpectedVersion as error:
-                if time.monotonic() > deadline:
-                    raise WrongExpectedVersion(
-                        f"the session of thread {thread!r} was changed by others for {PATIENCE_S:g} s, each time just "
-                        "before this change could be stored; nothing was changed, try again"
-                    ) from error
-                await asyncio.sleep(backoff * jitter())
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
-            else:
-                return await self._written(copy, events, places, checked)
+    async def _change(self, thread: str, decide: Decide, user: str | None, ids: Sequence[UUID] | None) -> SessionState:
+        checked = self._levels.hot.now()
+        copy, _ = await self._levels.current(thread)
+        repeated = ids is not None and await self._is_stored(thread, ids)
+        decided = [] if repeated else decide(_state(copy))
+        if not decided:
+            return _state(copy)
+        events = self._events(thread, decided, user or _state(copy).user, ids)
+        places = await self._append(thread, events, copy.through)
+        return await self._written(copy, events, places, checked)
 
     async def _append(self, thread: str, events: Sequence[Event], expected: int | None) -> list[Appended]:
         """Raises the log's errors; after one the copy in memory is compared with the log before its next use."""
@@ -244,12 +233,6 @@ class Sessions:
             self._log.screen(Event(id=chosen[at], time=now, tenant=self._tenant, thread=thread, user=user, data=one))
             for at, one in enumerate(data)
         ]
-
-    def _turn(self, thread: str) -> asyncio.Lock:
-        lock = self._turns.get(thread)
-        if lock is None:
-            lock = self._turns[thread] = asyncio.Lock()
-        return lock
 
 
 def _state(copy: Copy) -> SessionState:

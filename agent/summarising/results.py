@@ -89,15 +89,7 @@ def _result(thread: Thread, data: EventData, through: int) -> Event:
 
 
 def _event(thread: Thread, data: EventData, event_id: uuid.UUID) -> Event:
-    return Event(
-        id=event_id,
-        source=SOURCE,
-        time=datetime.now(UTC),
-        tenant=thread.tenant,
-        thread=thread.thread,
-        user=thread.user,
-        data=data,
-    )
+    return Event(id=event_id, source=SOURCE, tenant=thread.tenant, thread=thread.thread, user=thread.user, data=data)
 
 
 MODEL_DOWN_S = 30.0

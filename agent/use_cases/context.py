@@ -19,10 +19,11 @@ from turnlog.agent.recall.episodes import EPISODES, relevant_turns
 from turnlog.agent.recall.memories import MemoryRecall
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.receipts import Rebuilt, rebuilt
+from turnlog.agent.threads.receipts import Rebuilt, rebuilt, receipts
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
 from turnlog.agent.use_cases.recall import recall_of
-from turnlog.events.contracts import ReceiptSettings
+from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
+from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
@@ -199,6 +200,28 @@ def _budget(tokens: int, model: str, prompt: str, tools: Sequence[dict[str, Any]
 def clean(text: str) -> str:
     """Valid Unicode: a shell may hand over bytes that are no text."""
     return text.encode(errors="replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptFound:
+    """A receipt with the sequence, thread and time of its event; a fork's are also those of its shared past."""
+
+    seq: int
+    thread: str
+    time: datetime
+    receipt: AnswerReceipt
+
+
+async def list_receipts(runtime: Runtime, tenant: str, thread: str) -> list[ReceiptFound]:
+    """Oldest first. Raises NotFound for an unknown thread, InvalidToken."""
+    check_tenant(tenant)
+    check_id("thread", thread)
+    await runtime.settle(names=("messages",))
+    if not await runtime.log.thread_head(tenant, thread):
+        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    async with runtime.pool.connection() as conn:
+        found = await receipts(conn, runtime.log, tenant, thread)
+    return [ReceiptFound(at.seq, at.event.thread, at.event.time, receipt) for at, receipt in found]
 
 
 def _question(newest: list[Message]) -> Message | None:

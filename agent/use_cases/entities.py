@@ -2,21 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from turnlog.agent.runtime import Runtime
+from turnlog.events.append import deciding_again
 from turnlog.events.contracts import EntitiesFound, Entity, EntityRelation, Event
-from turnlog.events.errors import NotFound, TurnlogError, WrongExpectedVersion
+from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant, memory_thread
 from turnlog.projectors.models.entities import entities_of, entity_of
 
 SOURCE = "turnlog/entities"
 READS = ("entities",)
-_TRIES = 10
 
 
 class EntityExists(TurnlogError):
@@ -87,13 +86,7 @@ async def update_entity(runtime: Runtime, tenant: str, user: str, given: EntityI
 async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:
     """Decides on the rows as of the end of the thread, and decides again when another write came first."""
     event = _event(check_tenant(tenant), user, given)
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(WrongExpectedVersion),
-        stop=stop_after_attempt(_TRIES),
-        wait=wait_random_exponential(0.01, max=0.5),
-        reraise=True,
-    )
-    async for attempt in tries:
+    async for attempt in deciding_again():
         with attempt:
             head = await runtime.log.thread_head(tenant, event.thread)
             _check_known(await _find(runtime, event), given, user, is_new)
@@ -137,4 +130,4 @@ def _event(tenant: str, user: str, given: EntityInput) -> Event:
         raise InvalidEntity(f"this is no valid entity: {error.errors()[0]['msg']}") from error
     data = EntitiesFound(entities=(entity,))
     thread = memory_thread(user)
-    return Event(source=SOURCE, time=datetime.now(UTC), tenant=tenant, thread=thread, user=user, data=data)
+    return Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from turnlog.agent.jobs.all_jobs import all_jobs
-from turnlog.agent.jobs.job import JobUnderWay, last_runs, run_now
+from turnlog.agent.jobs.archiving import archive_cold
+from turnlog.agent.jobs.compaction import compact
+from turnlog.agent.jobs.decay import decay
+from turnlog.agent.jobs.job import Job, JobUnderWay, last_runs, run_now
+from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.events.contracts import JobRan
 from turnlog.events.errors import NotFound
 
@@ -20,6 +24,16 @@ class JobState:
     timezone: str
     next_due_at: datetime
     last: JobRan | None
+
+
+def all_jobs(settings: Settings) -> tuple[Job, ...]:
+    """In the order in which they run when several are due, with the settings' schedules. Raises InvalidSchedule."""
+    zone = settings.timezone
+    return (
+        Job("decay", Schedule.of(settings.decay_at, zone), decay),
+        Job("compaction", Schedule.of(settings.compaction_at, zone), compact),
+        Job("archive", Schedule.of(settings.archive_at, zone), archive_cold),
+    )
 
 
 async def list_jobs(runtime: Runtime) -> list[JobState]:

@@ -1,4 +1,4 @@
-"""All that there is of a person: as one document, and erased with a receipt (M9, E 13.4)."""
+"""All that there is of a person: as one document, and erased with a receipt (M9, E 13.4); a transcript, masked."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,13 +8,17 @@ from pathlib import Path
 from turnlog.agent.archive.restoring import restored_of_user
 from turnlog.agent.privacy import erase
 from turnlog.agent.privacy.erase import Plan, Step, Surroundings
-from turnlog.agent.privacy.export import user_export
+from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.privacy.traces import person_of
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.turns import transcript
 from turnlog.events.errors import NotFound
+from turnlog.projectors.models.message import Message
+
+_ALL = 2**62
 
 
 @contextmanager
@@ -94,3 +98,11 @@ def _surroundings(runtime: Runtime, reach: ErasureReach) -> Surroundings:
         archive=runtime.settings.archive,
         search_stream=runtime.settings.nats_url is not None,
     )
+
+
+async def export_transcript(
+    runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
+) -> list[Message]:
+    """Oldest first. level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
+    found = await transcript(runtime, tenant, thread, limit=_ALL)
+    return clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))

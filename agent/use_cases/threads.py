@@ -1,7 +1,7 @@
 """Conversations: list, look up, open, rename, delete."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -103,15 +103,7 @@ def _check(tenant: str, thread: str | None, user: str | None = None) -> None:
 
 
 def _event(tenant: str, thread: str, user: str | None, data: EventData, event_id: UUID | None) -> Event:
-    return Event(
-        id=event_id or uuid7(),
-        source=SOURCE,
-        time=datetime.now(UTC),
-        tenant=tenant,
-        thread=thread,
-        user=user,
-        data=data,
-    )
+    return Event(id=event_id or uuid7(), source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)
 
 
 def _info(row: dict[str, Any], archived: bool) -> ThreadInfo:

@@ -10,8 +10,7 @@ from turnlog.consumers.cli.runner import serve
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.threads.receipts import Rebuilt
-    from turnlog.agent.use_cases.context import ThreadContext
-    from turnlog.agent.use_cases.receipts import ReceiptFound
+    from turnlog.agent.use_cases.context import ReceiptFound, ThreadContext
 
 Thread = Annotated[str, typer.Argument()]
 
@@ -70,7 +69,7 @@ def context(
 
 def receipts(thread: Thread, tenant: Tenant = None, json: Json = False) -> None:
     """What the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
-    from turnlog.agent.use_cases.receipts import list_receipts
+    from turnlog.agent.use_cases.context import list_receipts
 
     serve(
         lambda rt: list_receipts(rt, tenant_of(rt.settings, tenant), thread),

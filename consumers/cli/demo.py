@@ -99,7 +99,7 @@ class _Demo:
         self._check(rows == turns, f"{rows} messages in Postgres, {turns} turns published: none lost, none doubled")
 
     async def _remember(self) -> None:
-        self._head("4  Reactors make memory", "consumers/reactors: topics, vectors, summary, then pruning")
+        self._head("4  Reactors make memory", "consumers/workers/reactors: topics, vectors, summary, then pruning")
         await _until(self._remembered, "the reactors to summarise, tag, embed and prune")
         await self._runtime.settle(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
@@ -135,7 +135,10 @@ class _Demo:
         self._check(used <= context.budget, f"{used:,} of {context.budget:,} tokens used")
 
     async def _ask(self) -> None:
-        self._head("7  A question about the beginning", "consumers/answering: recall_memory, stream, answer, receipt")
+        self._head(
+            "7  A question about the beginning",
+            "consumers/workers/answering.py: recall_memory, stream, answer, receipt",
+        )
         questions = [q for q in load_questions() if q.language == "en"][:1] + [
             q for q in load_questions() if q.language == "zh"
         ][:1]

@@ -1,9 +1,14 @@
 """import, export, tail: conversations in and out, and the log as it happens."""
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +25,6 @@ from turnlog.consumers.cli.console import (
     progress,
     tenant_of,
 )
-from turnlog.consumers.cli.piping import STDIN, seekable
 from turnlog.consumers.cli.runner import fail, run, stream
 from turnlog.events.subjects import check_conversation
 
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases import tailing
+
+STDIN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +111,7 @@ def export_thread(
     async def work(settings: Settings) -> int:
         _check_format(format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
-        from turnlog.agent.use_cases.transcripts import export_transcript
+        from turnlog.agent.use_cases.personal_data import export_transcript
         from turnlog.consumers.cli.exporting import level_named, whole_file
         from turnlog.consumers.runtime import opened, projecting
 
@@ -183,3 +189,31 @@ def _parsed(line: str) -> object:
     import json
 
     return json.loads(line)
+
+
+@contextmanager
+def seekable(path: Path) -> Iterator[Path]:
+    """The file itself; of a pipe, or of '-' for standard input, a copy named `stdin` that lasts as long as the block.
+
+    Waits for the end of what is piped, so it comes before an event loop runs: Ctrl-C and SIGTERM end the waiting.
+    Raises OSError.
+    """
+    if path != STDIN and not _is_pipe(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="turnlog-") as folder:
+        copy = Path(folder) / "stdin"
+        with _piped(path) as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        yield copy
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except OSError:  # whoever opens it says why it cannot be read
+        return False
+
+
+def _piped(path: Path) -> IO[bytes]:
+    return os.fdopen(os.dup(sys.stdin.fileno()), "rb") if path == STDIN else path.open("rb")

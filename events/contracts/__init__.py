@@ -8,7 +8,7 @@ its contract (base.py). Personal fields are encrypted by sealing.py; roles, toke
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, get_args
 from uuid import UUID
 
@@ -247,7 +247,7 @@ class Event(Frozen):
 
     id: UUID = Field(default_factory=uuid7)
     source: str = "turnlog"
-    time: Moment
+    time: Moment = Field(default_factory=lambda: datetime.now(UTC))
     tenant: str = "default"
     thread: str
     user: str | None = None

@@ -24,7 +24,7 @@ from helpers.stage import Play, player
 from turnlog.agent.archive import archiving, restoring
 from turnlog.agent.archive.restoring import restore
 from turnlog.agent.privacy.key_admin import destroy
-from turnlog.agent.threads.forking import fork
+from turnlog.agent.use_cases.forks import fork
 from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import CheckpointSaved, ThreadArchived, ThreadDeleted, ThreadRestored

@@ -12,9 +12,9 @@ from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.embedding.cache import SOURCE as EMBEDDER
 from turnlog.agent.recall.search import Recall
-from turnlog.agent.threads.forking import CutInACall, Forked, ThreadExists, fork
 from turnlog.agent.threads.receipts import rebuilt, receipts
 from turnlog.agent.threads.state import Transcripts, thread_context
+from turnlog.agent.use_cases.forks import CutInACall, Forked, ThreadExists, fork
 from turnlog.events.contracts import (
     Event,
     ForkedSummary,

@@ -12,7 +12,7 @@ from helpers.stage import Play, Stage, player
 
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import MemoryCreateRequest, MemoryWriteRequest
-from turnlog.agent.threads.forking import fork
+from turnlog.agent.use_cases.forks import fork
 from turnlog.events.contracts import (
     Erased,
     EventData,

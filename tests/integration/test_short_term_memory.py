@@ -18,8 +18,13 @@ from helpers.stage import MemoryServer, Play, Stage, player
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.models.protocol import ChatRequest
-from turnlog.agent.sessions.changes import InvalidMemoryRequest
-from turnlog.agent.sessions.value import GlobalState, MemoryWriteRequest, SessionValue, UserSnapshot
+from turnlog.agent.sessions.value import (
+    GlobalState,
+    InvalidMemoryRequest,
+    MemoryWriteRequest,
+    SessionValue,
+    UserSnapshot,
+)
 from turnlog.consumers.workers.reactors import segments
 from turnlog.consumers.workers.reactors.segments import NAME
 from turnlog.events.contracts import ThreadDeleted

@@ -10,6 +10,7 @@ from helpers.sample_events import event, turn
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.checkup import checkup
+from turnlog.agent.use_cases.context import list_receipts
 from turnlog.agent.use_cases.dead_letters import (
     drop_dead_letter,
     list_dead_letters,
@@ -27,7 +28,7 @@ from turnlog.agent.use_cases.entities import (
 from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.jobs import list_jobs, run_job
 from turnlog.agent.use_cases.operations import projection_lag, rebuild, rebuild_rows, verify
-from turnlog.agent.use_cases.receipts import list_receipts
+from turnlog.agent.use_cases.personal_data import export_transcript
 from turnlog.agent.use_cases.sessions import (
     create_session,
     list_checkpoints,
@@ -37,7 +38,6 @@ from turnlog.agent.use_cases.sessions import (
     write_checkpoint,
 )
 from turnlog.agent.use_cases.tailing import tail
-from turnlog.agent.use_cases.transcripts import export_transcript
 from turnlog.agent.use_cases.usage import InvalidGrouping, usage
 from turnlog.consumers.roles import react
 from turnlog.consumers.runtime import opened, projecting

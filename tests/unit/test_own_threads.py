@@ -3,10 +3,10 @@
 import pytest
 from helpers.sample_events import EVERY_CONTRACT, event
 
-from turnlog.agent.jobs.all_jobs import all_jobs
 from turnlog.agent.privacy.receipt import receipt_thread
 from turnlog.agent.privacy.traces import Person
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import InvalidToken

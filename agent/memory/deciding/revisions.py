@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 from turnlog.agent.memory.deciding.chains import closed, memory_of
@@ -16,7 +15,7 @@ from turnlog.events.contracts import (
     MemorySource,
 )
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 
 _IN_USE = ("valid", "archived")
 _ONE_HOLDS = ("KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE")
@@ -40,18 +39,7 @@ class QuestionSettled(TurnlogError):
     code = "question-settled"
 
 
-class Question(Protocol):
-    """A row of memory_conflicts."""
-
-    @property
-    def conflict_id(self) -> UUID: ...
-    @property
-    def memory_id(self) -> UUID: ...
-    @property
-    def against(self) -> Sequence[UUID]: ...
-
-
-def answered(question: Question, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
+def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, now: datetime) -> MemoryConflictAnswered:
     """held: rows of the question's memories and of their dedupe key. Raises QuestionSettled.
 
     answer "new": the stored memories end when the new one was said. "old": the new one is rejected. "both": all are

@@ -5,8 +5,6 @@ are stored already, so that a repeated call changes nothing.
 """
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +13,11 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from turnlog.agent.runtime import Pool
-from turnlog.events.append import MAX_BATCH
+from turnlog.events.append import MAX_BATCH, deciding_again
 from turnlog.events.contracts import REMOVALS, Event, EventData
-from turnlog.events.errors import InvalidToken, TurnlogError, WrongExpectedVersion
+from turnlog.events.errors import InvalidToken, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.subjects import check_tenant, memory_thread, parse_stored, thread_token
+from turnlog.events.subjects import check_tenant, memory_thread, thread_token
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection
 
@@ -27,9 +25,6 @@ Clock = Callable[[], datetime]
 T = TypeVar("T")
 SOURCE = "turnlog/memories"
 PROJECTION = "memories"
-PATIENCE_S = 60.0
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.002, 0.1
-jitter: Callable[[], float] = random.random
 
 
 class MemoriesParked(TurnlogError):
@@ -102,7 +97,6 @@ class MemoryWriter:
     def __init__(self, log: Log, pool: Pool, clock: Clock = utc_now) -> None:
         self._log, self._pool, self._clock = log, pool, clock
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._partitions: dict[tuple[str, str], int] = {}
 
     async def write(
         self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]], causation: UUID | None = None
@@ -110,20 +104,10 @@ class MemoryWriter:
         """decide is called again after a concurrent append; without events nothing is appended.
 
         Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
-        WrongExpectedVersion after PATIENCE_S, and what decide raises.
+        WrongExpectedVersion after DECIDING_S, and what decide raises.
         """
-        deadline, backoff = time.monotonic() + PATIENCE_S, FIRST_BACKOFF_S
-        async with self._turn(place):
-            while True:
-                head = await self._log.thread_head(place.tenant, place.thread)
-                decided = await self._decide(place, head, decide)
-                try:
-                    return await self._append(place, head, decided, causation)
-                except WrongExpectedVersion:
-                    if time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(backoff * jitter())
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
+        async with self._turns.setdefault((place.tenant, place.thread), asyncio.Lock()):
+            return await deciding_again()(self._write, place, decide, causation)
 
     async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
         """Returns what `look` returns for rows that are up to date with the log."""
@@ -134,14 +118,16 @@ class MemoryWriter:
         await self._log.append_many(self._events(place, events, None))
 
     async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:
-        partition = await self._partition(place, head)
+        partition = await self._log.partition_of(place.tenant, place.thread, head)
         async with self._pool.connection() as conn:
             if head and not await _is_shown(conn, place, partition, head):
                 await wait_for(conn, (PROJECTION,), partition, head)
                 await _is_shown(conn, place, partition, head)
             return await decide(Rows(self._log, conn, place, partition))
 
-    async def _append(self, place: Place, head: int, decided: Decided[T], causation: UUID | None) -> T:
+    async def _write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]], causation: UUID | None) -> T:
+        head = await self._log.thread_head(place.tenant, place.thread)
+        decided = await self._decide(place, head, decide)
         if len(decided.events) > MAX_BATCH:
             raise ValueError(f"{len(decided.events)} events are more than one atomic batch of {MAX_BATCH} can hold")
         if decided.events:
@@ -152,22 +138,6 @@ class MemoryWriter:
         now = self._clock()
         about = {"tenant": place.tenant, "thread": place.thread, "user": place.user, "causation": causation}
         return [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
-
-    async def _partition(self, place: Place, head: int) -> int:
-        """The thread's partition, which the server chooses."""
-        if self._log.partitions == 1 or not head:
-            return 0
-        key = (place.tenant, place.thread)
-        if key not in self._partitions:
-            self._partitions[key] = parse_stored((await self._log.stored(head)).subject).partition
-        return self._partitions[key]
-
-    def _turn(self, place: Place) -> asyncio.Lock:
-        key = (place.tenant, place.thread)
-        lock = self._turns.get(key)
-        if lock is None:
-            lock = self._turns[key] = asyncio.Lock()
-        return lock
 
 
 async def _is_shown(conn: Connection, place: Place, partition: int, head: int) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -272,10 +271,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     async def _change(self, thread: str, changes: Sequence[EventData]) -> None:
         held = self._threads.get(thread)
-        events = [
-            Event(source=SOURCE, time=datetime.now(UTC), tenant=self._tenant, thread=thread, data=change)
-            for change in changes
-        ]
+        events = [Event(source=SOURCE, tenant=self._tenant, thread=thread, data=change) for change in changes]
         await self._sender.put(held, events, lambda: held.begin(None))
 
     async def _ready(self, thread: str) -> HeldThread:

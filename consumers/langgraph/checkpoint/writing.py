@@ -3,7 +3,6 @@
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -104,9 +103,7 @@ class Writer:
 
     def _event(self, data: EventData, event_id: str | None = None) -> Event:
         held = self._held
-        event = Event(
-            source=SOURCE, time=datetime.now(UTC), tenant=held.tenant, thread=held.thread, user=self._user, data=data
-        )
+        event = Event(source=SOURCE, tenant=held.tenant, thread=held.thread, user=self._user, data=data)
         return event.model_copy(update={"id": UUID(event_id)}) if event_id else event
 
     def _turns(self, turns: Turns) -> list[Event]:

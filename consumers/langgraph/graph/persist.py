@@ -2,7 +2,6 @@
 the checkpointer's are events."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -42,7 +41,6 @@ def usage_event(tenant: str, state: ConversationState, answer: AIMessage) -> Eve
     return Event(
         id=usage_id(tenant, state["conversation_id"], answer.id or ""),
         source=SOURCE,
-        time=datetime.now(UTC),
         tenant=tenant,
         thread=state["conversation_id"],
         user=state["user_id"],

@@ -4,7 +4,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langchain_core.messages import AIMessage
@@ -18,7 +17,6 @@ from turnlog.consumers.langgraph.graph.state import ConversationState, unless_aw
 from turnlog.events.contracts import AnswerReceipt, Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.messages import thread_messages
@@ -70,7 +68,7 @@ class Receipts:
         head = await self._log.thread_head(tenant, thread, "turn_recorded")
         if not head:
             return []
-        partition = parse_stored((await self._log.stored(head)).subject).partition
+        partition = await self._log.partition_of(tenant, thread, head)
         async with self._pool.connection() as conn:
             await wait_for(conn, ("messages",), partition, head)
             return await thread_messages(conn, tenant, thread)
@@ -122,7 +120,6 @@ def receipt_event(tenant: str, state: ConversationState, answer: AIMessage, data
     return Event(
         id=receipt_id(tenant, state["conversation_id"], answer.id or ""),
         source=SOURCE,
-        time=datetime.now(UTC),
         tenant=tenant,
         thread=state["conversation_id"],
         user=state["user_id"],

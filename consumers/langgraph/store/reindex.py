@@ -61,7 +61,7 @@ class Reindexer:
         """
         tenant, thread, model = self.planner.tenant, store_thread(namespace), self.vectors.embedder.model
         head = await self.log.thread_head(tenant, thread)
-        await self.writer.applied({thread: head})
+        await self.writer.applied(tenant, {thread: head})
         async with connection(self.pool) as conn:
             items = await items_lacking(conn, tenant, namespace, model)
         open_items = [item for item in items if item.key not in seen][:AT_ONCE]

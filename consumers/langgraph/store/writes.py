@@ -1,7 +1,6 @@
 """The writes of calls that came together: embed what is new, append one batch, wait until it can be read."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Pool
@@ -10,12 +9,10 @@ from turnlog.consumers.langgraph.store.ops import SOURCE, Write
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.events.contracts import Event, StoreItemPut
 from turnlog.events.log import Log
-from turnlog.events.subjects import parse_stored
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.models.registry import find
 
 STORE = find("store_items").name
-REMEMBERED_THREADS = 10_000
 
 
 class StoreWriter:
@@ -23,7 +20,6 @@ class StoreWriter:
 
     def __init__(self, log: Log, pool: Pool, vectors: StoreVectors | None) -> None:
         self._log, self._pool, self._vectors = log, pool, vectors
-        self._partitions: dict[str, int] = {}
 
     async def write(self, calls: Sequence[Sequence[Write]]) -> list[None]:
         """Raises InvalidIndex, DatabaseUnavailable, LogUnavailable, LogFull: then nothing of the batch is stored.
@@ -42,27 +38,18 @@ class StoreWriter:
         events = [_with_vectors(write, known) for write in writes]
         costs = [metered(events[0].tenant, events[0].thread, usage) for usage in spent]
         stored = await self._log.append_many([*events, *costs], expected)
-        await self.applied({event.thread: done.seq for event, done in zip(events, stored, strict=False)})
+        threads = {event.thread: done.seq for event, done in zip(events, stored, strict=False)}
+        await self.applied(events[0].tenant, threads)
 
-    async def applied(self, threads: dict[str, int]) -> None:
+    async def applied(self, tenant: str, threads: dict[str, int]) -> None:
         """Waits until reads see the threads up to their sequences."""
         last: dict[int, int] = {}
         for thread, seq in threads.items():
-            partition = await self._partition(thread, seq)
+            partition = await self._log.partition_of(tenant, thread, seq)
             last[partition] = max(last.get(partition, 0), seq)
         async with connection(self._pool) as conn:
             for partition, seq in last.items():
                 await wait_for(conn, (STORE,), partition, seq)
-
-    async def _partition(self, thread: str, seq: int) -> int:
-        """The thread's partition, which the server chooses, always the same."""
-        if self._log.partitions == 1:
-            return 0
-        if thread not in self._partitions:
-            if len(self._partitions) >= REMEMBERED_THREADS:
-                self._partitions.clear()
-            self._partitions[thread] = parse_stored((await self._log.stored(seq)).subject).partition
-        return self._partitions[thread]
 
 
 def _all_known(write: Write, known: set[str]) -> bool:
@@ -79,4 +66,4 @@ def _with_vectors(write: Write, known: set[str]) -> Event:
 
 def metered(tenant: str, thread: str, usage: Usage) -> Event:
     data = usage.metered("embedding")
-    return Event(source=SOURCE, time=datetime.now(UTC), tenant=tenant, thread=thread, data=data)
+    return Event(source=SOURCE, tenant=tenant, thread=thread, data=data)

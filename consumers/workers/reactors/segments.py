@@ -8,7 +8,6 @@ nothing.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.context import TokenCounter, counter_for
@@ -89,7 +88,6 @@ def _result(work: Work, data: EventData) -> Event:
     return Event(
         id=uuid5(NAMESPACE_OID, f"{data.type}/{request.id}"),
         source=SOURCE,
-        time=datetime.now(UTC),
         tenant=request.tenant,
         thread=request.thread,
         user=request.user,

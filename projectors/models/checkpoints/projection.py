@@ -26,7 +26,6 @@ from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.checkpoints import drops as checkpoint_drops
 from turnlog.projectors.models.checkpoints import rows as checkpoint_rows
 from turnlog.projectors.models.forks import LINEAGE
 
@@ -103,7 +102,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [DeleteThread(TABLES, first.tenant, first.thread)]
     changes: list[Change] = []
     for dropping, run in groupby(batch, lambda one: isinstance(one.event.data, CheckpointsDropped)):
-        project_run = checkpoint_drops.dropped if dropping else _saved
+        project_run = checkpoint_rows.dropped if dropping else _saved
         changes += project_run(list(run))
     return changes
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -96,48 +97,20 @@ async def valid_memories(
     conn: Connection,
     tenant: str,
     thread: str,
-    now: datetime,
+    at: datetime,
     kinds: Sequence[str] = (),
     limit: int = 100,
     offset: int = 0,
+    statuses: Sequence[str] = ("valid",),
 ) -> list[StoredMemory]:
     """Valid, not archived memories, most recently said first."""
-    return await _held(conn, tenant, thread, now, ("valid",), kinds, limit, offset)
+    held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
+    params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
+    return await _said_last_first(conn, held, params, kinds, limit, offset)
 
 
-async def memories_as_of(
-    conn: Connection,
-    tenant: str,
-    thread: str,
-    at: datetime,
-    kinds: Sequence[str] = (),
-    limit: int = 100,
-    offset: int = 0,
-) -> list[StoredMemory]:
-    """Memories with valid_from <= at < valid_to, whatever happened to them later, except forgotten ones."""
-    return await _held(conn, tenant, thread, at, ("valid", "archived", "closed"), kinds, limit, offset)
-
-
-async def _held(
-    conn: Connection,
-    tenant: str,
-    thread: str,
-    at: datetime,
-    statuses: Sequence[str],
-    kinds: Sequence[str],
-    limit: int,
-    offset: int,
-) -> list[StoredMemory]:
-    return await _memories(
-        conn,
-        f"{IN_THREAD} AND {VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected' "
-        "AND (%(kinds)s::text[] = '{}' OR m.kind = ANY(%(kinds)s)) "
-        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
-        {
-            **{"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses), "kinds": list(kinds)},
-            **{"limit": limit, "offset": offset},
-        },
-    )
+# Memories with valid_from <= at < valid_to, whatever happened to them later, except forgotten ones.
+memories_as_of = partial(valid_memories, statuses=("valid", "archived", "closed"))
 
 
 async def memories_by_id(conn: Connection, tenant: str, thread: str, ids: Iterable[UUID]) -> dict[UUID, StoredMemory]:
@@ -151,12 +124,7 @@ async def every_memory(
     conn: Connection, tenant: str, thread: str, kinds: Sequence[str] = (), limit: int = 100, offset: int = 0
 ) -> list[StoredMemory]:
     """Memories in any status, most recently said first."""
-    return await _memories(
-        conn,
-        f"{IN_THREAD} AND (%(kinds)s::text[] = '{{}}' OR m.kind = ANY(%(kinds)s)) "
-        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
-        {"tenant": tenant, "thread": thread, "kinds": list(kinds), "limit": limit, "offset": offset},
-    )
+    return await _said_last_first(conn, "true", {"tenant": tenant, "thread": thread}, kinds, limit, offset)
 
 
 async def memories_by_prefix(
@@ -318,6 +286,17 @@ async def extraction_progress(
         (tenant, thread, conversation, stage),
     )
     return await cursor.fetchone()
+
+
+async def _said_last_first(
+    conn: Connection, where: str, params: dict[str, Any], kinds: Sequence[str], limit: int, offset: int
+) -> list[StoredMemory]:
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND {where} AND (%(kinds)s::text[] = '{{}}' OR m.kind = ANY(%(kinds)s)) "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
+        {**params, "kinds": list(kinds), "limit": limit, "offset": offset},
+    )
 
 
 async def _memories(conn: Connection, where: str, params: dict[str, Any]) -> list[StoredMemory]:
