@@ -1,25 +1,43 @@
 """Explicit remember (M1): the seed's two patterns, and what must not be taken for a request."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from helpers.extraction import apply_rules, contents, found, rejection_reasons
 
 REQUESTS = [
-    ("remember my favorite color is blue", "Favourite color: blue"),
-    ("记住我的名字是 Bob", "名字是Bob"),
+    ("remember my favorite color is blue", "my favorite color is blue"),
+    ("记住我的名字是 Bob", "我的名字是 Bob"),
     ("Remember that the door code is 4411.", "the door code is 4411"),
     ("Please remember: I park on level 3!", "I park on level 3"),
     ("REMEMBER THAT my locker is 12", "my locker is 12"),
-    ("Hey, can you remember that I'm allergic to nuts?", "Allergic to nuts"),
+    ("Hey, can you remember that I'm allergic to nuts?", "I'm allergic to nuts"),
     ("请记住：我周三不上班。", "我周三不上班"),
     ("帮我记住 门禁密码是4411", "门禁密码是4411"),
-    ("你要记住我对花生过敏！", "对花生过敏"),
+    ("你要记住我对花生过敏！", "我对花生过敏"),
     ("记住，我的车停在三层，好吗？", "我的车停在三层"),
-    ("你能记住我不吃辣吗？", "饮食：不吃辣"),
+    ("你能记住我不吃辣吗？", "我不吃辣"),
     ("请记住这一点：我妈妈姓李", "我妈妈姓李"),
     ("Thanks! Also, remember that my train leaves at 9. What else?", "my train leaves at 9"),
     ("记住我的车停在三层。今天天气怎么样？", "我的车停在三层"),
     ("Remember to water the ficus on Sundays", "to water the ficus on Sundays"),
+    ("记住她对花生过敏", "她对花生过敏"),
+    ("记住你要用中文回答我", "你要用中文回答我"),
+    ("记住他叫小明", "他叫小明"),
+    ("记住这周五我有考试", "这周五我有考试"),
+    ("记住过敏史：青霉素", "过敏史：青霉素"),
+    ("老师，记住我叫王芳", "我叫王芳"),
+    ("Remember it's my birthday on May 5", "it's my birthday on May 5"),
+    ("remember her name is Lucy", "her name is Lucy"),
+    ("Hey Bob, remember my dog is called Rex", "my dog is called Rex"),
+    ("My train leaves at 9, remember that.", "My train leaves at 9"),
+    ("我对头孢过敏。请记住这一点！", "我对头孢过敏"),
+    ("Can you remember this for me? The bin goes out on Mondays.", "The bin goes out on Mondays"),
 ]
+PHRASINGS = Path(__file__).parents[1] / "evaluation" / "explicit"
+SEED = re.compile(r"记住[:：]?\s*(.+)$|remember(?:\s+that)?[:\s]+(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
 @pytest.mark.parametrize(("text", "content"), REQUESTS, ids=[text for text, _ in REQUESTS])
@@ -58,10 +76,32 @@ def test_a_request_to_remember_is_stored(text: str, content: str) -> None:
         "> remember that I am quoted",
         "```\nremember that this is code\n```",
         "assistant: remember that you have an exam",
+        "The note says “remember that the door is locked”.",
+        "《记住乡愁》很好看",
+        "书记住在三楼",
+        "Can you remember this?",
+        "记住了，谢谢！",
     ],
 )
 def test_what_is_no_request_stores_nothing(text: str) -> None:
     assert contents(text) == []
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_of_phrasings_that_people_may_use_nearly_all_requests_are_stored_and_nearly_nothing_else(language: str) -> None:
+    """Each line: what somebody writes, and the words that a memory of it must hold; null when it is no request."""
+    lines = [json.loads(line) for line in (PHRASINGS / f"{language}.jsonl").read_text("utf-8").splitlines()]
+    stored = {text: [one.content.lower() for one in found(text) if one.origin == "explicit"] for text, _ in lines}
+    missed = [text for text, says in lines if says and not any(_holds(one, says) for one in stored[text])]
+    wrong = [text for text, says in lines if says is None and stored[text]]
+    requests = sum(says is not None for _, says in lines)
+    assert len(missed) <= 0.03 * requests, missed
+    assert len(wrong) <= 0.05 * (len(lines) - requests), wrong
+    assert [text for text in missed if SEED.search(text)] == []
+
+
+def _holds(content: str, says: str) -> bool:
+    return all(word in content for word in says.lower().split())
 
 
 def test_a_rule_gives_what_is_remembered_its_key_so_that_it_can_be_contradicted() -> None:
@@ -80,7 +120,7 @@ def test_what_no_rule_covers_is_kept_in_the_users_words_beside_what_one_does() -
 
 def test_a_list_after_the_colon_is_a_memory_a_line() -> None:
     text = "请记住：\n- 我不吃辣\n- 周三不上班\n\n谢谢！"
-    assert contents(text) == ["饮食：不吃辣", "周三不上班"]
+    assert contents(text) == ["我不吃辣", "周三不上班"]
     assert all(one.source.quote in text for one in found(text))
 
 
@@ -100,7 +140,7 @@ def test_the_kind_follows_from_what_is_said(text: str, kind: str) -> None:
 
 def test_what_was_refused_says_why() -> None:
     assert "no-request" in rejection_reasons("I remember that day well.")
-    assert "says-nothing" in rejection_reasons("Remember when we met?")
+    assert "says-nothing" in rejection_reasons("Remember when we met.")
     assert "question" in rejection_reasons("Can you remember my name?")
 
 

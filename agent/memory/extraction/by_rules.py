@@ -25,7 +25,6 @@ from turnlog.projectors.models.terms import terms
 
 PATTERN_TIMEOUTS_S = (0.05, 0.5)  # first and second try; process time, so other threads count as well
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
-COVERED = 0.6
 
 _PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
 _CJK = regex.compile(r"[\u3400-\u9fff]")
@@ -95,18 +94,23 @@ class Extractor:
 
     def only_finding(self, turn: Turn) -> Finding | None:
         """The single finding that covers the whole text; None when the text says more, or when no rule matches."""
-        found = [
-            (one, statement, span)
-            for statement in statements(turn.text)
-            for one, span in self._matches(turn, statement)
-            if isinstance(one, Finding)
-        ]
-        if len(found) != 1:
-            return None
-        [(finding, statement, span)] = found
-        around = turn.text.replace(statement.sentence, " ", 1)
-        more = terms(f"{around} {statement.text[: span.start]} {span.left} {statement.text[span.end :]}")
-        return None if more else finding
+        found, says_more = self._read(turn, turn.text)
+        return found[0] if len(found) == 1 and not says_more else None
+
+    def _read(self, turn: Turn, text: str) -> tuple[list[Finding], bool]:
+        """The findings in a text, and whether it says more than they do."""
+        found: list[Finding] = []
+        rest = text
+        for statement in statements(text):
+            left = list(statement.text)
+            for one, span in self._matches(turn, statement):
+                if isinstance(one, Finding):
+                    found.append(one)
+                    left[span.start : span.end] = [" "] * (span.end - span.start)
+                    left.append(f" {span.left}")
+            if len(left) > len(statement.text):
+                rest = rest.replace(statement.sentence, "".join(left), 1)
+        return found, bool(terms(rest))
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
         asked = [] if turn.is_tool else requests(turn.text)
@@ -123,25 +127,21 @@ class Extractor:
         if request.refused:
             yield Rejection(request.refused, None, turn, quote, "no request to remember something")
             return
-        found = [one for one in self._in_request(turn, request) if isinstance(one[0], Finding)]
-        if request.needs_rule and not found:
-            yield Rejection("question", None, turn, quote, "a question that states nothing")
-            return
-        for finding, _ in found:
-            assert isinstance(finding, Finding)
+        found, says_more = self._read(turn, request.content)
+        whole = len(found) == 1 and not says_more
+        for one in found:
+            content = request.content if whole else one.content
+            importance = max(one.importance, EXPLICIT_IMPORTANCE)
             yield replace(
-                finding,
-                importance=max(finding.importance, EXPLICIT_IMPORTANCE),
+                one,
+                content=content,
+                importance=importance,
                 confidence=EXPLICIT_CONFIDENCE,
                 origin="explicit",
                 source=turn.source(quote),
             )
-        if sum(span.value_end - span.start for _, span in found) < COVERED * len(request.content):
+        if says_more or not found:
             yield _verbatim(turn, request.content, quote)
-
-    def _in_request(self, turn: Turn, request: Request) -> Iterator[tuple[Finding | Rejection, Span]]:
-        for statement in statements(request.content):
-            yield from self._matches(turn, replace(statement, start=0, sentence=request.content))
 
     def _statement(self, turn: Turn, statement: Statement) -> Iterator[Finding | Rejection]:
         for one, _ in self._matches(turn, statement):

@@ -96,7 +96,7 @@ _OPENS_QUESTION = re.compile(
     re.IGNORECASE,
 )
 _ASKS_AT_END = re.compile(r"[吗么]\s*[。.]?\s*$")
-_QUOTED = re.compile(r"“[^”]*”|‘[^’\n]*’(?!\w)|「[^」]*」|『[^』]*』|\"[^\"]*\"|(?<!\w)'[^'\n]{2,}'(?!\w)")
+_QUOTED = re.compile(r"“[^”]*”|‘[^’\n]*’(?!\w)|「[^」]*」|『[^』]*』|《[^》]*》|\"[^\"]*\"|(?<!\w)'[^'\n]{2,}'(?!\w)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,13 @@ def own_words(text: str) -> str:
 def statements(text: str) -> list[Statement]:
     """The user's statements in order, with questions marked as such (for reports of rejections)."""
     words = own_words(text)
-    quoted = tuple(match.span() for match in _QUOTED.finditer(words))
+    quoted = quotations(words)
     return [_statement(sentence, start, quoted) for sentence, start in _sentences(words)]
+
+
+def quotations(words: str) -> tuple[tuple[int, int], ...]:
+    """The ranges within quotation marks."""
+    return tuple(match.span() for match in _QUOTED.finditer(words))
 
 
 def _sentences(text: str) -> Iterator[tuple[str, int]]:

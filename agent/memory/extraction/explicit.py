@@ -1,70 +1,110 @@
 """Explicit requests to remember (M1): "remember that …", "记住：…". Pure: text in, requests out.
 
-The two patterns are the seed's. Alone they would also match "do you remember that day?" and "我记住了", so the
-text before and after them must make it a request.
+The verbs are the seed's two and everyday ones beside them. What follows one is to be remembered, whatever it says,
+except where the words around it say otherwise: a narration ("I remember that day", "我记住了"), a question ("can you
+remember my name?"), a quotation, or nothing at all ("remember me").
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from turnlog.agent.memory.extraction.evidence import is_question, own_words
+from turnlog.agent.memory.extraction.evidence import is_question, own_words, quotations
 from turnlog.events.contracts import MemoryKind
+from turnlog.projectors.models.terms import terms
 
 MAX_CONTENT = 1_000
-_ZH = re.compile(r"记住[:：]?\s*(.+)$", re.MULTILINE)
-_EN = re.compile(r"(?<![A-Za-z])remember(?:\s+that)?[:\s]+(.+)$", re.IGNORECASE | re.MULTILINE)
+LOOK_BACK = 100  # characters before a verb that say whether it is a request; bounds the time a long text takes
 
-_BEFORE_ZH = re.compile(
-    r"(?:请|请你|麻烦|帮我|帮忙|你|您|要|得|能|能不能|可以|可不可以|可否|必须|务必|千万|一定|永远|给我|好好|拜托|我要|我想|我希望|希望|让|好的?|那么?|对了|另外"
-    r"|还有|以后|顺便|先|也|都|先帮我|AI|助手|[\s，,、:：!！])*"
+
+def _any(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+_VERB = _any(
+    # The seed's; not 书记住在…, 登记住址; with usual typing errors.
+    r"(?P<seed>(?<![书登])[记記]住|(?<![a-z])re(?:mem|me|m)ber(?![a-z]))",
+    r"别忘[了记]?|不要忘[了记]?|勿忘|牢记(?!住)|[记記]得(?![很挺还最更不清住])|(?<![书登日笔标惦])记(?:一下|下来|下|着)",
+    r"(?:备注|备忘|存)(?:一下)?(?=[:：，,])",
+    r"\b(?:do not|don['’]?t|never) forget\b|\b(?:keep|bear)(?: (?:this|that|it))? in mind\b|\bmemori[sz]e\b",
+    r"\b(?:make|take)(?: a)? note\b|\bnote(?=:| that\b)|\bnote to self\b|\bfor the record\b",
+    r"\b(?:save|store|add|put|keep) (?:(?:this|that|it) )?(?:in|to) (?:your |the )?memory\b|\b(?:save|store) this(?=:)",
+    r"\b(?:write|jot)(?: (?:this|that|it))? down\b",
 )
-_SPEAKS_OF_SELF_ZH = re.compile(r"(?:我要|我想|我希望)(?!.*(?:你|您))|^\W*(?:希望|让)(?!.*(?:你|您))")
-_BEFORE_EN = re.compile(
-    r"(?:hey|hi|hello|ok|okay|so|and|also|now|then|please|pls|kindly|always|btw|by the way|one more thing|note"
-    r"|important|(?:can|could|will|would) you|you (?:must|should|need to|have to|can)|i (?:want|need) you to"
-    r"|i(?: would|['’]?d) like you to|make sure (?:to|you)|be sure to|do|turnlog|assistant|ai|from now on|for next time"
-    r"|for later|[\s,:!\-–—])*",
-    re.IGNORECASE,
+_BETWEEN_CLAUSES = _any(r"[,，:：、()（）—–…]|\.{2,}| - ", r"\b(?:and|but|so|because|then)\b")
+
+# The clause before the verb: ADVERBS are left out, ASKS makes it a request, MAY_ASK a request or a question, TELLS
+# neither. OPENS: all that may stand before a verb other than the seed's, which people use in many other ways.
+_ADVERBS = _any(r"(?:(?:^|\s+)(?:just|always|also|still|now|ever|even|only|do|\w+ly))+$")
+_ASKS = _any(
+    r"\b(?:please|pls|plz|kindly)$|请[你您]?$",
+    r"(?<!do )\b(?:you|u) (?:to|must|should|need to|have to|better|ought to|gotta|can|could|will|would)$",
+    r"^(?:make sure|be sure|try) (?:to|you)$|\bnote to$",
+    r"[帮给替为](?:我|咱|俺)们?[^我他她]{0,4}$",
+    r"(?<![谢欢兴])[你您]们?(?:以后|下次|一定|千万|务必|必须|需要|应该|最好|牢牢|好好|永远|[要得给也都就先再])*$",
 )
-_ASKS_POLITELY = re.compile(r"(?:can|could|will|would) you|能|可以|可否|可不可以", re.IGNORECASE)
-_NOT_TOLD_ZH = re.compile(r"(?:了|过|吗|没|的|不住|得|啦|咯|吧|一下$|我$|你|他|她|它|这|那)")
-_NOT_TOLD_EN = re.compile(
-    r"(?:when|how|what|where|who|whom|why|which|if|the (?:time|times|day|days|moment|good|old|first time|last time)"
-    r"|last|me|us"
-    r"|him|her|them|it|this|those|these|that (?:day|time|night|moment|one)|you|your|correctly|right|well|much"
-    r"|anything|everything|nothing|exactly|reading|seeing|going|being|having|doing)\b",
+_MAY_ASK = _any(
+    r"\b(?:can|could|will|would) (?:you|u)(?: please)?$",
+    r"(?:能不能|可不可以|能否|可否|(?:^|[你您])(?:能|可以))(?:请?[你您])?(?:[帮给替]我)?$",
+)
+_TELLS = _any(
+    r"\b(?:i|we|you|u|they|he|she|it|who|people|(?:every|some|any|no)(?:one|body)|no one|all|most|many|some|others"
+    r"|me|us|him|her|them|to|not|never|cannot|can|could|may|might|must|should|shall|will|would|does|did|ill?)$",
+    r"\b\w+['’](?:ll|d|ve|t)$|\b(?:ca|do|did|does|could|would|wo)nt$",
+    r"(?<!for )(?<!from )(?<!in )\b(?:my|our|his|her|their|the|these|those) (?:\w+ )?\w+$",
+    r"\b(?:says?|said|tells?|told|asks?|asked|wrote|writes?|reads?|sang)(?: (?:me|us|him|her|them))?(?: that| to)?$",
+    r"[我俺咱他她它谁们]|别人|有人|没人|每个人|[没不难]$|不[会能用必要]|难以|没[能法]|还(?!有|要|请)|已经?|只|刚|曾|总(?!结)",
+    r"让|叫|令人|说|才能|怎么|怎样|如何|什么|办法|值得|终于|居然|竟然|谢|高兴",
+)
+_OPENS = _any(
+    r"(?:hey|hi|ok|oh|also|btw|quick|first|one more thing|bot|assistant|[\s\W])*",
+    r"(?:那么?|对了|好的?|嗯|另外|顺便|还有|也|先|就|以后|下次|千万|一定|务必|麻烦|拜托|都|可|[\s\W])*",
+)
+_OF_OTHERS = _any(
+    r"(?:\b(?:translate|proofread)\b|翻译|润色)[^.。!！\n]*$",
+    r"\b(?:says?|said|told|asked|wrote|reads?)(?: (?:me|us|him|her|them))?\s*[,:]\s*$|[说道]\s*[:：，,]\s*$",
+)
+
+# After the verb: LEAD is left out; POINTER means the words before or after it, NOTHING says nothing to remember.
+_POINTING = (
+    r"(?:this|that|it|these|those|one|things?|the following|for (?:me|later|the future|(?:the )?next time)|please|pls"
+    r"|以下|下面|[这那][个些件句]?(?:一?点|事|话)?|它)"
+)
+_LEAD = re.compile(
+    r"(?:了(?=[哦啊哈呀\W]|$)|[啦咯哦噢喔啊呀哟]|[吧哈](?=\W|$)|一下)*"
+    r"(?:\s+(?:that|of)\b)?[ \t\u3000:：,，.。…!！;；~～–—-]*"
+    rf"(?:(?:{_POINTING}[ \t]*)+(?:[:：,，–—-]|\bthat\b)[ \t]*)?",
     re.IGNORECASE,
 )
 _POINTER = re.compile(
-    r"(?:this|the following|these(?: things)?|the fact that|following)\s*[:：]?\s*(?=\S.{3,})(?<=[:：\s])"
-    r"|(?:这一点|这点|这个|这件事|这些|以下(?:内容|几点|信息)?|下面(?:的话|这句话|的内容)?|一下)\s*[:：，,]\s*",
-    re.IGNORECASE,
+    rf"(?:{_POINTING}|too|thanks?|thank you|ok|now|了|一下|[哦哈啊呀好吧]|谢谢|拜托|[\W_])*", re.IGNORECASE
 )
-_TAG = re.compile(
-    r"\s*[,，]\s*(?:好吗|好不好|可以吗|行吗|好么|ok(?:ay)?|alright|right|will you|would you|please"
-    r"|thanks?|thank you|谢谢)"
-    r"\s*[?？!！.。]*$",
-    re.IGNORECASE,
+_NOTHING = _any(
+    r"(?:me|us|him|her|them|you|(?:[我你您他她它]们?)?[的吧呢嘛]?)\W*$|(?:everything|anything)\b|不住|没有?\W*$",
+    r"(?:the )?(?:days?|times?|nights?|moments?|summer|winter|weekend|feeling)"
+    r"(?:\W*$| (?:i|we|you|they|he|she|when|in|at)\b)",
+    r"(?:how|what|where|who|whom|why|which|when(?! i (?:say|ask|write|type|send|mention)))\b[^:：,，–—\d]*$",
+    r"了(?!解|不起)|的(?![^:：]*[:：])|小时候|当年|从前|以前",
 )
-_ASKING = re.compile(r"[吗么]$")
-_NOT_THAT = re.compile(
-    r"(?:days?|times?|nights?|moments?|one|trip|year|summer|winter|weekend|feeling|song|film|movie|book|place|evening)\b",
-    re.IGNORECASE,
+_STATES = _any(
+    r"^(?:i|we|he|she|they|there|it)\b \w+|\b(?:is|isn't|are|aren't|am|was|were|has|have)\b|['’](?:m|re|ve)\b|\d|[:：]",
+    r"^(?!.*(?:什么|谁|哪|多少|几|怎么))(?:.*(?:[是叫姓有不没怕]|喜欢|讨厌|过敏)|[我他她](?!.*的).{4})",
+)
+_TAG = _any(
+    r"\s*[,，]\s*(?:好吗|好不好|可以吗|行吗|好么|谢谢"
+    r"|ok(?:ay)?|alright|got it|will you|would you|please|thanks?|thank you)"
+    r"\s*[?？!！.。]*$"
 )
 _SENTENCE = re.compile(r"[^。！？!?.；\n]+(?:\.(?!\s|$)[^。！？!?.；\n]*)*[。！？!?.；]*")
-_BULLET = re.compile(r"[ \t]*(?:[-*•·]|\d+[.)、])[ \t]+(?P<item>[^\n]+)\n?")
+_LINE = re.compile(r"[ \t]*(?P<bullet>(?:[-*•·]|\d+[.)])[ \t]+|\d+、[ \t]*)?(?P<item>[^\s][^\n]*)\n?")
 _KINDS: tuple[tuple[MemoryKind, re.Pattern[str]], ...] = (
-    (
-        "DECISION",
-        re.compile(r"\bi(?:'ve| have)? (?:decided|chose|will not|won't)\b|我(?:已经)?决定|我选择", re.IGNORECASE),
-    ),
-    ("FEEDBACK", re.compile(r"\byour (?:answers?|repl(?:y|ies)|responses?)\b|你的?(?:回答|回复)", re.IGNORECASE)),
+    ("DECISION", _any(r"\bi(?:'ve| have)? (?:decided|chose|will not|won't)\b|我(?:已经)?决定|我选择")),
+    ("FEEDBACK", _any(r"\byour (?:answers?|repl(?:y|ies)|responses?)\b|你的?(?:回答|回复)")),
     (
         "PREFERENCE",
-        re.compile(
-            r"\b(?:like|likes|love|prefer|hate|favou?rite|dislike|enjoy|want)\b|喜欢|讨厌|偏好|最爱|不爱|宁愿|希望|想要",
-            re.IGNORECASE,
+        _any(
+            r"\b(?:like|likes|love|prefer|hate|favou?rite|dislike|enjoy|want)\b",
+            r"喜欢|讨厌|偏好|最爱|不爱|宁愿|希望|想要",
         ),
     ),
 )
@@ -72,95 +112,116 @@ _KINDS: tuple[tuple[MemoryKind, re.Pattern[str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to remember something. start, end: of its sentences, the quote. refused: why it is not a request.
-
-    needs_rule: it has the form of a question, and counts only if a rule finds a statement in it.
-    """
+    """A request to remember something. start, end: of its sentences, the quote. refused: why it is not a request."""
 
     content: str
     start: int
     end: int
-    content_start: int
     refused: str | None = None
-    needs_rule: bool = False
 
 
 def requests(text: str) -> list[Request]:
     """Requests in the order of the text; the rest of its line belongs to a request."""
     words = own_words(text)
-    found = [one for pattern, is_zh in ((_ZH, True), (_EN, False)) for one in _requests(words, pattern, is_zh)]
-    taken: list[Request] = []
-    for one in sorted(found, key=lambda request: request.start):
-        if not taken or one.start >= taken[-1].end:
-            taken.append(one)
-    return taken
+    quoted = quotations(words)
+    made: list[Request] = []
+    for verb in _VERB.finditer(words):
+        if any(one.refused is None and verb.start() < one.end for one in made):
+            continue
+        if any(start < verb.start() < end for start, end in quoted):
+            made.append(Request(verb.group(), *verb.span(), "quoted"))
+        else:
+            made += _requests(words, verb)
+    return made
 
 
 def kind_of(content: str) -> MemoryKind:
     return next((kind for kind, pattern in _KINDS if pattern.search(content)), "FACT")
 
 
-def _requests(words: str, pattern: re.Pattern[str], is_zh: bool) -> Iterator[Request]:
-    for found in pattern.finditer(words):
-        before_at = _sentence_start(words, found.start())
-        before = words[before_at : found.start()]
-        colon = words[found.start() : found.start(1)].rstrip().endswith((":", "："))
-        if "\n" in words[found.start() : found.start(1)] and not colon:
-            continue
-        that = not is_zh and "that" in words[found.start() : found.start(1)].lower()
-        refused = _refused(
-            before, found[1], _NOT_TOLD_ZH if is_zh else _NOT_THAT if that else _NOT_TOLD_EN, is_zh, colon
-        )
-        if refused:
-            yield Request(found[1], before_at, found.end(), found.start(1), refused)
-        elif bullet := _BULLET.match(words, found.start(1)):
-            yield from _bullets(words, before_at, bullet)
-        else:
-            yield _request(words, before, before_at, found.start(1), found[1])
+def _requests(words: str, verb: re.Match[str]) -> Iterator[Request]:
+    start, end = _sentence_start(words, verb.start()), _line_end(words, verb.end())
+    before = words[max(start, verb.start() - LOOK_BACK) : verb.start()]
+    clause = _clause(before)
+    may_ask = bool(_MAY_ASK.search(clause))
+    if _OF_OTHERS.search(before) or not (may_ask or _is_request(clause, verb["seed"] is not None)):
+        yield Request(verb.group(), start, end, "no-request")
+        return
+    lead = _LEAD.match(words, verb.end(), end)
+    at = lead.end() if lead else verb.end()
+    is_head = words[verb.end() : end].rstrip().endswith((":", "："))
+    if is_head and (items := list(_items(words, end + 1))):
+        yield from items
+    else:
+        yield _request(words, start, verb.start(), words[at:end], at, may_ask)
 
 
-def _bullets(words: str, start: int, bullet: re.Match[str] | None) -> Iterator[Request]:
-    while bullet:
-        item = bullet["item"].rstrip()
-        first = bullet.start("item")
-        yield Request(item.rstrip("。.;；"), first, first + len(item), first)
-        bullet = _BULLET.match(words, bullet.end())
+def _clause(before: str) -> str:
+    return _BETWEEN_CLAUSES.split(before)[-1].strip()
 
 
-def _request(words: str, before: str, start: int, at: int, rest: str) -> Request:
-    content, asks = _stated(rest)
-    end = at + len(content)
-    if not content:
-        return Request(rest, start, at + len(rest), at, "question")
-    content_text = _TAG.sub("", content)
-    asks = asks and content_text == content
-    pointer = _POINTER.match(content_text)
-    first = at + (pointer.end() if pointer else 0)
-    content_text = words[first : at + len(content_text)].strip().rstrip("。.!！?？；;，, ").lstrip("，,:： ")
-    if asks:
-        content_text = _ASKING.sub("", content_text)
-    return Request(content_text[:MAX_CONTENT], start, end, first, None if content_text else "empty", asks)
+def _is_request(clause: str, is_seed: bool) -> bool:
+    bare = _ADVERBS.sub("", clause)
+    if _ASKS.search(clause) or _ASKS.search(bare):
+        return True
+    return not _TELLS.search(bare) if is_seed else bool(_OPENS.fullmatch(bare))
 
 
-def _refused(before: str, content: str, not_told: re.Pattern[str], is_zh: bool, colon: bool) -> str | None:
-    allowed = _BEFORE_ZH if is_zh else _BEFORE_EN
-    if not allowed.fullmatch(before) or (is_zh and _SPEAKS_OF_SELF_ZH.search(before)):
-        return "no-request"
-    if _POINTER.match(content):
-        return None
-    return "says-nothing" if not colon and not_told.match(content) else None
+def _items(words: str, at: int) -> Iterator[Request]:
+    """The lines of a list, each a request; without bullets the next line alone."""
+    at += len(words[at:]) - len(words[at:].lstrip())
+    first = at
+    while (line := _LINE.match(words, at)) and (line["bullet"] or at == first):
+        item, begin = line["item"].rstrip(), line.start("item")
+        asked = "question" if is_question(item) else None
+        yield Request(item.rstrip("。.;；"), begin, begin + len(item), asked)
+        if not line["bullet"]:
+            return
+        at = line.end()
+
+
+def _request(words: str, start: int, verb: int, rest: str, at: int, may_ask: bool) -> Request:
+    said, asks = _stated(rest)
+    end = at + len(said)
+    content = _bare(said)
+    if _POINTER.fullmatch(content):
+        after, _ = _stated(rest[len(said) :])
+        content = _bare(after)
+        end += len(after)
+        if content:
+            asks = may_ask = False
+        elif not asks and not may_ask:
+            start, content = _said_before(words, start, verb)
+    if (asks or may_ask) and not (may_ask and _STATES.search(content)):
+        return Request(content, start, end, "question")
+    if not content or _NOTHING.match(content):
+        return Request(content, start, end, "says-nothing")
+    return Request(content[:MAX_CONTENT], start, end)
+
+
+def _bare(said: str) -> str:
+    return re.sub(r"[吗么]$", "", _TAG.sub("", said).strip().rstrip("。.!！?？；;，, "))
 
 
 def _stated(rest: str) -> tuple[str, bool]:
-    """The sentences up to the first question, and whether the first one is a question itself (a polite request)."""
+    """The sentences up to the first question, and whether the first one is a question itself."""
     kept = 0
-    for number, found in enumerate(_SENTENCE.finditer(rest)):
-        if is_question(found.group().strip()):
-            if number == 0:
-                return rest[: found.end()].rstrip(), True
-            break
+    for found in _SENTENCE.finditer(rest):
+        if is_question(_TAG.sub("", found.group().strip())):
+            return (rest[:kept], False) if kept else (rest[: found.end()], True)
         kept = found.end()
-    return rest[:kept].rstrip(), False
+    return rest[:kept], not kept and "?" in rest.replace("？", "?")
+
+
+def _said_before(words: str, start: int, verb: int) -> tuple[int, str]:
+    """Where the statement begins that "remember that" points back to, and the statement; "" when there is none."""
+    before = words[start:verb].rstrip()
+    clause = _clause(before)
+    content = before.removesuffix(clause).strip(" ,，:：、—–-") or ("" if _ASKS.search(clause) else clause)
+    if len(terms(content)) < 2 and (earlier := _SENTENCE.findall(words[:start].rstrip())):
+        content = earlier[-1].strip()
+        start = words.rfind(content, 0, start)
+    return (start, _bare(content)) if len(terms(content)) >= 2 and not is_question(content) else (start, "")
 
 
 def _sentence_start(words: str, at: int) -> int:
@@ -168,3 +229,7 @@ def _sentence_start(words: str, at: int) -> int:
     stop = words.rfind(". ", 0, at)
     start = max([*marks, stop]) + 1
     return start + len(words[start:at]) - len(words[start:at].lstrip())
+
+
+def _line_end(words: str, at: int) -> int:
+    return end if (end := words.find("\n", at)) >= 0 else len(words)
