@@ -22,14 +22,14 @@ from turnlog.agent.archive.files import files_of
 from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
-from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
+from turnlog.agent.privacy.receipt import SOURCE, Receipt, found_in, last_receipt, receipt_data, receipt_event
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables, searched_copy
 from turnlog.agent.privacy.traces import Person, Place, Traces, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions.bucket import Bucket
-from turnlog.events.contracts import Erased, Event
+from turnlog.events.contracts import Erased, Event, Recorded
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import recorded
@@ -65,7 +65,8 @@ class Plan:
     """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
 
     needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
-    have vectors. head: the log's last sequence when it was read.
+    have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
+    found_before: where that one found words that nobody gave to this one.
     """
 
     person: Person
@@ -76,6 +77,8 @@ class Plan:
     needles: Needles
     hashes: frozenset[bytes]
     head: int
+    last: Recorded | None
+    found_before: dict[str, int]
 
     @property
     def is_empty(self) -> bool:
@@ -130,8 +133,10 @@ async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] 
         counts = await rows.row_counts(conn, person, own)
         with at.step("choosing what to search for"):
             needles = Needles([*more_strings, *await _distinctive(conn, person, found, strings)])
-    archives = {*archived, *files_of(at.archive, person.tenant, own)}
-    return Plan(person, found, counts, events, tuple(sorted(archives)), needles, hashes, head)
+    archives = tuple(sorted({*archived, *files_of(at.archive, person.tenant, own)}))
+    last = await last_receipt(at.log, person)
+    before = {} if more_strings else found_in(last)
+    return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
 
 
 async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
@@ -140,7 +145,7 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime; it can then be run again.
     """
     started, done = time.perf_counter(), _Done()
-    before = await _shared_rows(at, plan)
+    shared = await _shared_rows(at, plan)
     keys = await _destroy_keys(at, plan.person)
     plan = await _as_of_now(at, plan)
     await _clear_caches(at, plan, done)
@@ -154,13 +159,15 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     scan = await _scanned(at, plan, done)
     after = await _shared_rows(at, plan)
     for table, count in plan.rows.items():
-        kept = Counter(before.get(table)) & Counter(after.get(table))
+        kept = Counter(shared.get(table)) & Counter(after.get(table))
         done.add(f"rows of {table}", count - kept.total())
     strings = len(plan.needles.strings)
-    data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings)
+    before = plan.found_before
+    data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings, before)
     event = receipt_event(plan.person, data)
     seq = (await at.log.append(event)).seq
-    return Receipt(event.thread, seq, data, dict(scan.hits), time.perf_counter() - started, tuple(plan.passed_over))
+    seconds, passed_over = time.perf_counter() - started, tuple(plan.passed_over)
+    return Receipt(event.thread, seq, data, dict(scan.hits), seconds, passed_over, scan.strings, before)
 
 
 async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:

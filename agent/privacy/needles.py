@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turnlog.events.contracts import CheckpointSaved, Event, EventData, Memory, StoreItemPut
+from turnlog.events.contracts import CheckpointSaved, Event, EventData, Memory, StoreItemPut, TurnRecorded
 from turnlog.events.sealing import fields_of
 from turnlog.projectors.models.chunks.chunking import index_texts
 
@@ -86,6 +86,11 @@ class Searched:
     def hits(self) -> int:
         return sum(self.found.values())
 
+    @property
+    def masked(self) -> list[str]:
+        """What was found, so that a person recognises it and nobody else learns it."""
+        return [masked(self._needles.strings[number]) for number, times in self.found.items() if times]
+
 
 def forms(text: str) -> Iterator[bytes]:
     """Each at least KEY_BYTES long, in lower case, once."""
@@ -103,6 +108,12 @@ def forms(text: str) -> Iterator[bytes]:
 def fitting(strings: Iterable[str]) -> list[str]:
     """The strings that are long enough to search for."""
     return [one for one in strings if len(one.encode(errors="replace")) >= KEY_BYTES]
+
+
+def masked(text: str) -> str:
+    """The first character or two, the last, and the length."""
+    shown = f"{text[:2]}…{text[-1]}" if len(text) >= KEY_BYTES else f"{text[:1]}…"
+    return f"{shown} ({len(text)} characters)"
 
 
 def _base64(data: bytes) -> Iterator[bytes]:
@@ -129,8 +140,10 @@ MOST_CHARS = 60
 # Whitespace and JSON's own characters are written differently from store to store.
 _PARTS = re.compile(r"[^\"\\\x00-\x1f\x7f\u2028\u2029]+")
 _SENTENCES = re.compile(r"(?<=[.!?;。！？；，])")
+# A number or code within a longer word is a part of an id or a hash. A code has a digit.
 _IDENTIFIERS = re.compile(
-    r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{3,64}|\+?[0-9][0-9 -]{6,18}[0-9Xx]|[A-Z]{2}[A-Z0-9]{6,20}"
+    r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{3,64}|(?<![A-Za-z0-9_])(?<![0-9]\.)"
+    r"(?:\+?[0-9][0-9 -]{6,30}[0-9Xx]|[A-Z]{2}(?=[A-Z]*[0-9])[A-Z0-9]{6,20})(?![A-Za-z0-9_])"
 )
 _ID_OF_OURS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an event's id, which is stored in clear
 _DATE = re.compile(r"(?:19|20)[0-9]{2}-?[01][0-9]-?[0-3][0-9]")
@@ -141,6 +154,11 @@ def words_of(data: EventData) -> Iterator[str]:
     said = data.model_dump(mode="json", exclude_none=True, include=dict(fields_of(type(data)).include))
     if isinstance(data, CheckpointSaved):  # the rest has version numbers, which look like identifiers
         said["checkpoint"] = data.checkpoint.get("channel_values")
+    if isinstance(data, TurnRecorded):  # the ids of its calls are no words, and are stored in clear with the results
+        blocks = said["content"] if isinstance(data.content, tuple) else []
+        for one in (*said["tool_calls"], *blocks):
+            one.pop("id", None)
+            one.pop("tool_use_id", None)
     for name, value in said.items():
         if name not in data.UNSEARCHED:
             for text in _strings(value):
@@ -161,7 +179,11 @@ def text_hashes(event: Event) -> Iterator[bytes]:
 
 
 def candidates(text: str) -> Iterator[str]:
-    """Single words count only if they are numbers or codes: any other may occur in unrelated metadata."""
+    """Single words count only if they are numbers or codes: any other may occur in unrelated metadata.
+
+    Ids of turnlog's, which are stored in clear, do not count.
+    """
+    text = _ID_OF_OURS.sub('"', text)
     yield from (one for found in _IDENTIFIERS.finditer(text) if not _DATE.match(one := found[0].strip()))
     for part in _PARTS.findall(text):
         for sentence in _SENTENCES.split(part):
@@ -182,7 +204,7 @@ def chosen(found: Iterable[str], most: int) -> list[str]:
 
 def _strings(value: Any) -> Iterator[str]:
     match value:
-        case str() if not _ID_OF_OURS.fullmatch(value):
+        case str():
             yield value
         case dict():
             for item in value.values():

@@ -1,12 +1,13 @@
 """What an erasure did and found: as the event that proves it and as text for people (M9, E 13.4)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 
 from turnlog.agent.privacy.scanning import Scan
 from turnlog.agent.privacy.traces import Person
-from turnlog.events.contracts import Event, UserErased
+from turnlog.events.contracts import Event, Recorded, UserErased
+from turnlog.events.log import Log
 from turnlog.events.subjects import ERASURES
 
 SOURCE = "turnlog/erase"
@@ -16,7 +17,9 @@ SOURCE = "turnlog/erase"
 class Receipt:
     """seq: of the event. hits: place → how often the scan found something there; empty when nothing is left.
 
-    passed_over: sequences of messages that have the person's id somewhere and cannot be read: they stay.
+    strings: place → what was found there, masked. before: what an earlier erasure's scan found, if nobody gave its
+    words to this one. passed_over: sequences of messages that have the person's id somewhere and cannot be read: they
+    stay.
     """
 
     thread: str
@@ -25,6 +28,8 @@ class Receipt:
     hits: dict[str, int]
     seconds: float
     passed_over: tuple[int, ...] = ()
+    strings: dict[str, list[str]] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
 
 
 def receipt_thread(person: Person) -> str:
@@ -36,8 +41,26 @@ def receipt_event(person: Person, data: UserErased) -> Event:
     return Event(source=SOURCE, time=datetime.now(UTC), tenant=person.tenant, thread=receipt_thread(person), data=data)
 
 
+async def last_receipt(log: Log, person: Person) -> Recorded | None:
+    """The receipt of the person's last erasure. Raises LogUnavailable, GapInLog."""
+    every = [one async for one in log.read_thread(person.tenant, receipt_thread(person), types=("user_erased",))]
+    return every[-1] if every else None
+
+
+def found_in(receipt: Recorded | None) -> dict[str, int]:
+    """Where its scan found something, or one before it of whose words none were given."""
+    data = receipt.event.data if receipt else None
+    return dict(data.found_in or {}) if isinstance(data, UserErased) else {}
+
+
 def receipt_data(
-    reason: str | None, keys: int, threads: int, counts: dict[str, int], scan: Scan, strings: int
+    reason: str | None,
+    keys: int,
+    threads: int,
+    counts: dict[str, int],
+    scan: Scan,
+    strings: int,
+    before: dict[str, int],
 ) -> UserErased:
     return UserErased(
         reason=reason,
@@ -47,4 +70,5 @@ def receipt_data(
         scanned=dict(scan.places),
         strings_searched=strings,
         hits=scan.total,
+        found_in={**before, **scan.recorded} or None,
     )

@@ -6,7 +6,7 @@ database is read once, however many strings there are.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,15 +32,27 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')) TO STDOUT (FORMAT 
 
 @dataclass(slots=True)
 class Scan:
-    """places: kind → how many were searched. hits: place → occurrences, without the places that have none."""
+    """places: kind → how many were searched. hits: place → occurrences, without the places that have none.
+
+    strings: place → what was found there, masked. recorded: as hits, with the kind of a file in place of its path,
+    which may name a person.
+    """
 
     places: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=dict)
+    strings: dict[str, list[str]] = field(default_factory=dict)
+    recorded: dict[str, int] = field(default_factory=dict)
 
-    def note(self, kind: str, where: str, found: int) -> None:
+    def note(self, kind: str, where: str, found: int, strings: Sequence[str] = ()) -> None:
         self.places[kind] = self.places.get(kind, 0) + 1
         if found:
+            place = kind if where.startswith("file ") else where
             self.hits[where] = self.hits.get(where, 0) + found
+            self.recorded[place] = self.recorded.get(place, 0) + found
+            self.strings[where] = list(strings)
+
+    def searched(self, kind: str, where: str, done: Searched) -> None:
+        self.note(kind, where, done.hits, done.masked)
 
     @property
     def total(self) -> int:
@@ -52,10 +64,10 @@ async def scan_tables(conn: Connection, needles: Needles, scan: Scan, on_progres
     tables = [(str(schema), str(name)) for schema, name in await (await conn.execute(_TABLES)).fetchall()]
     for at, (schema, name) in enumerate(tables):
         query = sql.SQL("COPY (SELECT t.* FROM {} t) TO STDOUT (FORMAT BINARY)").format(sql.Identifier(schema, name))
-        scan.note("tables", f"table {schema}.{name}", (await searched_copy(conn, query, needles)).hits)
+        scan.searched("tables", f"table {schema}.{name}", await searched_copy(conn, query, needles))
         on_progress(at + 1, len(tables))
-    found = (await searched_copy(conn, sql.SQL(_STATISTICS), needles)).hits
-    scan.note("statistics", "Postgres's statistics (pg_stats)", found)
+    found = await searched_copy(conn, sql.SQL(_STATISTICS), needles)
+    scan.searched("statistics", "Postgres's statistics (pg_stats)", found)
 
 
 async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles: Needles) -> Searched:
@@ -75,7 +87,7 @@ async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnPro
         if stored.seq % 1_000 == 0:
             on_progress(stored.seq, head)
     searched.flush()
-    scan.note("streams", "the stream TURNLOG", searched.hits)
+    scan.searched("streams", "the stream TURNLOG", searched)
 
 
 async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
@@ -92,7 +104,7 @@ async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
         scan.places["buckets that cannot be read"] = 1
         return
     searched.flush()
-    scan.note("buckets", f"bucket {SESSION_BUCKET}", searched.hits)
+    scan.searched("buckets", f"bucket {SESSION_BUCKET}", searched)
 
 
 def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
@@ -100,7 +112,7 @@ def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, 
     every = list(paths)
     for at, (kind, path) in enumerate(every):
         try:
-            scan.note(kind, f"file {path}", _in_file(path, needles))
+            scan.searched(kind, f"file {path}", _in_file(path, needles))
         except FileNotFoundError:
             continue
         except OSError:
@@ -129,7 +141,7 @@ def _in_parquet(path: Path) -> Iterator[bytes]:
         raise OSError(f"{path} is no Parquet file") from error
 
 
-def _in_file(path: Path, needles: Needles) -> int:
+def _in_file(path: Path, needles: Needles) -> Searched:
     searched = Searched(needles)
     if path.suffix == ".parquet":
         for said in _in_parquet(path):
@@ -138,4 +150,4 @@ def _in_file(path: Path, needles: Needles) -> int:
         while data := file.read(READ_BYTES):
             searched.add(bytes(data))
     searched.flush()
-    return searched.hits
+    return searched

@@ -68,12 +68,23 @@ async def plan_erasure(
     """What there is of a person; changes nothing. namespaces: of LangGraph's store that are the person's too, labels
     joined by dots. strings: to be searched for afterwards beside the person's own words.
 
-    Raises InvalidToken, StringsTooShort, NotFound when there is nothing.
+    Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
+    erasure.
     """
     plan = await erase.planned(_surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
-    if plan.is_empty:
-        raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}")
+    if plan.is_empty and not (plan.last and strings):
+        raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}{_known(plan)}")
     return plan
+
+
+def _known(plan: Plan) -> str:
+    if plan.last is None or not plan.found_before:
+        return ""
+    where = ", ".join(plan.found_before)
+    return (
+        f"; the erasure at sequence {plan.last.seq} found their words in: {where}. `--strings FILE` with the words "
+        "searches for them again"
+    )
 
 
 async def erase_person(

@@ -75,7 +75,7 @@ def erase(
         lambda receipt: _receipt_lines(user, receipt),
         as_json=json,
         document=lambda receipt: _document(user, receipt),
-        code=lambda receipt: int(receipt.data.hits > 0),
+        code=lambda receipt: int(bool(receipt.data.found_in)),
         name="turnlog-erase",
         first=checked,
     )
@@ -129,6 +129,7 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
         "seconds": round(receipt.seconds, 1),
         **receipt.data.model_dump(mode="json", exclude={"type"}),
         "left": receipt.hits,
+        "strings": receipt.strings,
         "passed_over": receipt.passed_over,
     }
 
@@ -144,12 +145,23 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
         yield "no strings were left to search for, as after a run that was killed: --strings FILE gives some"
-    if not data.hits:
+    if data.hits:
+        yield f"FOUND {data.hits:,} times"
+        yield from _columns((_place(where, receipt.strings), count) for where, count in receipt.hits.items())
+    if receipt.before:
+        yield f"an earlier run FOUND words {sum(receipt.before.values()):,} times; none has searched for them since"
+        yield from _columns(receipt.before.items())
+    if not data.found_in:
         yield "nothing of them was found"
         return
-    yield f"FOUND {data.hits:,} times"
-    yield from _columns(receipt.hits.items())
-    yield "run it again; what is found again was written by somebody else, or cannot be reached from here"
+    yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
+    yield "the words are not kept, so give them to a further run with --strings FILE"
+
+
+def _place(where: str, strings: dict[str, list[str]]) -> str:
+    shown = strings.get(where, [])
+    more = f" and {len(shown) - MOST_NAMED:,} more" if len(shown) > MOST_NAMED else ""
+    return f"{where}: {', '.join(shown[:MOST_NAMED])}{more}" if shown else where
 
 
 def _passed_over(seqs: Sequence[int]) -> Iterator[str]:

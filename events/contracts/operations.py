@@ -75,7 +75,11 @@ class ThreadRestored(EventContract):
 
 
 class UserErased(EventContract):
-    """The receipt of an erasure (M9): counts of what was destroyed and of what the scan then found. No text."""
+    """The receipt of an erasure (M9): counts of what was destroyed and of what the scan then found. No text.
+
+    found_in: table or kind of place → how often the person's words were found there by this search, or by an earlier
+    one, for whose words nobody could search again.
+    """
 
     VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
@@ -87,3 +91,4 @@ class UserErased(EventContract):
     scanned: dict[str, int] = Field(default_factory=dict)
     strings_searched: int = Field(default=0, ge=0)
     hits: int = Field(default=0, ge=0)
+    found_in: dict[str, int] | None = None

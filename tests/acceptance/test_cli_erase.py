@@ -1,5 +1,6 @@
 """`turnlog erase` with what it cannot use: it says so before anything is gone."""
 
+import json
 from pathlib import Path
 
 from helpers.cli import Cli as Cli
@@ -29,11 +30,24 @@ async def test_a_file_of_strings_that_cannot_be_used_ends_the_erasing_before_it_
     assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 1
 
 
-async def test_strings_are_found_also_behind_a_byte_order_mark(log: Log, turnlog: Cli, tmp_path: Path) -> None:
+async def test_what_a_search_found_is_shown_masked_and_known_until_its_words_are_searched_for_again(
+    log: Log, turnlog: Cli, tmp_path: Path
+) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")
     await turnlog("remember", "Ann has tea from Assam", "--user", "bob")
     strings = tmp_path / "strings"
-    strings.write_text("\ufefftea from Assam\n", "utf-8")
-    said = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
-    assert said.code == 1
-    assert "table turnlog.memories" in said.out
+    strings.write_text("\ufefftea from Assam\n", "utf-8")  # behind a byte order mark
+    first = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
+    assert first.code == 1
+    assert "table turnlog.memories: te…m (14 characters)" in first.out and "--strings FILE" in first.out
+    second = await turnlog("erase", "--user", "ann", "--yes", "--json")
+    told = json.loads(second.out)
+    assert (second.code, told["hits"], told["left"]) == (1, 0, {})
+    assert "table turnlog.memories" in told["found_in"] and "Assam" not in second.out
+    third = await turnlog("erase", "--user", "ann", "--yes")
+    assert third.code == 1 and "an earlier run FOUND words" in third.out
+    assert "nothing of them was found" not in third.out
+    await turnlog("erase", "--user", "bob", "--yes")
+    fourth = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
+    assert (fourth.code, "nothing of them was found" in fourth.out) == (0, True)
+    assert (await turnlog("erase", "--user", "ann", "--yes")).code == 0

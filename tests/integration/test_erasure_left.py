@@ -30,7 +30,9 @@ from turnlog.events.contracts import (
     SummaryWritten,
     ThreadDeleted,
     ThreadOpened,
+    ToolCall,
     TopicsTagged,
+    TurnRecorded,
     UsageMetered,
 )
 from turnlog.events.subjects import SESSION_BUCKET
@@ -73,6 +75,15 @@ async def test_vectors_of_texts_whose_rows_went_before_leave_the_cache(room: Sta
     assert (await archive_cold(room.runtime, datetime.now(UTC), lambda done, total: None)).counts["archived"] == 1
     await erase(room)
     assert await cached_hashes(room) == await room.rows(OF_BOB)
+
+
+async def test_the_id_of_a_call_which_stays_in_clear_is_not_taken_for_a_word_of_the_person(room: Stage) -> None:
+    call = ToolCall(id="532515270", name="recall_memory", arguments='{"query": "the bakery in Berlin"}')
+    asked = TurnRecorded(role="assistant", tool_calls=(call,))
+    answered = TurnRecorded(role="tool", content="I work at the bakery.", tool_call_id=call.id)
+    await room.runtime.log.append_many([event(asked, user="ann"), event(answered, user="ann")])
+    receipt = await erase(room)
+    assert receipt.data.strings_searched >= 2 and receipt.hits == {}
 
 
 async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(room: Stage) -> None:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.privacy.needles import Needles, Searched, candidates, chosen, words_of
-from turnlog.events.contracts import CheckpointSaved, EntitiesFound, Entity
+from turnlog.events.contracts import (
+    CheckpointSaved,
+    EntitiesFound,
+    Entity,
+    ToolCall,
+    ToolResultBlock,
+    ToolUseBlock,
+    TurnRecorded,
+)
 
 SECRET = "Ann's cat is 琥珀, née Ämber"
 WRITTEN = {
@@ -76,3 +84,28 @@ def test_versions_of_channels_are_nobodys_words() -> None:
     checkpoint = {"channel_values": {"topic": "the cats of Ürümqi"}, "channel_versions": {"topic": version}}
     saved = CheckpointSaved(checkpoint_id="c", checkpoint=checkpoint, metadata={"city": "Zell am See"})
     assert list(words_of(saved)) == ["the cats of Ürümqi", "Zell am See"]
+
+
+def test_ids_that_turnlog_and_models_make_are_no_words_of_a_person() -> None:
+    call = ToolCall(id="532515270", name="recall_memory", arguments='{"query": "passport XY1234567"}')
+    blocks = (ToolUseBlock(id="call 12345678", name="f"), ToolResultBlock(tool_use_id="call 12345678", content="a b"))
+    assert list(words_of(TurnRecorded(role="assistant", tool_calls=(call,)))) == [
+        "XY1234567",
+        "passport XY1234567",
+    ]
+    assert list(words_of(TurnRecorded(role="tool", content=blocks, tool_call_id="532515270"))) == []
+    for made in ("call_3f532515270a1b2c", "12345678-1234-7123-8123-123456789012", "0.8234567812", "CHECKPOINT"):
+        assert list(candidates(made)) == []
+
+
+def test_numbers_of_a_person_count_whatever_is_around_them() -> None:
+    said = "电话13812345678，身份证11010119900307888X。 IBAN DE89370400440532013000, +44 20 7946 0958."
+    found = set(candidates(said))
+    assert {"13812345678", "11010119900307888X", "DE89370400440532013000", "+44 20 7946 0958"} <= found
+
+
+def test_what_was_found_is_shown_masked() -> None:
+    searched = Searched(Needles([SECRET, "对花生过敏", "nowhere to be found"]))
+    searched.add(f"{SECRET} 对花生过敏".encode())
+    searched.flush()
+    assert searched.masked == ["An…r (26 characters)", "对… (5 characters)"]
