@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,12 +13,11 @@ from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.settings import Settings
 from turnlog.events.log import Log
-from turnlog.projectors.engine.engine import Runner
-from turnlog.projectors.engine.lag import NotProjectedInTime, wait_for
-from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.engine.lag import NotProjectedInTime, first_behind, wait_for
 
 if TYPE_CHECKING:
     from turnlog.agent.models.factory import Models
+    from turnlog.projectors.engine.engine import Runner
 
 Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 T = TypeVar("T")
@@ -31,7 +30,8 @@ SETTLE_S = 60.0
 class Runtime:
     """What a use case or a worker needs. pool: for lookups; its connections are autocommit.
 
-    started: names of the servers that this process started.
+    started: names of the servers that this process started. when_behind: starts projectors in this process before a
+    read waits for rows.
     """
 
     settings: Settings
@@ -40,7 +40,8 @@ class Runtime:
     log: Log
     pool: Pool
     started: tuple[str, ...] = ()
-    runners: list[Runner] = field(default_factory=list)
+    runners: "list[Runner]" = field(default_factory=list)
+    when_behind: Callable[[], Awaitable[None]] | None = None
     _models: "Models | None" = None
     _kept: dict[Callable[["Runtime"], Any], Any] = field(default_factory=dict)
 
@@ -64,8 +65,12 @@ class Runtime:
             await self._models.close()
             self._models = None
 
-    async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = tuple(BY_NAME)) -> None:
-        """Waits until the named projections have applied all that is in the log now. Raises NotProjectedInTime."""
+    async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = ()) -> None:
+        """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime."""
+        if not names:
+            from turnlog.projectors.models.registry import BY_NAME  # a tenth of a second for all read models
+
+            names = tuple(BY_NAME)
         heads = {at: await self.log.partition_head(at) for at in range(self.log.partitions)}
         await self._applied(names, heads, timeout_s)
 
@@ -86,7 +91,9 @@ class Runtime:
             try:
                 async with self.pool.connection() as conn:
                     for partition, head in heads.items():
-                        await wait_for(conn, tuple(names), partition, head, timeout_s)
+                        if self.when_behind and await first_behind(conn, names, partition, head):
+                            await self.when_behind()
+                        await wait_for(conn, names, partition, head, timeout_s)
                 return
             except NotProjectedInTime as error:
                 causes = [runner.last_error for runner in self.runners if runner.last_error]

@@ -24,10 +24,7 @@ from turnlog.events.subjects import watch_type_anywhere
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
-from turnlog.projectors.engine.engine import Runner
-from turnlog.projectors.engine.sharing import Share
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.registry import PROJECTIONS
 
 TYPES = ("erased", "user_erased")
 
@@ -175,6 +172,10 @@ async def projecting(
 
     shared: all processes that pass it divide the partitions evenly (workers); the others take what is free.
     """
+    from turnlog.projectors.engine.engine import Runner  # with all read models it loads for a quarter of a second
+    from turnlog.projectors.engine.sharing import Share
+    from turnlog.projectors.models.registry import PROJECTIONS
+
     chosen = range(runtime.log.partitions) if partitions is None else partitions
     share = Share(runtime.database_url, len(chosen)) if shared else None
     runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition, share) for partition in chosen]
@@ -190,3 +191,16 @@ async def projecting(
         for runner in runners:
             runner.stop()
         await asyncio.gather(*tasks)
+
+
+@contextlib.asynccontextmanager
+async def projecting_when_behind(runtime: Runtime) -> AsyncIterator[None]:
+    """As `projecting`, from the first `settle` on that finds rows behind the log: for what only reads."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start() -> None:
+            runtime.when_behind = None
+            await stack.enter_async_context(projecting(runtime))
+
+        runtime.when_behind = start
+        yield

@@ -1,18 +1,18 @@
 """Brings the database to the newest schema. Safe to call from many processes at once.
 
-Alembic takes a quarter of a second to load, so only what needs it imports it.
+Alembic and SQLAlchemy take a quarter of a second to load, so only what needs them imports them.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
-import sqlalchemy as sa
 
 from turnlog.events.errors import DatabaseUnavailable
-from turnlog.projectors.engine.tables import SCHEMA
+from turnlog.projectors.engine.database import SCHEMA
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
     from alembic.config import Config
 
 _LOCK = 0x7475726E
@@ -24,7 +24,7 @@ def sqlalchemy_url(database_url: str) -> str:
     return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else database_url
 
 
-def config(connection: sa.Connection | None = None) -> "Config":
+def config(connection: "sa.Connection | None" = None) -> "Config":
     from alembic.config import Config
 
     made = Config()
@@ -33,12 +33,16 @@ def config(connection: sa.Connection | None = None) -> "Config":
     return made
 
 
-def engine(database_url: str) -> sa.Engine:
+def engine(database_url: str) -> "sa.Engine":
+    import sqlalchemy as sa
+
     return sa.create_engine(sqlalchemy_url(database_url), connect_args={"options": f"-c search_path={SCHEMA},public"})
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Upgrades the schema. Raises DatabaseUnavailable if Postgres cannot be reached or lacks the extension `vector`."""
+    import sqlalchemy as sa
+
     try:
         _migrate(engine(database_url), revision)
     except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error, ValueError) as error:  # ValueError: the port
@@ -49,7 +53,8 @@ def upgrade(database_url: str, revision: str = "head") -> None:
         ) from error
 
 
-def _migrate(made: sa.Engine, revision: str) -> None:
+def _migrate(made: "sa.Engine", revision: str) -> None:
+    import sqlalchemy as sa
     from alembic import command
 
     try:

@@ -17,7 +17,7 @@ from turnlog.events.contracts import AnswerRequested, Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.messages import message_by_event
+from turnlog.projectors.models.message import message_by_event
 
 logger = logging.getLogger("turnlog.agent")
 EMBEDDING_PATIENCE_S = 1.0  # the user waits for the answer: after that time the search uses words alone

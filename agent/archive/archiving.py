@@ -14,7 +14,7 @@ from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
-from turnlog.projectors.models.archives import Cold
+from turnlog.projectors.models.thread_lookup import Cold
 
 
 async def thread_rows(log: Log, tenant: str, thread: str, through_seq: int) -> list[ArchivedRow]:

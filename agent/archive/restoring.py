@@ -16,10 +16,8 @@ from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import parse_stored
-from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.archives import archived_lineage, archived_threads
-from turnlog.projectors.models.chunks.projection import HANDLED
+from turnlog.projectors.models.thread_lookup import archived_lineage, archived_threads
 
 logger = logging.getLogger("turnlog.archive")
 PART_BYTES = 512 * 1024
@@ -93,6 +91,8 @@ async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
 
 def _first_of_each(rows: Sequence[ArchivedRow]) -> list[ArchivedRow]:
     """The events that the read models dropped, each once."""
+    from turnlog.projectors.models.chunks.projection import HANDLED  # loads SQLAlchemy
+
     first: dict[str, ArchivedRow] = {}
     for row in rows:
         if row.type in HANDLED:
@@ -151,7 +151,7 @@ async def restored_if_archived(runtime: Runtime, conn: Connection, tenant: str, 
     """
     archived = await archived_lineage(conn, tenant, thread)
     for one in archived:
-        await _restored(runtime, conn, tenant, one)
+        await _restored(runtime, tenant, one)
     return bool(archived)
 
 
@@ -159,12 +159,10 @@ async def restored_of_user(runtime: Runtime, conn: Connection, tenant: str, user
     """Restores all conversations of a user or of a tenant; returns how many."""
     archived = await archived_threads(conn, tenant, user)
     for one in archived:
-        await _restored(runtime, conn, tenant, one)
+        await _restored(runtime, tenant, one)
     return len(archived)
 
 
-async def _restored(runtime: Runtime, conn: Connection, tenant: str, thread: str) -> None:
+async def _restored(runtime: Runtime, tenant: str, thread: str) -> None:
     await restore(runtime.log, runtime.settings.archive, tenant, thread)
-    head = await runtime.log.thread_head(tenant, thread)
-    if head:
-        await wait_for(conn, READS, await runtime.log.partition_of(tenant, thread, head), head)
+    await runtime.settle_thread(tenant, thread, READS)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import accumulate
-from typing import Any, Literal
-
-import tiktoken
-from tiktoken.model import encoding_name_for_model
+from typing import TYPE_CHECKING, Any, Literal
 
 from turnlog.agent.context.wire import Wire, WireOptions, to_wire
 from turnlog.projectors.models.message import Message
+
+if TYPE_CHECKING:
+    import tiktoken
 
 EncodingName = Literal["cl100k_base", "o200k_base"]
 
@@ -52,8 +52,10 @@ def vocabulary(name: EncodingName) -> bytes:
 
 
 @cache
-def encoding(name: EncodingName) -> tiktoken.Encoding:
+def encoding(name: EncodingName) -> "tiktoken.Encoding":
     """The encoding, built once per process (about 0.4 s)."""
+    import tiktoken
+
     fields = vocabulary(name).split()
     return tiktoken.Encoding(
         name,
@@ -70,6 +72,8 @@ def encoding_name(model: str) -> EncodingName:
     Other makers' models have other vocabularies; o200k_base approximates them, within the budget's 10 % margin (A 6).
     The retired GPT-3 encodings count as cl100k_base.
     """
+    from tiktoken.model import encoding_name_for_model
+
     bare = model.lower().rsplit("/", 1)[-1]
     try:
         known = encoding_name_for_model(bare)
@@ -97,7 +101,7 @@ _CACHED_MESSAGES = 65_536
 class TokenCounter:
     """Counts tokens for one encoding. Use `counter_for`, so that all callers share one cache."""
 
-    def __init__(self, encoding: tiktoken.Encoding) -> None:
+    def __init__(self, encoding: "tiktoken.Encoding") -> None:
         self.encoding = encoding
         self.cached_text: Callable[[str], int] = lru_cache(maxsize=256)(self.text)
         self._young: dict[tuple[int, Hashable], int] = {}

@@ -13,7 +13,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.archives import Cold, cold_threads, stopped_tokens
+from turnlog.projectors.models.thread_lookup import Cold, cold_threads, stopped_tokens
 
 logger = logging.getLogger("turnlog.agent")
 AT_ONCE = 500

@@ -13,7 +13,6 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import JOBS
-from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 
@@ -93,8 +92,7 @@ async def _last_run(runtime: Runtime, conn: Connection, job: Job, now: datetime)
     A run by hand for a future time is ignored, so that due times until then are still run.
     """
     tenant = runtime.settings.tenant
-    if head := await runtime.log.thread_head(tenant, job.thread):
-        await wait_for(conn, ("jobs",), await runtime.log.partition_of(tenant, job.thread, head), head)
+    await runtime.settle_thread(tenant, job.thread, ("jobs",))
     rows = await conn.execute(
         "SELECT max(due_at) FROM job_runs WHERE tenant = %s AND thread_id = %s AND due_at <= %s",
         (tenant, job.thread, now),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
-from turnlog.projectors.models.messages import newest_messages
+from turnlog.projectors.models.message import newest_messages
 
 # Turns to recall per episode: the question, its answer and tool results in between may all be found.
 TURNS_AN_EPISODE = 4

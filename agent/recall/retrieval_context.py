@@ -16,8 +16,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities import entities_named
 from turnlog.projectors.models.memories.lookup import valid_memories
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import newest_messages
+from turnlog.projectors.models.message import Message, newest_messages
 
 Style = Literal["friendly", "professional", "casual"]
 Length = Literal["brief", "moderate", "detailed"]

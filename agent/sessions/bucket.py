@@ -23,8 +23,7 @@ from turnlog.agent.sessions.tail import Copy
 from turnlog.events.contracts import REMOVALS
 from turnlog.events.log import Log
 from turnlog.events.subjects import SESSION_BUCKET, STREAM, session_key, session_key_of, watch_type
-from turnlog.projectors.models.sessions.projection import SESSIONS
-from turnlog.projectors.models.sessions.state import SessionState
+from turnlog.projectors.models.sessions.state import VERSION, SessionState
 
 TTL_S = 30 * 60.0
 MAX_VALUE_BYTES = 900_000
@@ -102,7 +101,7 @@ class Bucket:
         if self._kv is None:
             js = self._log.nc.jetstream()
             stream = await js.stream_info(STREAM)
-            self._origin = f"{stream.created} {SESSIONS.version}"
+            self._origin = f"{stream.created} {VERSION}"
             config = KeyValueConfig(
                 bucket=SESSION_BUCKET,
                 description="turnlog: copies of sessions in use",

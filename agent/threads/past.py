@@ -23,8 +23,7 @@ from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import Message, thread_messages
 from turnlog.projectors.models.thread_lookup import TOPICS, Overview
 
 TYPES = ("summary_written", "topics_tagged", "history_pruned", "thread_forked", *sorted(REMOVALS))

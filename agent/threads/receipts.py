@@ -13,7 +13,7 @@ from turnlog.events.contracts import REMOVALS, AnswerReceipt, Recorded
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import parents
-from turnlog.projectors.models.messages import messages_at
+from turnlog.projectors.models.message import messages_at
 
 Received = tuple[Recorded, AnswerReceipt]
 

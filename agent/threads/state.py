@@ -16,8 +16,7 @@ from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import messages_at, thread_messages
+from turnlog.projectors.models.message import Message, messages_at, thread_messages
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 KEPT_MESSAGES = 50_000

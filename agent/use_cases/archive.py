@@ -12,8 +12,7 @@ from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_id, check_tenant
-from turnlog.projectors.models.archives import Cold
-from turnlog.projectors.models.thread_activity import is_there
+from turnlog.projectors.models.thread_lookup import Cold, is_there
 
 
 class NoAge(TurnlogError):

@@ -15,7 +15,7 @@ from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, TurnlogError
 from turnlog.events.subjects import check_conversation, check_id, check_tenant, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
-from turnlog.projectors.models.messages import message_by_event
+from turnlog.projectors.models.message import message_by_event
 
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0

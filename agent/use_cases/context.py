@@ -27,8 +27,7 @@ from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import newest_exchanges
+from turnlog.projectors.models.message import Message, newest_exchanges
 
 READS = ("messages", "checkpoints", "summaries", "topics", "archives", "vectors")
 READS_OF_MEMORIES = ("memories", "entities")

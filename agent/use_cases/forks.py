@@ -13,8 +13,7 @@ from turnlog.events.errors import TurnlogError, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_id, check_tenant
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import Message, thread_messages
 
 SOURCE = "turnlog/fork"
 

@@ -18,7 +18,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.memories.lookup import StoredMemory
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.thread_activity import is_there
+from turnlog.projectors.models.thread_lookup import is_there
 
 TURN_READS = ("vectors", "thread_activity", "archives")
 READS_OF_MEMORIES = ("memories", "entities")

@@ -12,9 +12,8 @@ from turnlog.events.contracts import Event, EventData, ThreadDeleted, ThreadOpen
 from turnlog.events.errors import NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_conversation, check_id, check_tenant
-from turnlog.projectors.models.archives import archived_threads
-from turnlog.projectors.models.thread_activity import list_threads as activity
-from turnlog.projectors.models.thread_activity import one_thread
+from turnlog.projectors.models.thread_lookup import archived_threads, one_thread
+from turnlog.projectors.models.thread_lookup import list_threads as activity
 
 SOURCE = "turnlog/threads"
 READS = ("thread_activity", "archives")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
 from pydantic import ValidationError
@@ -13,15 +13,16 @@ from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.context import AnswerBasis
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import AnswerReceipt, Event, EventData, ToolCall, TurnRecorded, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_conversation, check_id, check_tenant
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import messages_page
-from turnlog.projectors.models.thread_activity import is_there
+from turnlog.projectors.models.message import Message, messages_page
+from turnlog.projectors.models.thread_lookup import is_there
+
+if TYPE_CHECKING:
+    from turnlog.agent.use_cases.context import AnswerBasis
 
 SOURCE = "turnlog/turns"
 READS = ("messages", "thread_activity", "archives")
@@ -72,7 +73,7 @@ async def add_turn(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: AnswerBasis | None = None,
+    receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> Appended:
     """As add_turns, for one."""
@@ -88,7 +89,7 @@ async def add_turns(
     *,
     user: str | None = None,
     expected: int | None = None,
-    receipt: AnswerBasis | None = None,
+    receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
 ) -> list[Appended]:
     """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
@@ -152,7 +153,7 @@ def turn_of(message: Mapping[str, Any]) -> NewTurn:
 
 async def _add_answer(
     runtime: Runtime,
-    basis: AnswerBasis,
+    basis: "AnswerBasis",
     turns: Sequence[NewTurn],
     user: str | None,
     expected: int | None,
@@ -185,7 +186,7 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
     return await runtime.log.append_many(events, expected)
 
 
-def _with_question(basis: AnswerBasis, seq: int) -> AnswerBasis:
+def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
     """The basis with the question's sequence in place of the one that the context gave it."""
     made = basis.context
     tiers = tuple(
@@ -195,7 +196,7 @@ def _with_question(basis: AnswerBasis, seq: int) -> AnswerBasis:
     return replace(basis, context=replace(made, as_of_seq=seq, tiers=tiers))
 
 
-def _receipt_data(basis: AnswerBasis, answer_ids: Sequence[UUID]) -> AnswerReceipt:
+def _receipt_data(basis: "AnswerBasis", answer_ids: Sequence[UUID]) -> AnswerReceipt:
     data = answer_receipt(
         basis.context,
         request_id=basis.turn_id,
@@ -207,7 +208,7 @@ def _receipt_data(basis: AnswerBasis, answer_ids: Sequence[UUID]) -> AnswerRecei
     return data.model_copy(update={"notes": basis.notes})
 
 
-def _check_receipt(basis: AnswerBasis, tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
+def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | None, turns: Sequence[NewTurn]) -> None:
     """A receipt holds memories of its user: under another user's key an erasure would not reach them."""
     if (basis.tenant, basis.thread) != (tenant, thread):
         raise WrongReceipt(f"the receipt is of thread {basis.thread!r}, and the turns are for {thread!r}")

@@ -11,7 +11,7 @@ from turnlog.consumers.cli.runner import serve
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.archive import Archived
-    from turnlog.projectors.models.archives import Cold
+    from turnlog.projectors.models.thread_lookup import Cold
 
 
 def register(app: typer.Typer) -> None:

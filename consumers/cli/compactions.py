@@ -45,6 +45,7 @@ def listed(
         lambda found: [_line(one) for one in found] or ["nothing was merged"],
         as_json=json,
         first=chosen,
+        projecting=False,
     )
 
 

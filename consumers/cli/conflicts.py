@@ -32,6 +32,7 @@ def conflicts(
         lambda rt: list_conflicts(rt, tenant_of(rt.settings, tenant), user, every),
         lambda found: [line for one in found for line in _lines(one)] or ["no question is open"],
         as_json=json,
+        projecting=False,
     )
 
 

@@ -60,10 +60,15 @@ def context(
             lambda found: context_lines(found.context),
             as_json=json,
             document=lambda found: context_document(found.context),
+            projecting=False,
         )
     else:
         serve(
-            then, lambda past: past_lines(past, as_of), as_json=json, document=lambda past: past_document(past, as_of)
+            then,
+            lambda past: past_lines(past, as_of),
+            as_json=json,
+            document=lambda past: past_document(past, as_of),
+            projecting=False,
         )
 
 
@@ -76,6 +81,7 @@ def receipts(thread: Thread, tenant: Tenant = None, json: Json = False) -> None:
         lambda found: map(_receipt_line, found) if found else ["no answer was made in this thread yet"],
         as_json=json,
         document=lambda found: [_receipt_document(one) for one in found],
+        projecting=False,
     )
 
 

@@ -53,7 +53,12 @@ def listed(
         for one in found:
             yield from entity_lines(one)
 
-    serve(lambda rt: list_entities(rt, tenant_of(rt.settings, tenant), whose, type_, limit), show, as_json=json)
+    serve(
+        lambda rt: list_entities(rt, tenant_of(rt.settings, tenant), whose, type_, limit),
+        show,
+        as_json=json,
+        projecting=False,
+    )
 
 
 def _writer(is_new: bool) -> Callable[..., None]:

@@ -35,6 +35,7 @@ def listed(context: typer.Context, json: Json = False) -> None:
         lambda found: map(_line, found),
         as_json=json,
         document=lambda found: [_document(one) for one in found],
+        projecting=False,
     )
 
 

@@ -75,7 +75,7 @@ def listed(
     def lines(found: "list[MemoryView]") -> list[str]:
         return [line for row in found for line in memory_lines(row)] or [f"nothing is remembered of {whose}"]
 
-    serve(use, lines, as_json=json)
+    serve(use, lines, as_json=json, projecting=False)
 
 
 def show(
@@ -93,6 +93,7 @@ def show(
         lambda rt: memory_history(rt, tenant_of(rt.settings, tenant), user, which),
         lambda found: history_lines(found.history, found.memory),
         as_json=json,
+        projecting=False,
     )
 
 

@@ -115,7 +115,9 @@ def usage(
     """Calls, tokens, cost and latency of language models, summed by user, agent, model, day or month (UTC)."""
     from turnlog.agent.use_cases.usage import usage as usage_of
 
-    serve(lambda rt: usage_of(rt, tenant_of(rt.settings, tenant), user, by), _usage_lines, as_json=json)
+    serve(
+        lambda rt: usage_of(rt, tenant_of(rt.settings, tenant), user, by), _usage_lines, as_json=json, projecting=False
+    )
 
 
 def _check_named(name: str | None, all_: bool) -> None:

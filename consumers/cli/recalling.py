@@ -87,7 +87,7 @@ def recall_command(
     def document(answer: Answer) -> dict[str, Any]:
         return _document(query or "", answer, user is not None, explain)
 
-    serve(use, lines, as_json=json, document=document, first=check)
+    serve(use, lines, as_json=json, document=document, first=check, projecting=False)
 
 
 async def _answer(

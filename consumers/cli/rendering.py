@@ -1,11 +1,13 @@
 """Read models and contexts as lines for people."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from turnlog.agent.context import Context, Tier
 from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.threads.receipts import Rebuilt
-from turnlog.projectors.models.message import Message
+
+if TYPE_CHECKING:
+    from turnlog.agent.context import Context, Tier
+    from turnlog.agent.threads.receipts import Rebuilt
+    from turnlog.projectors.models.message import Message
 
 BAR = 30
 NAMES = {
@@ -16,22 +18,22 @@ NAMES = {
 }
 
 
-def message_line(message: Message) -> str:
+def message_line(message: "Message") -> str:
     speaker = f"{message.role}/{message.name}" if message.name else message.role
     return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {speaker:<12} {_text(message)}"
 
 
-def _text(message: Message) -> str:
+def _text(message: "Message") -> str:
     parts = [content_text(message.content)]
     parts += [f"[call {call['name']} {call['arguments']}]" for call in message.tool_calls]
     return " ".join(part for part in parts if part).replace("\n", " ")
 
 
-def context_document(context: Context) -> dict[str, Any]:
+def context_document(context: "Context") -> dict[str, Any]:
     return context.as_json()
 
 
-def context_lines(context: Context) -> list[str]:
+def context_lines(context: "Context") -> list[str]:
     lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
     lines += [
         f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {tier.tokens:>8,} tokens  {_what(tier)}"
@@ -49,7 +51,7 @@ def context_lines(context: Context) -> list[str]:
     return lines
 
 
-def past_document(past: Rebuilt, as_of: int) -> dict[str, Any]:
+def past_document(past: "Rebuilt", as_of: int) -> dict[str, Any]:
     """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
     forgotten_memories: ids of what the model got and nobody has any more."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
@@ -58,11 +60,11 @@ def past_document(past: Rebuilt, as_of: int) -> dict[str, Any]:
     return found | context_document(past.context)
 
 
-def past_lines(past: Rebuilt, as_of: int) -> list[str]:
+def past_lines(past: "Rebuilt", as_of: int) -> list[str]:
     return [f"as of sequence {as_of}: {_compared(past)}", *context_lines(past.context)]
 
 
-def _compared(past: Rebuilt) -> str:
+def _compared(past: "Rebuilt") -> str:
     if past.receipt is None:
         return "no answer was made here, so these are today's settings"
     if past.matches is None:
@@ -75,12 +77,12 @@ def _compared(past: Rebuilt) -> str:
     return "NOT what the model got for the answer made here: its receipt has another hash"
 
 
-def _bar(tier: Tier, budget: int) -> str:
+def _bar(tier: "Tier", budget: int) -> str:
     filled = min(BAR, round(BAR * tier.tokens / max(budget, 1)))
     return "█" * filled + "·" * (BAR - filled)
 
 
-def _what(tier: Tier) -> str:
+def _what(tier: "Tier") -> str:
     return f"{len(tier.items)} message{'' if len(tier.items) == 1 else 's'}"
 
 

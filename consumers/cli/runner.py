@@ -39,20 +39,18 @@ def serve(
     """Runs one use case to the exit code of the command.
 
     use: awaits the use case on the open runtime. show: the lines for people. document: what --json prints instead; the
-    result itself when not given. code: the exit code for the result. projecting: apply events in this process where no
-    other process does; a use case that reads rows needs it. first: checks of the options, before any server starts.
+    result itself when not given. code: the exit code for the result. projecting: apply events in this process from
+    the start where no other process does; a use case that only reads needs it only when `settle` finds rows behind, and
+    starts sooner without. first: checks of the options, before any server starts.
     """
 
     async def work(settings: Settings) -> int:
         first()
         from turnlog.consumers import runtime as composed
 
-        async with composed.opened(settings, name) as runtime:
-            if projecting:
-                async with composed.projecting(runtime):
-                    result = await use(runtime)
-            else:
-                result = await use(runtime)
+        applying = composed.projecting if projecting else composed.projecting_when_behind
+        async with composed.opened(settings, name) as runtime, applying(runtime):
+            result = await use(runtime)
         if as_json:
             emit(document(result))
         else:

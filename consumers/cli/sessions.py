@@ -65,7 +65,12 @@ def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) 
     """The session: mode, summary, newest turns, global state, user."""
     from turnlog.agent.use_cases.sessions import show_session
 
-    serve(lambda rt: show_session(rt, tenant_of(rt.settings, tenant), conversation), _session_lines, as_json=json)
+    serve(
+        lambda rt: show_session(rt, tenant_of(rt.settings, tenant), conversation),
+        _session_lines,
+        as_json=json,
+        projecting=False,
+    )
 
 
 def context(
@@ -89,7 +94,10 @@ def checkpoints(conversation: Conversation, tenant: Tenant = None, json: Json = 
     from turnlog.agent.use_cases.sessions import list_checkpoints
 
     serve(
-        lambda rt: list_checkpoints(rt, tenant_of(rt.settings, tenant), conversation), _checkpoint_lines, as_json=json
+        lambda rt: list_checkpoints(rt, tenant_of(rt.settings, tenant), conversation),
+        _checkpoint_lines,
+        as_json=json,
+        projecting=False,
     )
 
 

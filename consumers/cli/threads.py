@@ -45,6 +45,7 @@ def listed(
         _lines,
         as_json=json,
         document=lambda found: [_document(one) for one in found],
+        projecting=False,
     )
 
 
@@ -112,7 +113,7 @@ def messages(
         place = (tenant_of(runtime.settings, tenant), thread)
         return (await transcript(runtime, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)).turns
 
-    serve(use, lambda turns: map(message_line, turns), as_json=json)
+    serve(use, lambda turns: map(message_line, turns), as_json=json, projecting=False)
 
 
 def fork(

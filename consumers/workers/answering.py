@@ -35,7 +35,7 @@ from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.messages import message_by_event
+from turnlog.projectors.models.message import message_by_event
 
 BUSY_S = 2.0
 PATIENT = 5

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 Row = tuple[Any, ...]
 
@@ -13,7 +14,7 @@ Row = tuple[Any, ...]
 class Insert:
     """New rows, by COPY. columns name the row's values; JSON values are JSON text."""
 
-    table: sa.Table
+    table: "sa.Table"
     columns: tuple[str, ...]
     rows: Sequence[Row]
 
@@ -25,7 +26,7 @@ class Upsert:
     There must be one row per key: Postgres raises for two in one statement. The writer sorts them by key.
     """
 
-    table: sa.Table
+    table: "sa.Table"
     columns: tuple[str, ...]
     rows: Sequence[Row]
     update: tuple[tuple[str, str], ...] = ()
@@ -35,7 +36,7 @@ class Upsert:
 class DeleteThread:
     """Deletes every row of one thread from the tables."""
 
-    tables: tuple[sa.Table, ...]
+    tables: "tuple[sa.Table, ...]"
     tenant: str
     thread: str
 

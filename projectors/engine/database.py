@@ -9,9 +9,9 @@ from psycopg.types.json import set_json_loads
 from pydantic_core import from_json
 
 from turnlog.events.errors import DatabaseUnavailable
-from turnlog.projectors.engine.tables import SCHEMA
 from turnlog.projectors.engine.writer import Connection
 
+SCHEMA = "turnlog"
 CONNECT_TIMEOUT_S = 10
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -77,11 +78,11 @@ async def _waits(log: Log, partition: int, position: int, longer_than_s: float) 
 
 
 async def wait_for(
-    conn: Connection, projections: tuple[str, ...], partition: int, seq: int, timeout_s: float = 30.0
+    conn: Connection, projections: Sequence[str], partition: int, seq: int, timeout_s: float = 30.0
 ) -> None:
     """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime."""
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
-    while (behind := await _behind(conn, projections, partition, seq)) is not None:
+    while (behind := await first_behind(conn, projections, partition, seq)) is not None:
         if time.monotonic() > deadline:
             raise NotProjectedInTime(
                 f"{behind} did not reach sequence {seq} within {timeout_s:g} s; `turnlog lag` shows its position. "
@@ -91,7 +92,8 @@ async def wait_for(
         pause = min(pause * 1.5, MAX_POLL_S)
 
 
-async def _behind(conn: Connection, projections: tuple[str, ...], partition: int, seq: int) -> str | None:
+async def first_behind(conn: Connection, projections: Sequence[str], partition: int, seq: int) -> str | None:
+    """The first of the named projections that has not applied `seq` of its partition, None when all have."""
     rows = await conn.execute(
         "SELECT projection FROM projection_positions WHERE build = 'live' AND partition = %s AND position >= %s "
         "AND projection = ANY(%s)",

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
 
-SCHEMA = "turnlog"
 metadata = sa.MetaData()
 
 

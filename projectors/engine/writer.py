@@ -3,14 +3,15 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
-from sqlalchemy.dialects import postgresql
 
 from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Statement, Upsert
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 
 def array_literal(values: Iterable[object]) -> str:
@@ -25,7 +26,6 @@ def _quoted(value: object) -> str:
 
 
 Connection = AsyncConnection[TupleRow]
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 COPY_FROM = 100
 # psycopg does not cache longer statements; up to here values cost a tenth of arrays.
@@ -79,13 +79,13 @@ async def _delete_thread(conn: Connection, change: DeleteThread) -> None:
 
 
 @cache
-def _copy_sql(table: sa.Table, columns: tuple[str, ...]) -> bytes:
+def _copy_sql(table: "sa.Table", columns: tuple[str, ...]) -> bytes:
     """As bytes, because psycopg renders a Composed again at every call."""
     return sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), _names(columns)).as_bytes(None)
 
 
 @cache
-def _insert_sql(table: sa.Table, columns: tuple[str, ...]) -> bytes:
+def _insert_sql(table: "sa.Table", columns: tuple[str, ...]) -> bytes:
     text = sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM unnest({}) AS u ({})").format(
         sql.Identifier(table.name),
         _names(columns),
@@ -97,8 +97,8 @@ def _insert_sql(table: sa.Table, columns: tuple[str, ...]) -> bytes:
 
 
 @cache
-def _values_sql(table: sa.Table, columns: tuple[str, ...], rows: int) -> bytes:
-    casts = (sql.SQL("%s::{}").format(sql.SQL(table.c[name].type.compile(_DIALECT))) for name in columns)
+def _values_sql(table: "sa.Table", columns: tuple[str, ...], rows: int) -> bytes:
+    casts = (sql.SQL("%s::{}").format(sql.SQL(_type(table.c[name]))) for name in columns)
     row = sql.SQL("({})").format(sql.SQL(", ").join(casts))
     text = sql.SQL("INSERT INTO {} AS t ({}) VALUES {}").format(
         sql.Identifier(table.name), _names(columns), sql.SQL(", ").join([row] * rows)
@@ -107,7 +107,7 @@ def _values_sql(table: sa.Table, columns: tuple[str, ...], rows: int) -> bytes:
 
 
 @cache
-def _conflict_sql(table: sa.Table, update: tuple[tuple[str, str], ...]) -> bytes:
+def _conflict_sql(table: "sa.Table", update: tuple[tuple[str, str], ...]) -> bytes:
     action: sql.Composable = sql.SQL("NOTHING")
     if update:
         sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
@@ -116,13 +116,21 @@ def _conflict_sql(table: sa.Table, update: tuple[tuple[str, str], ...]) -> bytes
     return sql.SQL(" ON CONFLICT ({}) DO {}").format(keys, action).as_bytes(None)
 
 
-def _sent_type(column: sa.Column[Any]) -> str:
+def _sent_type(column: "sa.Column[Any]") -> str:
     """unnest flattens arrays of arrays, so array values travel as literals and are cast on arrival."""
-    return "text" if isinstance(column.type, sa.ARRAY) else column.type.compile(_DIALECT)
+    name = _type(column)
+    return "text" if name.endswith("[]") else name
 
 
-def _selected(column: sa.Column[Any]) -> sql.Composable:
-    cast = sql.SQL("::{}").format(sql.SQL(column.type.compile(_DIALECT)))
+def _type(column: "sa.Column[Any]") -> str:
+    """The SQL name of a column's type. Look-ups import this module, so SQLAlchemy (0.15 s) is not loaded with it."""
+    from sqlalchemy.dialects import postgresql
+
+    return column.type.compile(postgresql.dialect())  # type: ignore[no-untyped-call]
+
+
+def _selected(column: "sa.Column[Any]") -> sql.Composable:
+    cast = sql.SQL("::{}").format(sql.SQL(_type(column)))
     return sql.SQL("u.{}{}").format(sql.Identifier(column.name), cast)
 
 

@@ -1,26 +1,10 @@
 """Which thread began as a fork of which, and where: the past of a fork is read from its parents (C10).
 
 Turns and chunks of the past stay rows of the parent. Whoever reads a thread reads its lineage: the thread itself,
-and of each parent what it had when the fork began. The rows are written by MESSAGES (messages.py).
+and of each parent what it had when the fork began. The rows are those of MESSAGES (messages.py).
 """
 
-from collections.abc import Sequence
-
-import sqlalchemy as sa
-
-from turnlog.events.contracts import Recorded, ThreadForked
-from turnlog.projectors.engine.changes import Statement
-from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
-
-thread_forks = sa.Table(
-    "thread_forks",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
-    sa.Column("parent_id", sa.Text, nullable=False),
-    sa.Column("at_seq", sa.BigInteger, nullable=False, comment="last sequence of the parent that belongs to the fork"),
-)
 
 # For queries that begin WITH RECURSIVE and have the parameters tenant and thread: (thread_id, through_seq) of the
 # thread and its parents. UNION ends what goes in a circle, which only a foreign producer can write.
@@ -30,24 +14,6 @@ reach (thread_id, through_seq) AS (
   UNION SELECT f.parent_id, least(f.at_seq, r.through_seq)
   FROM reach r JOIN thread_forks f ON f.tenant = %(tenant)s AND f.thread_id = r.thread_id),
 lineage AS (SELECT thread_id, max(through_seq) AS through_seq FROM reach GROUP BY thread_id)"""
-
-# The first fork of a thread counts. Without ON CONFLICT, since a rebuild of MESSAGES makes its keys last.
-_FORK = """
-INSERT INTO thread_forks (tenant, thread_id, parent_id, at_seq)
-SELECT %(tenant)s, %(thread)s, %(parent)s, %(at_seq)s
-WHERE NOT EXISTS (SELECT FROM thread_forks WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
-
-
-def begun(batch: Sequence[Recorded]) -> Statement:
-    """The forks of a batch as rows of thread_forks."""
-    return Statement(
-        _FORK,
-        [
-            {"tenant": r.event.tenant, "thread": r.event.thread, "parent": fork.parent, "at_seq": fork.at_seq}
-            for r in batch
-            if isinstance(fork := r.event.data, ThreadForked)
-        ],
-    )
 
 
 async def parents(conn: Connection, tenant: str, thread: str) -> tuple[tuple[str, int], ...]:

@@ -1,9 +1,14 @@
-"""One row of the transcript as readers get it. Content stays plain JSON: no model is built per row."""
+"""The transcript as readers get it, and its look-ups. Content stays plain JSON: no model is built per row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
+
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.forks import LINEAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +30,151 @@ class Message:
     source_id: str | None = None
     agent: str | None = None
     model: str | None = None
+
+
+_COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
+_TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
+
+
+# OFFSET 0 keeps the planner to one index scan a thread, however many turns it expects. Each thread's turns come in
+# order; threads are put in order by who asked, which costs less than a sort of whole turns in Postgres.
+_MESSAGES = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.* FROM lineage l CROSS JOIN LATERAL (
+  SELECT {_COLUMNS} FROM messages
+  WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
+  ORDER BY seq OFFSET 0) m"""
+
+_BY_EVENT = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.seq FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.event_id = %(event)s"""
+
+
+async def thread_messages(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    after_seq: int = 0,
+    through_seq: int | None = None,
+) -> list[Message]:
+    """The thread's turns after a sequence, oldest first, a fork's shared past included.
+
+    through_seq bounds them for a look at the past.
+    """
+    through = through_seq if through_seq is not None else 2**62
+    rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
+    return [_message(list(found)) for found in sorted(await rows.fetchall(), key=itemgetter(0))]
+
+
+def _message(values: list[Any]) -> Message:
+    values[_TOOL_CALLS] = values[_TOOL_CALLS] or []
+    return Message(*values)
+
+
+async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
+    rows = await conn.execute(_BY_EVENT, {"tenant": tenant, "thread": thread, "event": event_id})
+    if (at := await rows.fetchone()) is None:
+        return None
+    found = await thread_messages(conn, tenant, thread, at[0] - 1, at[0])
+    return found[0]
+
+
+_AT = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)
+ORDER BY m.seq"""
+
+_NEWEST = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT min(seq) FROM (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s) newest"""
+
+# As memory_episodes has it: tool results in a user's turn ask nothing.
+_ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
+
+# Where users speak in a row, as two people do, a question is no exchange: then twice as many turns are given, too.
+_EXCHANGES = f"""
+WITH RECURSIVE {LINEAGE},
+asked AS (
+  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND {_ASKS}
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
+  ORDER BY m.seq DESC LIMIT %(count)s),
+said AS (
+  SELECT m.seq, m.asks FROM lineage l CROSS JOIN LATERAL (
+    SELECT seq, {_ASKS} AS asks FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
+    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT 2 * %(count)s) m
+  ORDER BY m.seq DESC LIMIT 2 * %(count)s)
+SELECT least((SELECT min(seq) FROM asked),
+  (SELECT min(seq) FROM said WHERE asks OR (SELECT count(*) FROM asked) < %(count)s))"""
+
+
+async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
+    """The thread's turns at these sequences, oldest first; other sequences are ignored."""
+    if not seqs:
+        return []
+    rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+_PAGE = """
+WITH RECURSIVE {lineage}
+SELECT * FROM (
+  SELECT m.* FROM lineage l CROSS JOIN LATERAL (
+    SELECT {columns} FROM messages
+    WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq <= l.through_seq
+    AND seq > %(after)s AND seq < %(before)s ORDER BY seq {order} LIMIT %(limit)s) m
+  ORDER BY m.seq {order} LIMIT %(limit)s) page
+ORDER BY seq"""
+
+
+async def messages_page(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    limit: int,
+    after_seq: int = 0,
+    before_seq: int | None = None,
+    newest: bool = False,
+) -> list[Message]:
+    """At most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest first."""
+    query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
+    before = before_seq if before_seq is not None else 2**62
+    place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
+    rows = await conn.execute(query.encode(), place)
+    return [_message(list(found)) for found in await rows.fetchall()]
+
+
+async def newest_messages(
+    conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> list[Message]:
+    """The thread's last `count` turns, oldest first, with the results of their tool calls, which do not count."""
+    return await _from_first(conn, _NEWEST, tenant, thread, count, before_seq)
+
+
+async def newest_exchanges(
+    conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
+) -> list[Message]:
+    """The thread's last `count` questions of users with all that followed each, oldest first.
+
+    Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
+    also from a question on when there are `count` of them.
+    """
+    return await _from_first(conn, _EXCHANGES, tenant, thread, count, before_seq)
+
+
+async def _from_first(
+    conn: Connection, query: str, tenant: str, thread: str, count: int, before_seq: int | None
+) -> list[Message]:
+    """The turns from the one that a query finds, up to before_seq."""
+    before = before_seq if before_seq is not None else 2**62
+    rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
+    first = await rows.fetchone()
+    if first is None or first[0] is None:
+        return []
+    return await thread_messages(conn, tenant, thread, first[0] - 1, before - 1)

@@ -1,22 +1,23 @@
 """P2 messages: the full transcript, content blocks intact, in the order of the log."""
 
 from collections.abc import Sequence
-from operator import itemgetter
-from typing import Any
-from uuid import UUID as UUIDValue
 
 import sqlalchemy as sa
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
 from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from turnlog.events.contracts import ARCHIVING, REMOVALS, Recorded, ThreadArchived, ThreadRestored, TurnRecorded
-from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Row
+from turnlog.events.contracts import (
+    ARCHIVING,
+    REMOVALS,
+    Recorded,
+    ThreadArchived,
+    ThreadForked,
+    ThreadRestored,
+    TurnRecorded,
+)
+from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Row, Statement
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
-from turnlog.projectors.models.forks import LINEAGE, begun, thread_forks
-from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.restored import anew, restored_events
 
 messages = sa.Table(
@@ -40,7 +41,21 @@ messages = sa.Table(
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
 )
+thread_forks = sa.Table(
+    "thread_forks",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("parent_id", sa.Text, nullable=False),
+    sa.Column("at_seq", sa.BigInteger, nullable=False, comment="last sequence of the parent that belongs to the fork"),
+)
 COLUMNS = tuple(column.name for column in messages.columns)
+
+# The first fork of a thread counts. Without ON CONFLICT, since a rebuild of MESSAGES makes its keys last.
+_FORK = """
+INSERT INTO thread_forks (tenant, thread_id, parent_id, at_seq)
+SELECT %(tenant)s, %(thread)s, %(parent)s, %(at_seq)s
+WHERE NOT EXISTS (SELECT FROM thread_forks WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
@@ -54,7 +69,19 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [*anew(first, (messages,)), *(project(back) if back else [])]
     turns = [recorded for recorded in batch if recorded.event.type == "turn_recorded"]
     changes: list[Change] = [Insert(messages, COLUMNS, [row(recorded) for recorded in turns])]
-    return changes if len(turns) == len(batch) else [*changes, begun(batch)]
+    return changes if len(turns) == len(batch) else [*changes, _begun(batch)]
+
+
+def _begun(batch: Sequence[Recorded]) -> Statement:
+    """The forks of a batch as rows of thread_forks."""
+    return Statement(
+        _FORK,
+        [
+            {"tenant": r.event.tenant, "thread": r.event.thread, "parent": fork.parent, "at_seq": fork.at_seq}
+            for r in batch
+            if isinstance(fork := r.event.data, ThreadForked)
+        ],
+    )
 
 
 def row(recorded: Recorded) -> Row:
@@ -89,152 +116,3 @@ MESSAGES = Projection(
     project,
     insert_only=True,
 )
-
-_COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
-_TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
-
-
-# OFFSET 0 keeps the planner to one index scan a thread, however many turns it expects. Each thread's turns come in
-# order; threads are put in order by who asked, which costs less than a sort of whole turns in Postgres.
-_MESSAGES = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT m.* FROM lineage l CROSS JOIN LATERAL (
-  SELECT {_COLUMNS} FROM messages
-  WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
-  ORDER BY seq OFFSET 0) m"""
-
-_BY_EVENT = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT m.seq FROM lineage l JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.event_id = %(event)s"""
-
-
-async def thread_messages(
-    conn: AsyncConnection[TupleRow],
-    tenant: str,
-    thread: str,
-    after_seq: int = 0,
-    through_seq: int | None = None,
-) -> list[Message]:
-    """The thread's turns after a sequence, oldest first, a fork's shared past included.
-
-    through_seq bounds them for a look at the past.
-    """
-    through = through_seq if through_seq is not None else 2**62
-    rows = await conn.execute(_MESSAGES, {"tenant": tenant, "thread": thread, "after": after_seq, "through": through})
-    return [_message(list(found)) for found in sorted(await rows.fetchall(), key=itemgetter(0))]
-
-
-def _message(values: list[Any]) -> Message:
-    values[_TOOL_CALLS] = values[_TOOL_CALLS] or []
-    return Message(*values)
-
-
-async def message_by_event(
-    conn: AsyncConnection[TupleRow], tenant: str, thread: str, event_id: UUIDValue
-) -> Message | None:
-    rows = await conn.execute(_BY_EVENT, {"tenant": tenant, "thread": thread, "event": event_id})
-    if (at := await rows.fetchone()) is None:
-        return None
-    found = await thread_messages(conn, tenant, thread, at[0] - 1, at[0])
-    return found[0]
-
-
-_AT = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)
-ORDER BY m.seq"""
-
-_NEWEST = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT min(seq) FROM (
-  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
-    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
-    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
-  ORDER BY m.seq DESC LIMIT %(count)s) newest"""
-
-# As memory_episodes has it: tool results in a user's turn ask nothing.
-_ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
-
-# Where users speak in a row, as two people do, a question is no exchange: then twice as many turns are given, too.
-_EXCHANGES = f"""
-WITH RECURSIVE {LINEAGE},
-asked AS (
-  SELECT m.seq FROM lineage l CROSS JOIN LATERAL (
-    SELECT seq FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND {_ASKS}
-    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT %(count)s) m
-  ORDER BY m.seq DESC LIMIT %(count)s),
-said AS (
-  SELECT m.seq, m.asks FROM lineage l CROSS JOIN LATERAL (
-    SELECT seq, {_ASKS} AS asks FROM messages WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND role <> 'tool'
-    AND seq < %(before)s AND seq <= l.through_seq ORDER BY seq DESC LIMIT 2 * %(count)s) m
-  ORDER BY m.seq DESC LIMIT 2 * %(count)s)
-SELECT least((SELECT min(seq) FROM asked),
-  (SELECT min(seq) FROM said WHERE asks OR (SELECT count(*) FROM asked) < %(count)s))"""
-
-
-async def messages_at(conn: AsyncConnection[TupleRow], tenant: str, thread: str, seqs: Sequence[int]) -> list[Message]:
-    """The thread's turns at these sequences, oldest first; other sequences are ignored."""
-    if not seqs:
-        return []
-    rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
-    return [_message(list(found)) for found in await rows.fetchall()]
-
-
-_PAGE = """
-WITH RECURSIVE {lineage}
-SELECT * FROM (
-  SELECT m.* FROM lineage l CROSS JOIN LATERAL (
-    SELECT {columns} FROM messages
-    WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq <= l.through_seq
-    AND seq > %(after)s AND seq < %(before)s ORDER BY seq {order} LIMIT %(limit)s) m
-  ORDER BY m.seq {order} LIMIT %(limit)s) page
-ORDER BY seq"""
-
-
-async def messages_page(
-    conn: AsyncConnection[TupleRow],
-    tenant: str,
-    thread: str,
-    limit: int,
-    after_seq: int = 0,
-    before_seq: int | None = None,
-    newest: bool = False,
-) -> list[Message]:
-    """At most `limit` of the thread's turns between two sequences: the oldest of them, or the newest; oldest first."""
-    query = _PAGE.format(lineage=LINEAGE, columns=_COLUMNS, order="DESC" if newest else "ASC")
-    before = before_seq if before_seq is not None else 2**62
-    place = {"tenant": tenant, "thread": thread, "limit": limit, "after": after_seq, "before": before}
-    rows = await conn.execute(query.encode(), place)
-    return [_message(list(found)) for found in await rows.fetchall()]
-
-
-async def newest_messages(
-    conn: AsyncConnection[TupleRow], tenant: str, thread: str, count: int, before_seq: int | None = None
-) -> list[Message]:
-    """The thread's last `count` turns, oldest first, with the results of their tool calls, which do not count."""
-    return await _from_first(conn, _NEWEST, tenant, thread, count, before_seq)
-
-
-async def newest_exchanges(
-    conn: AsyncConnection[TupleRow], tenant: str, thread: str, count: int, before_seq: int | None = None
-) -> list[Message]:
-    """The thread's last `count` questions of users with all that followed each, oldest first.
-
-    Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
-    also from a question on when there are `count` of them.
-    """
-    return await _from_first(conn, _EXCHANGES, tenant, thread, count, before_seq)
-
-
-async def _from_first(
-    conn: AsyncConnection[TupleRow], query: str, tenant: str, thread: str, count: int, before_seq: int | None
-) -> list[Message]:
-    """The turns from the one that a query finds, up to before_seq."""
-    before = before_seq if before_seq is not None else 2**62
-    rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
-    first = await rows.fetchone()
-    if first is None or first[0] is None:
-        return []
-    return await thread_messages(conn, tenant, thread, first[0] - 1, before - 1)

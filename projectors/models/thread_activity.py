@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow, dict_row
 
 from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
 from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
@@ -97,31 +94,3 @@ THREAD_ACTIVITY = Projection(
     REMOVALS | {"thread_opened", "thread_renamed", "thread_forked", "turn_recorded"},
     project,
 )
-
-
-_LISTED = "SELECT thread_id, label, user_id, message_count, last_active_at FROM thread_activity"
-
-
-async def list_threads(
-    conn: AsyncConnection[TupleRow], tenant: str, user: str | None = None, limit: int = 100
-) -> list[dict[str, Any]]:
-    """Threads of a tenant, most recently active first: thread_id, label, user_id, message_count, last_active_at."""
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(
-        f"{_LISTED} WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) "
-        "ORDER BY last_active_at DESC, thread_id LIMIT %(limit)s",
-        {"tenant": tenant, "user": user, "limit": limit},
-    )
-    return await cursor.fetchall()
-
-
-async def one_thread(conn: AsyncConnection[TupleRow], tenant: str, thread: str) -> dict[str, Any] | None:
-    """The thread as list_threads gives it, or None."""
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(f"{_LISTED} WHERE tenant = %s AND thread_id = %s", (tenant, thread))
-    return await cursor.fetchone()
-
-
-async def is_there(conn: AsyncConnection[TupleRow], tenant: str, thread: str) -> bool:
-    rows = await conn.execute("SELECT FROM thread_activity WHERE tenant = %s AND thread_id = %s", (tenant, thread))
-    return await rows.fetchone() is not None

@@ -8,9 +8,8 @@ from psycopg import sql
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from turnlog.projectors.engine.database import take_locks
+from turnlog.projectors.engine.database import SCHEMA, take_locks
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import SCHEMA
 from turnlog.projectors.engine.writer import Connection
 
 _OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our name are no builds, such as that of analytics

@@ -7,9 +7,8 @@ from psycopg import sql
 from sqlalchemy import Table
 
 from turnlog.events.log import Log
-from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.database import SCHEMA, connect
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import SCHEMA
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore

@@ -5,7 +5,6 @@ import gzip
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,13 +48,6 @@ def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Pa
         down = made("down", "--json")
     assert (down.code, down.document["stopped"]) == (0, True)
     assert processes_left_in(home) == []
-
-
-def test_help_loads_nothing_heavy() -> None:
-    heavy = "{'sqlalchemy', 'alembic', 'openai', 'faststream', 'numpy', 'rjieba', 'tiktoken', 'psycopg'}"
-    code = f"import sys, turnlog.consumers.cli; sys.exit(str({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
-    assert done.stderr.decode().strip() == "set()"
 
 
 def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) -> None:

@@ -17,7 +17,7 @@ from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import Event, Role, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.registry import BY_NAME
 
 MESSAGES, CHARACTERS, THREAD = 400, 300, "long"

@@ -6,7 +6,7 @@ from typing import Self
 from turnlog.agent.runtime import Pool
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.engine.tables import SCHEMA
+from turnlog.projectors.engine.database import SCHEMA
 
 STATE = ("messages", "checkpoints", "checkpoint_blobs", "checkpoint_writes", "checkpoint_lists", "event_ids")
 

@@ -15,8 +15,8 @@ from turnlog.events.contracts import Event, TurnRecorded
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.projection import VECTORS
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import MESSAGES, thread_messages
+from turnlog.projectors.models.message import Message, thread_messages
+from turnlog.projectors.models.messages import MESSAGES
 
 TENANT = "default"
 

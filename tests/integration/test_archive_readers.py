@@ -28,8 +28,8 @@ from turnlog.agent.use_cases.forks import fork
 from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import CheckpointSaved, ThreadArchived, ThreadDeleted, ThreadRestored
-from turnlog.projectors.models.archives import Cold
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
+from turnlog.projectors.models.thread_lookup import Cold
 
 
 @pytest.fixture

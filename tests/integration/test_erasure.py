@@ -31,7 +31,7 @@ from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.contracts import ForkedSummary, SummaryWritten, ThreadForked
 from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.models.store.namespaces import memories_of
 from turnlog.projectors.models.store.projection import store_thread

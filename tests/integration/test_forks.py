@@ -29,7 +29,8 @@ from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS, thread_state
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.messages import MESSAGES, message_by_event, thread_messages
+from turnlog.projectors.models.message import message_by_event, thread_messages
+from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.models.summaries import SUMMARIES
 from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY

@@ -21,7 +21,7 @@ from turnlog.events.contracts import Event, ThreadDeleted, ToolCall
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.models.checkpoints.projection import thread_state
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.summaries import thread_summary
 
 ROLES = ("projectors", "reactors")

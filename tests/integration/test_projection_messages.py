@@ -8,7 +8,8 @@ from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
 from turnlog.events.contracts import Erased, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import MESSAGES, message_by_event, thread_messages
+from turnlog.projectors.models.message import message_by_event, thread_messages
+from turnlog.projectors.models.messages import MESSAGES
 
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 

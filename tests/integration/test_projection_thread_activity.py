@@ -7,7 +7,8 @@ from helpers.sample_events import MAY_8, event, turn
 
 from turnlog.events.contracts import ThreadDeleted, ThreadOpened, ThreadRenamed
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY, list_threads
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
+from turnlog.projectors.models.thread_lookup import list_threads
 
 
 async def test_messages_are_counted_by_role(db: Connection) -> None:

@@ -27,7 +27,7 @@ from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 

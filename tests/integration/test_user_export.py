@@ -16,7 +16,7 @@ from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.privacy.traces import person_of
 from turnlog.consumers.cli.exporting import write_user
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "user-export.schema.json").read_text("utf-8"))
 MAIL = "write to ann@example.com or call 13812345678, GPA: 3.9"

@@ -22,7 +22,7 @@ from turnlog.events.read import Stored, recorded
 from turnlog.events.sealing import key_ids_in
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import thread_messages
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
 pytestmark = pytest.mark.filterwarnings(

@@ -12,7 +12,8 @@ from helpers.servers import database_at, execute, rows
 
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.migrations.upgrade import config, engine, upgrade
-from turnlog.projectors.engine.tables import SCHEMA, metadata
+from turnlog.projectors.engine.database import SCHEMA
+from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models import registry
 

@@ -35,12 +35,7 @@ EXCEPTIONS = {
         "turnlog.agent.dates.dates",
         "turnlog.projectors.models.memories.lookup",
     },  # times as people write
-    "rendering.py": {
-        "turnlog.agent.context",
-        "turnlog.agent.context.plain_text",
-        "turnlog.agent.threads.receipts",
-        "turnlog.projectors.models.message",
-    },  # pure: values to lines
+    "rendering.py": {"turnlog.agent.context.plain_text"},  # pure: values to lines
     "runner.py": {"turnlog.agent.privacy.log_lines"},  # logs of every command are sanitised
     "transfer.py": {"turnlog.agent.importers"},  # file formats
 }

@@ -46,10 +46,10 @@ from turnlog.agent.settings import Settings
 from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, Memory, UsageMetered
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.archives import archived_lineage
 from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
 from turnlog.projectors.models.memories.lookup import extraction_progress, turns_of_forgotten
 from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.thread_lookup import archived_lineage
 
 NAME = "extraction"
 READ_TURNS = 500  # by the rules at once

@@ -18,8 +18,7 @@ from turnlog.events.contracts import AnswerReceipt, Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
-from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.messages import thread_messages
+from turnlog.projectors.models.message import Message, thread_messages
 
 SOURCE = "turnlog/graph"
 Places = dict[int, Message]

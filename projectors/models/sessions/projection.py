@@ -13,7 +13,7 @@ from turnlog.events.contracts import REMOVALS, Recorded
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
-from turnlog.projectors.models.sessions.state import HANDLES, SessionState, evolve
+from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionState, evolve
 from turnlog.projectors.models.sessions.steps import Step, rounds
 
 sessions = sa.Table(
@@ -145,4 +145,4 @@ def _row(created: Recorded) -> Row:
     )
 
 
-SESSIONS = Projection("sessions", 1, TABLES, HANDLES, project)
+SESSIONS = Projection("sessions", VERSION, TABLES, HANDLES, project)

@@ -27,6 +27,7 @@ from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.speech import spoken_text
 
 Mode = Literal["FULL_HISTORY", "SUMMARY_N"]
+VERSION = 1
 HANDLES = REMOVALS | {
     "session_created",
     "session_updated",

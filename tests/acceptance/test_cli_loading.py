@@ -1,0 +1,53 @@
+"""Which modules a command loads: loading takes most of the time of a short one."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+from helpers.cli_process import COMMAND
+
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.use_cases.threads import open_thread
+from turnlog.consumers.runtime import opened, projecting
+
+PROJECTING = {"sqlalchemy", "turnlog.projectors.engine.engine", "turnlog.projectors.models.registry"}
+OTHERS = {"alembic", "faststream", "numpy", "openai", "rjieba"}
+READING = (("threads",), ("messages", "t"), ("memories", "--user", "ann"))
+
+
+@pytest.fixture
+def settings(nats_url: str, database_url: str, tmp_path: Path) -> Settings:
+    return load_settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
+
+
+def loaded(*words: str, **environment: str) -> set[str]:
+    """The modules that the command imports, as Python itself reports them on stderr."""
+    reporting = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", **environment}
+    done = subprocess.run([*COMMAND, *words], env=reporting, capture_output=True, timeout=60)
+    report = done.stderr.decode()
+    assert done.returncode == 0, report
+    return {line.rpartition("|")[2].strip() for line in report.splitlines() if line.startswith("import time:")}
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = {*OTHERS, "sqlalchemy", "tiktoken", "psycopg", "nats", "pydantic_settings"}
+    assert loaded("--help") & heavy == set()
+
+
+async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date(settings: Settings) -> None:
+    async with opened(settings) as runtime, projecting(runtime):
+        await open_thread(runtime, settings.tenant, "t", "ann")
+        await runtime.settle()
+    servers = {"NATS_URL": runtime.nats_url, "DATABASE_URL": runtime.database_url, "TURNLOG_HOME": str(settings.home)}
+    for words in READING:
+        assert loaded(*words, **servers) & (PROJECTING | OTHERS) == set(), words
+
+
+async def test_a_command_that_reads_projects_what_no_other_process_has(settings: Settings, turnlog: Cli) -> None:
+    async with opened(settings) as runtime:
+        await open_thread(runtime, settings.tenant, "t", "ann", "Dogs")
+    [found] = (await turnlog("threads", "--json")).document
+    assert found["label"] == "Dogs"
