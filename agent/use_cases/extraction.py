@@ -1,22 +1,26 @@
 """Extracting memories from conversations at once, or a preview of what the rules would store and reject (M2)."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 from uuid import UUID
 
-from turnlog.agent.later import at_once
+from turnlog.agent.later import NotNow, at_once
 from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.candidates import candidates
 from turnlog.agent.memory.extraction.evidence import evidence, roles
+from turnlog.agent.memory.extraction.explicit import requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
 from turnlog.events.errors import NotFound, TurnlogError
@@ -28,9 +32,10 @@ from turnlog.projectors.models.extraction_lookup import (
     user_turns,
     users_between,
 )
-from turnlog.projectors.models.memories.lookup import Progress, extraction_progress
+from turnlog.projectors.models.memories.lookup import Progress, extraction_progress, valid_memories
 
 READS = ("messages", "memories")
+TRIES, PAUSE_S = 20, 0.25  # for a conversation of which another worker extracts
 
 
 class NothingChosen(TurnlogError):
@@ -85,6 +90,65 @@ class ExtractionPreview:
     user: str
     memories: tuple[FoundMemory, ...]
     rejected: tuple[RejectedText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What came of a message's requests to remember. language: of the message. contents: of the memories; why_not: why
+    there are none.
+
+    no-user: the message has no user; off: MEMORY_EXTRACT is; says-nothing: not what; later: another worker extracts;
+    contradicts: a conflict waits for the user's answer; ended: something else holds in its place.
+    """
+
+    language: Literal["en", "zh"]
+    contents: tuple[str, ...] = ()
+    why_not: Literal["no-user", "off", "says-nothing", "later", "contradicts", "ended"] | None = None
+
+
+async def remembered(
+    runtime: Runtime, tenant: str, thread: str, user: str | None, turn: UUID, text: str
+) -> Remembered | None:
+    """What came of the requests to remember in a turn that is on the log, which the rules read now if no worker has.
+
+    None: it asks for nothing. Raises InvalidRules.
+    """
+    asked = {one.refused for one in requests(text)}
+    if not asked & {None, "says-nothing"}:
+        return None
+    made = Remembered("zh" if is_chinese(text) else "en")
+    if None not in asked:
+        return replace(made, why_not="says-nothing")
+    if user is None or not runtime.settings.extract:
+        return replace(made, why_not="off" if user else "no-user")
+    if not await _rules_have_read(runtime, UserConversation(tenant, user, thread)):
+        return replace(made, why_not="later")
+    memories = memory_thread(user)
+    await runtime.settle_thread(tenant, memories, ("memories",))
+    async with runtime.pool.connection() as conn:
+        held = await valid_memories(conn, tenant, memories, datetime.now(UTC), statuses=("valid", "pending"))
+    of_turn = [row for row in held if row.origin == "explicit" and any(one.event_id == turn for one in row.sources)]
+    if contents := tuple(row.content for row in of_turn if row.status == "valid"):
+        return replace(made, contents=contents)
+    return replace(made, why_not="contradicts" if of_turn else "ended")
+
+
+async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
+    """False: another worker extracts from the conversation for long."""
+    models = make_models(runtime.settings)
+    try:
+        extraction = extraction_of(runtime, models)
+        for _ in range(TRIES):
+            try:
+                with at_once():
+                    async with runtime.pool.connection() as conn, locked(conn, conversation):
+                        await extraction.by_rules(conn, conversation, finish=True)
+                        return True
+            except NotNow:
+                await asyncio.sleep(PAUSE_S)
+        return False
+    finally:
+        await models.close()
 
 
 async def extract_memories(

@@ -14,6 +14,26 @@ from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.use_cases.asking import Piece
+    from turnlog.agent.use_cases.extraction import Remembered
+
+# Why nothing was remembered, in English and Chinese.
+_WHY_NOT = {
+    "no-user": (
+        "memories belong to a person, so start the chat with --user NAME",
+        "记忆属于某个人，请用 --user 名字 开始聊天",
+    ),
+    "off": ("MEMORY_EXTRACT switches it off", "MEMORY_EXTRACT 已关闭此功能"),
+    "says-nothing": ("the message does not say what", "这句话没有说要记住什么"),
+    "later": (
+        "another process reads this conversation; `turnlog memories` shows it later",
+        "另一个进程正在读取本对话，稍后请用 `turnlog memories` 查看",
+    ),
+    "contradicts": (
+        "it contradicts a memory; `turnlog conflicts` asks which one holds",
+        "与已有的记忆矛盾，请用 `turnlog conflicts` 选择",
+    ),
+    "ended": ("what was said later holds in its place", "之后说的话已取代它"),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +53,7 @@ def chat(
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.use_cases.asking import Answered, ask
+        from turnlog.agent.use_cases.extraction import remembered
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened
 
@@ -51,6 +72,8 @@ def chat(
                         _show(piece)
                     elif isinstance(piece, Answered):
                         (emit if message else emit_line)(piece)
+                    if isinstance(piece, Answered) and not json:
+                        _say(await remembered(runtime, *place, user, piece.question_id, text))
         return 0
 
     run(work, json)
@@ -90,6 +113,18 @@ def _read_line(prompt: str) -> str:
         sys.stderr.write(prompt)
         sys.stderr.flush()
     return sys.stdin.readline()
+
+
+def _say(made: "Remembered | None") -> None:
+    if made is None:
+        return
+    is_chinese = made.language == "zh"
+    for content in made.contents:
+        err.print(f"{'已记住：' if is_chinese else 'Remembered: '}{content}", markup=False)
+    if made.why_not:
+        err.print(
+            f"{'未记住：' if is_chinese else 'Not remembered: '}{_WHY_NOT[made.why_not][is_chinese]}", markup=False
+        )
 
 
 def _show(piece: "Piece") -> None:

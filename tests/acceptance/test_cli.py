@@ -250,6 +250,19 @@ def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
     assert "no language model is configured" in plain.err
 
 
+def test_chat_says_what_it_remembered_or_why_it_did_not(cli: Cli) -> None:
+    english, chinese, nobody, asked = cli.together(
+        ("chat", "rex", "-m", "Hey Bob, remember my dog is called Rex", "--user", "rex"),
+        ("chat", "rex-zh", "-m", "记住她对花生过敏", "--user", "rex"),
+        ("chat", "rex-nobody", "-m", "remember her name is Lucy"),
+        ("chat", "rex-asks", "-m", "Do you remember my dog?", "--user", "rex"),
+    )
+    assert "Remembered: my dog is called Rex" in english.err
+    assert "已记住：她对花生过敏" in chinese.err
+    assert "Not remembered: memories belong to a person, so start the chat with --user NAME" in nobody.err
+    assert "emembered" not in asked.err
+
+
 def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli: Cli) -> None:
     cli("chat", "travel", "-m", "Lisbon is warm.")
     cli("chat", "travel", "-m", "And Oslo?")

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 import pytest
 from conftest import execute
 from helpers.extraction import ANN_THREAD, append_texts, delivery, extractions_of_stage, stored_memories, user_turn
-from helpers.stage import Play, player
+from helpers.stage import Play, Stage, player
 from psycopg.conninfo import conninfo_to_dict
 
 from turnlog.agent.models.factory import make_models
+from turnlog.agent.use_cases.extraction import Remembered, remembered
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import MemoryRecorded, TextBlock, ToolResultBlock
 
@@ -128,6 +129,27 @@ async def test_more_finds_than_one_append_can_hold_are_stored_in_parts_and_once(
         assert await stage.rows("SELECT count(*) FROM memories WHERE status = 'valid'") == [(1_201,)]
         [done] = await extractions_of_stage(stage, "rules")
     assert (done.through_seq, done.stored) == (seqs[-1], 1_201)
+
+
+async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> None:
+    async def ask(stage: Stage, text: str) -> Remembered | None:
+        turn = user_turn(text)
+        await stage.runtime.log.append(turn)
+        await stage.runtime.settle()
+        return await remembered(stage.runtime, "default", "t", "ann", turn.id, text)
+
+    async with offline("projectors") as stage:
+        assert await ask(stage, "Please remember that the bin goes out on Mondays.") == Remembered(
+            "en", ("the bin goes out on Mondays",)
+        )
+        assert await ask(stage, "记住这周五我有考试") == Remembered("zh", ("这周五我有考试",))
+        assert await ask(stage, "Remember that the bin goes out on Mondays!") == Remembered(
+            "en", ("the bin goes out on Mondays",)
+        )
+        assert await ask(stage, "请记住我") == Remembered("zh", why_not="says-nothing")
+        assert await ask(stage, "I remember that the bin was full. Do you remember it?") is None
+    async with offline("projectors", extract=False) as stage:
+        assert await ask(stage, "记住他叫小明") == Remembered("zh", why_not="off")
 
 
 async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:
