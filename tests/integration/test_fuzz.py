@@ -1,0 +1,149 @@
+"""Hundreds of malformed and hostile messages, while two people talk: each concerns its own thread at most (O6)."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from helpers.hostile_messages import Hostile, corpus, plain_turn
+from helpers.key_rings import KEK
+from helpers.personal_events import conversation
+from helpers.preloaded_cli import run_command
+from helpers.projection_spec import ENGINE_TABLES
+from helpers.servers import execute
+from helpers.stage import Stage, player
+
+from turnlog.agent.use_cases.tailing import line_at, tail
+from turnlog.consumers.cli.console import pretty
+from turnlog.events.contracts import Event
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.engine.lag import lag
+from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+from turnlog.projectors.rebuild.verify import verify_several
+
+TENANT_OF = {"ann": "default", "bob": "acme"}
+# Of bob's conversation, in each test run.
+COMMANDS = """
+threads
+context THREAD
+recall 琥珀 --user USER
+memories --user USER
+export --user USER
+extract --user USER --dry-run
+archive --older-than 100 --dry-run
+erase --user USER --dry-run
+doctor
+"""
+# Of both conversations, with --nightly.
+MORE_COMMANDS = """
+messages THREAD
+receipts THREAD
+recall 琥珀 --thread THREAD
+export THREAD
+tail --from 0 --no-follow
+session show THREAD
+session context THREAD
+session checkpoints THREAD
+conflicts --user USER
+entities --user USER
+compactions --user USER
+rederive list
+usage
+jobs
+dead-letters list
+keys status
+lag
+verify
+"""
+
+
+def honest() -> list[Event]:
+    """Ann's conversation, and bob's in another tenant, with all that is derived from them."""
+    bobs = [one.model_copy(update={"tenant": TENANT_OF["bob"]}) for one in conversation("bob", 4)]
+    return [one for pair in zip(conversation("ann", 4), bobs, strict=True) for one in pair]
+
+
+async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile]) -> None:
+    """Appends the events with a share of the others before each."""
+    js, share = stage.runtime.log.nc.jetstream(), -(-len(others) // len(events))
+    for at, event in enumerate(events):
+        for one in others[at * share : (at + 1) * share]:
+            await js.publish(f"turnlog.{one.subject}", one.body)
+        await stage.runtime.log.append(event)
+    await stage.runtime.settle()
+
+
+async def rows_of_others(stage: Stage) -> dict[str, list[Any]]:
+    """Every row that is of no hostile thread. usage has no threads; only honest people use a model of this provider."""
+    found = {}
+    for table in (table for projection in PROJECTIONS for table in projection.tables):
+        others = "thread_id NOT LIKE 'hostile-%'" if "thread_id" in table.columns else "provider = 'local'"
+        found[table.name] = await stage.rows(f"SELECT t::text FROM {table.name} t WHERE {others} ORDER BY 1")
+    return found
+
+
+async def empty(nats_url: str, database_url: str) -> None:
+    """Neither log nor rows, so that a second run has the sequences of the first."""
+    async with await nats.connect(nats_url) as client:
+        await client.jetstream().delete_stream(STREAM)
+    tables = {table.name for projection in PROJECTIONS for table in projection.tables} | set(ENGINE_TABLES)
+    await execute(database_url, f"TRUNCATE {', '.join(sorted(tables))}")
+
+
+async def is_clean(stage: Stage) -> bool:
+    found = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+    assert [(one.projection, one.differences) for one in found if not one.clean] == []
+    return {one.projection for one in found} == set(BY_NAME)
+
+
+async def test_hostile_messages_concern_their_own_threads_alone(
+    nats_url: str, database_url: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    hostile, events = corpus(), honest()
+    assert len(hostile) >= 173
+    play = player(nats_url, database_url, ["projectors"], home=tmp_path)
+    async with play() as stage:
+        await told(stage, events, [plain_turn(one) for one in hostile])
+        expected = await rows_of_others(stage)
+        assert len(expected["messages"]) == 2 * (4 + 1)
+    await empty(nats_url, database_url)
+    async with play() as stage:
+        await told(stage, events, hostile)
+        assert await rows_of_others(stage) == expected
+        parked = "SELECT DISTINCT thread_token FROM dead_letters WHERE thread_token NOT LIKE 'hostile-%'"
+        assert await stage.rows(parked) == []
+        async with stage.runtime.pool.connection() as conn:
+            assert {one.behind for one in await lag(stage.runtime.log, conn)} == {0}
+        assert await is_clean(stage)
+        await every_message_is_shown(stage, len(hostile) + len(events))
+        await they_work(COMMANDS, stage, "bob", tmp_path)
+        if pytestconfig.getoption("nightly"):
+            for user in TENANT_OF:
+                await they_work(COMMANDS + MORE_COMMANDS, stage, user, tmp_path)
+            await rebuild_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
+            assert await rows_of_others(stage) == expected
+            assert await is_clean(stage)
+
+
+async def every_message_is_shown(stage: Stage, count: int) -> None:
+    shown = [line.text() async for line in tail(stage.runtime, 1, follow=False)]
+    assert len(shown) == count
+    assert [line for line in shown if not line.isprintable()] == []
+    for (seq,) in await stage.rows("SELECT DISTINCT seq FROM dead_letters"):
+        assert pretty((await line_at(stage.runtime.log, seq)).document())
+
+
+async def they_work(commands: str, stage: Stage, user: str, folder: Path) -> None:
+    given = stage.runtime.settings
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    servers = {"NATS_URL": str(given.nats_url), "DATABASE_URL": str(given.database_url), "TURNLOG_KEK": KEK}
+    environment = {**kept, **servers, "TURNLOG_HOME": str(folder), "TURNLOG_TENANT": TENANT_OF[user]}
+    for line in filter(None, commands.split("\n")):
+        words = line.replace("THREAD", f"talk-{user}").replace("USER", user).split()
+        done = await asyncio.to_thread(run_command, *words, environment=environment)
+        assert (words, done.code) == (words, int(words == ["doctor"])), done.out + done.err  # it names the dead letters
+        assert done.out
