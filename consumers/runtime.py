@@ -10,8 +10,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from psycopg_pool import AsyncConnectionPool
 
-from turnlog.agent.privacy.kek import keks_of
-from turnlog.agent.privacy.key_admin import refuse_other_keks
+from turnlog.agent.privacy.key_copies import checked_keks
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
 from turnlog.agent.sessions.hot_copies import SUSPECT_S
@@ -76,10 +75,11 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
     """Opens servers, a migrated database, the log and a pool; starts no role. Raises TurnlogErrors."""
     async with servers(settings) as where:
         await _migrate(where.database_url)
-        async with connection_pool(where.database_url) as pool, _keys(settings, where.database_url, pool) as keys:
-            log = await Log.connect(where.nats_url, settings.stream, name, keys, _screen(settings))
+        async with connection_pool(where.database_url) as pool:
+            log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings))
             try:
-                async with forgetting(log):
+                async with _keys(settings, where, pool, log) as keys, forgetting(log):
+                    log.use_keys(keys)
                     runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
                     try:
                         yield runtime
@@ -123,12 +123,11 @@ def _screen(settings: Settings) -> Screen:
 
 
 @contextlib.asynccontextmanager
-async def _keys(settings: Settings, database_url: str, pool: Pool) -> AsyncIterator[KeyStore | None]:
+async def _keys(settings: Settings, where: embedded.Servers, pool: Pool, log: Log) -> AsyncIterator[KeyStore | None]:
     """Users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
-    keks = keks_of(settings)
     async with pool.connection() as conn:
-        await refuse_other_keks(conn, keks)
-    async with opened_keys(database_url, keks) as store:
+        keks = await checked_keks(settings, conn, log)
+    async with opened_keys(where.nats_url, where.database_url, keks) as store:
         yield store
 
 

@@ -92,7 +92,7 @@ class Appender:
         keyring: Keyring | None = None,
         screen: Screen = unchanged,
     ) -> None:
-        self._nc, self._timeout_s, self._ack_s, self._keyring = nc, timeout_s, ack_s, keyring
+        self._nc, self._timeout_s, self._ack_s, self.keyring = nc, timeout_s, ack_s, keyring
         self._screen = screen
         self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -149,14 +149,14 @@ class Appender:
 
     def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
         """Encodes the events; fetches the keys of all their users with one query. expected: for the first event."""
-        if self._keyring is not None:
-            self._keyring.prefetch_current(owners_to_seal(events))
+        if self.keyring is not None:
+            self.keyring.prefetch_current(owners_to_seal(events))
         return [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
 
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
         if self._nc.is_closed:
             raise LogClosed("this Log is closed, and nothing was stored; connect a new one and append there")
-        return outgoing(self._screen(event), expected, self._nc.max_payload, self._keyring)
+        return outgoing(self._screen(event), expected, self._nc.max_payload, self.keyring)
 
     async def _flush(self) -> None:
         while self._queue:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from turnlog.events.append import Appender, Screen, all_stored, unchanged
 from turnlog.events.client import RobustClient, within
@@ -19,12 +19,11 @@ from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
-from turnlog.events.stream import StreamOptions, ensure_stream
+from turnlog.events.stream import StreamOptions, ensure_stream, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
 
 CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_THREADS = 10_000
-NOT_DELETED = (10043, 10057)  # in the middle of the log and at its ends
 _OPTIONS: dict[str, Any] = {
     "max_reconnect_attempts": -1,
     "reconnect_time_wait": 0.1,
@@ -121,6 +120,10 @@ class Log:
         if not self.is_closed:
             await self.nc.close()
 
+    def use_keys(self, keyring: Keyring | None) -> None:
+        """From now on personal fields are sealed and opened with these keys."""
+        self.keyring = self.appender.keyring = keyring
+
     async def append(self, event: Event, expected: int | None = None) -> Appended:
         return await self.appender.append(event, expected)
 
@@ -191,10 +194,8 @@ class Log:
         Raises LogUnavailable.
         """
         try:
-            return bool(await self.nc.jetstream().delete_msg(STREAM, seq))
+            return await overwrite(self.nc.jetstream(), STREAM, seq)
         except (NatsError, OSError, TimeoutError) as error:
-            if isinstance(error, APIError) and error.err_code in NOT_DELETED and not await self._is_there(seq):
-                return False
             raise LogUnavailable(f"NATS did not delete sequence {seq}: {cause(error)}") from error
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
@@ -241,12 +242,6 @@ class Log:
     async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
         """Event id → sequence of every event of the (tenant, thread) pairs from start_seq on. Raises GapInLog."""
         return await all_stored(self.nc, threads, start_seq)
-
-    async def _is_there(self, seq: int) -> bool:
-        try:
-            return (await self.stored(seq)).seq == seq
-        except NotFound:
-            return False
 
     async def _last_of(self, subject: str) -> int:
         try:

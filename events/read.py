@@ -86,8 +86,10 @@ class OrderedReader:
         headers_only: bool = False,
         since: datetime | None = None,
         keyring: Keyring | None = None,
+        stream: str = STREAM,
     ) -> None:
         """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set."""
+        self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
         self._js: JetStreamContext = nc.jetstream()
@@ -120,12 +122,12 @@ class OrderedReader:
             self._sub = await self._nc.subscribe(
                 inbox, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1
             )
-            info = await self._js.add_consumer(STREAM, self._consumer_config())
+            info = await self._js.add_consumer(self._stream, self._consumer_config())
             self.pending_at_start = info.num_pending or 0
             self._inbox = inbox
         except (NatsError, TimeoutError, OSError) as error:
             await self.close()
-            raise GapInLog(f"cannot open a reader on {STREAM}: {cause(error)}") from error
+            raise GapInLog(f"cannot open a reader on {self._stream}: {cause(error)}") from error
 
     async def close(self) -> None:
         """If the server cannot be reached, it deletes the consumer after its inactivity threshold."""
@@ -135,7 +137,7 @@ class OrderedReader:
         try:
             await sub.unsubscribe()
             if self._nc.is_connected:
-                await self._js.delete_consumer(STREAM, self._name)
+                await self._js.delete_consumer(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
             return
 
@@ -183,7 +185,7 @@ class OrderedReader:
     async def _still_due(self, pending: int) -> int:
         """How many messages are still expected: some may have been deleted meanwhile, for instance by an erasure."""
         try:
-            info = await self._js.consumer_info(STREAM, self._name)
+            info = await self._js.consumer_info(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
             return pending
         if info.delivered is None or info.delivered.consumer_seq != self._delivered:
@@ -216,7 +218,7 @@ class OrderedReader:
         ask = {"batch": PULL, "max_bytes": room, "expires": int(PULL_EXPIRES_S * 1e9)}
         try:
             await self._nc.publish(
-                f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}", json.dumps(ask).encode(), self._inbox
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}", json.dumps(ask).encode(), self._inbox
             )
         except (NatsError, OSError) as error:
             self._failure = f"cannot ask for messages: {cause(error)}"
@@ -298,6 +300,7 @@ async def read_to(
     headers_only: bool = False,
     since: datetime | None = None,
     keyring: Keyring | None = None,
+    stream: str = STREAM,
 ) -> AsyncIterator[Stored]:
     """Yields every matching message from start_seq up to through_seq (None: the log's end).
 
@@ -307,7 +310,7 @@ async def read_to(
     position, failures = start_seq, 0
     while through_seq is None or position <= through_seq:
         from_time = None if position > start_seq else since
-        reader = OrderedReader(nc, filters, position, headers_only, from_time, keyring)
+        reader = OrderedReader(nc, filters, position, headers_only, from_time, keyring, stream)
         try:
             async with reader:
                 async for stored in reader.until_caught_up():

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 from turnlog.events.contracts import Event
 from turnlog.events.contracts.base import EventContract, Frozen
-from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, KeyUnavailable
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
 from turnlog.events.subjects import check_id, check_tenant
 
 NONCE_BYTES = 12
@@ -134,8 +134,9 @@ class Sealed(NamedTuple):
         if user is None or not isinstance(key_id, str) or not isinstance(self.sealed, str):
             raise InvalidEvent(f"event {self.id} is sealed and lacks its user, or `sealedkey`, or `sealed` is no text")
         if keyring is None:
-            raise KeyUnavailable(
-                f"event {self.id} is sealed with key {key_id[:40]} and this reader has no keys; set TURNLOG_KEK"
+            raise InvalidEvent(
+                f"event {self.id} is sealed with key {key_id[:40]}, and there are no keys without TURNLOG_KEK. If it "
+                "was lost, set it, then `turnlog dead-letters retry`"
             )
         key = keyring.find(self.tenant, user, key_id)
         return None if key is None else self._decrypted(key, user)

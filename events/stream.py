@@ -1,4 +1,4 @@
-"""The JetStream stream: created once with turnlog's settings, refused if they have changed since."""
+"""The JetStream streams: created once with turnlog's settings, refused if they have changed since."""
 
 from dataclasses import dataclass, replace
 
@@ -11,14 +11,15 @@ from nats.js.api import (
     StreamInfo,
     SubjectTransform,
 )
-from nats.js.errors import NotFoundError, ServerError
+from nats.js.errors import APIError, NotFoundError, ServerError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from turnlog.events.errors import StreamDrift
-from turnlog.events.subjects import PUBLISHED, STREAM, stored_transform
+from turnlog.events.subjects import KEYS, KEYS_STREAM, PUBLISHED, STREAM, stored_transform
 
 DUPLICATE_WINDOW_S = 120.0
 CREATE_TRIES, CREATE_WAIT_S = 10, 0.2
+NOT_DELETED = (10043, 10057)  # in the middle of a stream and at its ends
 _COMPARED = (
     "subjects",
     "retention",
@@ -65,20 +66,55 @@ def stream_config(options: StreamOptions) -> StreamConfig:
     )
 
 
-async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
-    """Creates the stream or checks the one that is there; returns its number of partitions.
+def keys_config(options: StreamOptions) -> StreamConfig:
+    """The stream of users' keys: as the log, but for its names and its size, which is a few hundred bytes a user."""
+    return replace(
+        stream_config(options),
+        name=KEYS_STREAM,
+        description="turnlog: the keys of users' words, encrypted by the key-encryption key",
+        subjects=[KEYS],
+        subject_transform=None,
+        max_bytes=-1,
+        metadata=None,
+    )
 
-    Of an existing stream only the size limit is updated; that never removes messages.
-    Raises StreamDrift when a setting that turnlog depends on differs.
+
+async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
+    """Creates the log's stream or checks the one that is there; returns its number of partitions.
+
+    Of an existing stream only the size limit is updated; that never removes messages. Raises StreamDrift.
     """
-    try:
-        info = await js.stream_info(STREAM)
-    except NotFoundError:
-        info = await _created(js, stream_config(options))
-    _refuse_drift(info, stream_config(options))
+    info = await ensured(js, stream_config(options))
     if options.max_bytes > 0 and info.config.max_bytes != options.max_bytes:
         await js.update_stream(replace(info.config, max_bytes=options.max_bytes))
     return options.partitions
+
+
+async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:
+    """The stream, which is created if there is none. Raises StreamDrift when a setting that matters differs."""
+    try:
+        info = await js.stream_info(str(wanted.name))
+    except NotFoundError:
+        info = await _created(js, wanted)
+    _refuse_drift(info, wanted)
+    return info
+
+
+async def overwrite(js: JetStreamContext, stream: str, seq: int) -> bool:
+    """Deletes one message so that its bytes on disk are overwritten (M9); False if it no longer exists.
+
+    Raises what NATS raises.
+    """
+    try:
+        return bool(await js.delete_msg(stream, seq))
+    except APIError as error:
+        if error.err_code not in NOT_DELETED:
+            raise
+        try:
+            await js.get_msg(stream, seq)
+        except NotFoundError:
+            return False
+        raise
 
 
 @retry(
@@ -104,7 +140,7 @@ def _refuse_drift(info: StreamInfo, wanted: StreamConfig) -> None:
         differing.append(f"subject transform is {is_dest!r}, wanted {wanted.subject_transform.dest!r}")
     if differing:
         raise StreamDrift(
-            f"stream {STREAM} differs from this turnlog's settings: {'; '.join(differing)}. "
+            f"stream {wanted.name} differs from this turnlog's settings: {'; '.join(differing)}. "
             "Set TURNLOG_PARTITIONS and TURNLOG_REPLICAS as the stream has them, "
             "or change the stream with `nats stream edit`."
         )

@@ -4,6 +4,7 @@ Producers publish   turnlog.<tenant>.<thread>.<type>
 the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
+users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 """
 
 import base64
@@ -19,6 +20,8 @@ PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
 SESSION_BUCKET = "turnlog_sessions"
+KEYS_STREAM = "TURNLOG_KEYS"
+KEYS = "turnlog.keys.*"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES = OWN_THREADS
@@ -156,6 +159,11 @@ def memory_thread(user: str, shadow: str | None = None) -> str:
 def shadow_prefix(shadow: str) -> str:
     """The prefix of all memory threads of a shadow."""
     return f"{SHADOW}{check_tenant(shadow)}/"
+
+
+def key_subject(key_id: str) -> str:
+    """Where the states of one user's key are stored. It has three tokens, and the log's subjects four."""
+    return KEYS.replace("*", _type_token(key_id))
 
 
 def session_key(tenant: str, thread: str) -> str:

@@ -17,15 +17,17 @@ import nats
 import psutil
 import pytest
 from helpers import projection_spec
+from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.consumers.servers import lease, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
-from turnlog.events.subjects import SESSION_BUCKET, STREAM
+from turnlog.events.subjects import KEYS_STREAM, SESSION_BUCKET, STREAM
 from turnlog.migrations.upgrade import upgrade
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner
@@ -127,9 +129,8 @@ async def template(servers: TestServers) -> AsyncIterator[str]:
     await execute(servers.database_url, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture
-async def database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
-    """A fresh, migrated database of this test alone."""
+@asynccontextmanager
+async def fresh_database(servers: TestServers, template: str) -> AsyncIterator[str]:
     name = f"turnlog_test_{uuid.uuid4().hex[:12]}"
     await execute(servers.database_url, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield database_at(servers.database_url, name)
@@ -137,10 +138,24 @@ async def database_url(servers: TestServers, template: str) -> AsyncIterator[str
 
 
 @pytest.fixture
+async def database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
+    """A fresh, migrated database of this test alone."""
+    async with fresh_database(servers, template) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_database_url(servers: TestServers, template: str) -> AsyncIterator[str]:
+    """A second one: the log is read as after the loss of Postgres."""
+    async with fresh_database(servers, template) as url:
+        yield url
+
+
+@pytest.fixture
 async def nats_url(servers: TestServers) -> str:
     """The NATS server without any log or session: tests run one after another, so each gets an empty one."""
     async with await nats.connect(servers.nats_url) as client:
-        for stream in (STREAM, f"KV_{SESSION_BUCKET}"):
+        for stream in (STREAM, KEYS_STREAM, f"KV_{SESSION_BUCKET}"):
             with contextlib.suppress(NotFoundError):
                 await client.jetstream().delete_stream(stream)
     return servers.nats_url
@@ -152,6 +167,14 @@ async def log(nats_url: str) -> AsyncIterator[Log]:
     found = await Log.connect(nats_url, StreamOptions())
     yield found
     await found.close()
+
+
+@pytest.fixture
+async def key_stream(log: Log) -> KeyStream:
+    """The stream of users' keys, without any."""
+    found = KeyStream(log.nc, keks())
+    await found.create(StreamOptions())
+    return found
 
 
 @pytest.fixture

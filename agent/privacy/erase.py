@@ -20,6 +20,7 @@ from psycopg.rows import TupleRow
 
 from turnlog.agent.archive.files import files_of
 from turnlog.agent.privacy import key_admin, rows
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, found_in, last_receipt, receipt_data, receipt_event
@@ -217,11 +218,13 @@ async def _distinctive(
 
 
 async def _destroy_keys(at: Surroundings, person: Person) -> int:
+    if not isinstance(at.log.keyring, KeyStore):  # nothing is encrypted
+        return 0
     with at.step("destroying keys"):
         async with at.pool.connection() as conn:
-            count = await key_admin.destroy(conn, person.tenant, person.user)
-    if isinstance(at.log.keyring, KeyStore):
-        at.log.keyring.forget(person.tenant, person.user)
+            stream = KeyStream(at.log.nc, at.log.keyring.keks)
+            count = await key_admin.destroy(conn, stream, person.tenant, person.user)
+    at.log.keyring.forget(person.tenant, person.user)
     return count
 
 

@@ -53,8 +53,8 @@ class Kek:
             return self.cipher.decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], _bound(key_id, tenant, user))
         except (InvalidTag, ValueError):
             raise KeyUnavailable(
-                f"key {key_id} does not open with key-encryption key {self.id}: its row in user_keys was changed; "
-                "restore the table from a backup"
+                f"key {key_id} does not open with key-encryption key {self.id}: it was changed, in user_keys or on "
+                "the stream of keys; restore either from a backup"
             ) from None
 
 
@@ -72,7 +72,7 @@ class Keks:
 
 
 def keks_of(settings: Settings) -> Keks | None:
-    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither.
+    """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither yet.
 
     Raises InvalidKek.
     """
@@ -81,9 +81,15 @@ def keks_of(settings: Settings) -> Keks | None:
     if settings.kek is not None:
         mine = (_kek(_read(path), str(path)),) if settings.database_url is None and path.exists() else ()
         return Keks(_kek(settings.kek.get_secret_value(), "TURNLOG_KEK"), (*mine, *old), "TURNLOG_KEK")
-    if settings.database_url is not None:
+    if settings.database_url is not None or not path.exists():
         return None
-    return Keks(_kek(_made(path), str(path)), old, str(path))
+    return Keks(_kek(_read(path), str(path)), old, str(path))
+
+
+def make_kek(settings: Settings) -> Keks | None:
+    """As keks_of, after making the data folder's file. Raises InvalidKek."""
+    _make(settings.home.expanduser() / FILE)
+    return keks_of(settings)
 
 
 def new_kek() -> str:
@@ -104,20 +110,18 @@ def _kek(text: str, source: str) -> Kek:
     return Kek(sha256(b"turnlog kek " + raw).hexdigest()[:16], AESGCM(raw))
 
 
-def _made(path: Path) -> str:
-    """The KEK of the file, created once: the first process that links the file wins."""
-    if not path.exists():
-        with _file_errors(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mine = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
-            _write(mine, new_kek())
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.link(mine, path)
-            finally:
-                mine.unlink()
-            _sync_folder(path.parent)
-    return _read(path)
+def _make(path: Path) -> None:
+    """Once: the first process that links the file wins."""
+    with _file_errors(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mine = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
+        _write(mine, new_kek())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(mine, path)
+        finally:
+            mine.unlink()
+        _sync_folder(path.parent)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,20 +1,19 @@
-"""What is done to users' keys: rotate, destroy, wrap anew, count. Every process that holds a key hears of it."""
+"""What is done to users' keys: rotate, destroy, wrap anew, count. Every process that holds a key hears of it.
+
+Both the stream and the table get every change, the stream first: what only the table lacks, the next start brings.
+"""
 
 import asyncio
 import contextlib
-import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
-from uuid_utils.compat import uuid7
 
-from turnlog.agent.privacy.kek import Keks, WrongKek
-from turnlog.agent.privacy.keys import CHANNEL
+from turnlog.agent.privacy.kek import Keks
+from turnlog.agent.privacy.key_copies import complete_table, tell
+from turnlog.agent.privacy.key_stream import KeyRecord, KeyStream, new_record
 from turnlog.events.errors import KeyUnavailable, NotFound
 from turnlog.projectors.engine.writer import Connection
 
@@ -29,9 +28,13 @@ UPDATE user_keys SET retired_at = now()
 WHERE tenant = %s AND user_id = %s AND retired_at IS NULL AND destroyed_at IS NULL"""
 _CURRENT = """
 SELECT FROM user_keys WHERE tenant = %s AND user_id = %s AND retired_at IS NULL AND destroyed_at IS NULL"""
+_RETIRED = """
+SELECT key_id::text, tenant, user_id, NULL, kek_id FROM user_keys
+WHERE tenant = %s AND user_id = %s AND retired_at IS NOT NULL AND destroyed_at IS NULL"""
 _DESTROY = """
-UPDATE user_keys SET wrapped = NULL, destroyed_at = now(), retired_at = coalesce(retired_at, now())
-WHERE key_id = ANY(%s) AND destroyed_at IS NULL"""
+UPDATE user_keys k SET wrapped = NULL, destroyed_at = now(), seq = placed.seq
+FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
+WHERE k.key_id = placed.key_id AND destroyed_at IS NULL"""
 _COUNTS = """
 SELECT kek_id, count(DISTINCT (tenant, user_id)) AS users,
   count(*) FILTER (WHERE retired_at IS NULL AND destroyed_at IS NULL) AS current,
@@ -52,24 +55,7 @@ class KekUse:
     known: bool
 
 
-async def refuse_other_keks(conn: Connection, keks: Keks | None) -> None:
-    """Raises WrongKek when keys are wrapped by a key-encryption key that is not given, or by one and none is given."""
-    rows = await conn.execute(
-        "SELECT kek_id FROM user_keys WHERE wrapped IS NOT NULL AND kek_id <> ALL(%s) LIMIT 1",
-        ([] if keks is None else list(keks.by_id),),
-    )
-    found = await rows.fetchone()
-    if found is None:
-        return
-    given = "and none is given" if keks is None else f"not by {keks.current.id} from {keks.source}"
-    raise WrongKek(
-        f"the personal data of this database's users is encrypted under key-encryption key {found[0]}, {given}. Set "
-        "TURNLOG_KEK to that one; to change it, set TURNLOG_KEK_OLD to it and run `turnlog keys rewrap`. With an "
-        "embedded Postgres it is the file `kek` in TURNLOG_HOME"
-    )
-
-
-async def rotate(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
+async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) -> str:
     """A new key seals from now on, the ones before still open; returns its id. conn must not be in a transaction.
 
     Raises NotFound for a user without a key that seals: unknown, or erased; what they say next gets a new one anyway.
@@ -77,12 +63,12 @@ async def rotate(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
     """
     for _ in range(ROTATE_TRIES):
         with contextlib.suppress(UniqueViolation):  # another one made a key between our two statements
-            return await _rotated(conn, keks, tenant, user)
+            return await _rotated(conn, stream, tenant, user)
     raise KeyUnavailable(f"the key of user {user!r} is being changed by others; try again")
 
 
-async def _rotated(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
-    key_id, raw = str(uuid7()), AESGCM.generate_key(256)
+async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) -> str:
+    made = new_record(stream.keks, tenant, user)
     async with conn.transaction():
         retired = (await conn.execute(_RETIRE, (tenant, user))).rowcount
         if not retired and not await _has_key(conn, tenant, user):
@@ -91,11 +77,12 @@ async def _rotated(conn: Connection, keks: Keks, tenant: str, user: str) -> str:
                 "the user is new or was erased: what they say next gets a key of its own"
             )
         await conn.execute(
-            "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)",
-            (key_id, tenant, user, keks.current.wrap(raw, key_id, tenant, user), keks.current.id),
+            "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)", made[:5]
         )
-        await _tell(conn, tenant, user)
-    return key_id
+        [seq] = await stream.put([made])
+        await conn.execute("UPDATE user_keys SET seq = %s WHERE key_id = %s", (seq, made.id))
+        await tell(conn, tenant, user)
+    return made.id
 
 
 async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
@@ -104,39 +91,42 @@ async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
     return await rows.fetchone() is not None
 
 
-async def destroy(conn: Connection, tenant: str, user: str) -> int:
+async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -> int:
     """Destroys every key that the user has now, for good; returns how many. conn must not be in a transaction.
 
     First they are retired, and after SETTLE_S, when nobody seals with them any more, destroyed: what is said
-    meanwhile gets a new key, and stays. Their bytes leave the table's file too; WAL and backups keep theirs.
+    meanwhile gets a new key, and stays. Their bytes leave the stream's and the table's files; WAL and backups keep
+    theirs.
     """
     async with conn.transaction():
         await conn.execute(_RETIRE, (tenant, user))
-        await _tell(conn, tenant, user)
-        rows = await conn.execute(
-            "SELECT key_id FROM user_keys WHERE tenant = %s AND user_id = %s AND retired_at IS NOT NULL "
-            "AND destroyed_at IS NULL",
-            (tenant, user),
-        )
-        ids = [key_id for (key_id,) in await rows.fetchall()]
-    if not ids:
+        await tell(conn, tenant, user)
+        rows = await conn.execute(_RETIRED, (tenant, user))
+        records = [KeyRecord(*row) for row in await rows.fetchall()]
+    if not records:
         return 0
     await asyncio.sleep(SETTLE_S)
+    seqs = await stream.destroy(records)
     async with conn.transaction():
-        destroyed = (await conn.execute(_DESTROY, (ids,))).rowcount
-        await _tell(conn, tenant, user)
+        destroyed = (await conn.execute(_DESTROY, ([one.id for one in records], seqs))).rowcount
+        await tell(conn, tenant, user)
     await _compact(conn)
     return destroyed
 
 
-async def rewrap(conn: Connection, keks: Keks) -> int:
+async def rewrap(conn: Connection, stream: KeyStream) -> int:
     """Wraps every key that an older key-encryption key wraps by the current one; returns how many.
 
     Raises KeyUnavailable at a key whose key-encryption key is not given; what was done before it stays.
     """
+    await complete_table(conn, stream)
     done = 0
-    while part := await _rewrap_some(conn, keks):
-        done += part
+    while part := await _rewrap_some(conn, stream):
+        done += sum(one.wrapped is not None for one in part)
+    head = await stream.head()
+    old = [one.seq async for one in stream.since(0, head) if one.kek_id != stream.keks.current.id]
+    await stream.overwrite(old)
+    await stream.note_kek()
     if done:
         await _compact(conn)
     return done
@@ -149,28 +139,30 @@ async def uses(conn: Connection, keks: Keks | None) -> list[KekUse]:
     return [KekUse(**row, known=row["kek_id"] in known) for row in await cursor.fetchall()]
 
 
-async def _rewrap_some(conn: Connection, keks: Keks) -> int:
+async def _rewrap_some(conn: Connection, stream: KeyStream) -> list[KeyRecord]:
     async with conn.transaction():
         rows = await conn.execute(
             "SELECT key_id::text, tenant, user_id, wrapped, kek_id FROM user_keys "
-            "WHERE wrapped IS NOT NULL AND kek_id <> %s LIMIT %s FOR UPDATE",
-            (keks.current.id, REWRAP_AT_ONCE),
+            "WHERE kek_id <> %s LIMIT %s FOR UPDATE",
+            (stream.keks.current.id, REWRAP_AT_ONCE),
         )
-        found = await rows.fetchall()
+        made = [_rewrapped(KeyRecord(*row), stream.keks) for row in await rows.fetchall()]
+        seqs = await stream.put(made)
         await conn.cursor().executemany(
-            "UPDATE user_keys SET wrapped = %s, kek_id = %s WHERE key_id = %s::uuid", _rewrapped(found, keks)
+            "UPDATE user_keys SET wrapped = %s, kek_id = %s, seq = %s WHERE key_id = %s::uuid",
+            [(one.wrapped, one.kek_id, seq, one.id) for one, seq in zip(made, seqs, strict=True)],
         )
-    return len(found)
-
-
-def _rewrapped(rows: Sequence[Any], keks: Keks) -> list[tuple[bytes, str, str]]:
-    made = []
-    for key_id, tenant, user, wrapped, kek_id in rows:
-        if (kek := keks.by_id.get(kek_id)) is None:
-            raise KeyUnavailable(f"key {key_id} is wrapped by {kek_id}, which is not given; set TURNLOG_KEK_OLD to it")
-        raw = kek.unwrap(wrapped, key_id, tenant, user)
-        made.append((keks.current.wrap(raw, key_id, tenant, user), keks.current.id, key_id))
     return made
+
+
+def _rewrapped(row: KeyRecord, keks: Keks) -> KeyRecord:
+    if row.wrapped is None:
+        return row._replace(kek_id=keks.current.id)
+    if (kek := keks.by_id.get(row.kek_id)) is None:
+        raise KeyUnavailable(f"key {row.id} is wrapped by {row.kek_id}, which is not given; set TURNLOG_KEK_OLD to it")
+    raw = kek.unwrap(row.wrapped, row.id, row.tenant, row.user)
+    wrapped = keks.current.wrap(raw, row.id, row.tenant, row.user)
+    return row._replace(wrapped=wrapped, kek_id=keks.current.id)
 
 
 async def _compact(conn: Connection) -> None:
@@ -191,7 +183,3 @@ async def _compact(conn: Connection) -> None:
         )
     finally:
         await conn.execute("RESET lock_timeout")
-
-
-async def _tell(conn: Connection, tenant: str, user: str) -> None:
-    await conn.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps([tenant, user])))

@@ -1,34 +1,42 @@
 """Users' keys, held by a process for sealing and opening what stands in the log (M9).
 
 A key is looked up once and then held: the log goes on while Postgres is away. Other processes say by NOTIFY what they
-retired or destroyed; whoever missed that, for Postgres was away, compares all it holds with the table.
+retired or destroyed; whoever missed that, for Postgres was away, compares all it holds with the table. The table is
+looked at first, and is a copy of the stream of keys: a key is on the stream before anything is sealed with it, so one
+that neither has was never issued.
 """
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from uuid_utils.compat import uuid7
 
 from turnlog.agent.privacy.kek import Keks
-from turnlog.events.errors import DatabaseUnavailable, InvalidEvent, KeyUnavailable
+from turnlog.agent.privacy.key_stream import PLACE, KeyRecord, KeyStream, new_record, taking_over
+from turnlog.events.append import MAX_BATCH
+from turnlog.events.errors import DatabaseUnavailable, InvalidEvent, KeyUnavailable, LogUnavailable, cause
+from turnlog.events.log import connect_nats
 from turnlog.events.sealing import UserKey
+from turnlog.events.subjects import KEYS_STREAM
 from turnlog.projectors.engine.database import connect, session_options
 
 CONNECT_S, ANSWER_MS = 2, 3_000
 # The server's own limit comes first; a server that hangs keeps none.
 HANGS_S = 4.0
+STREAM_S = 3.0
 # After a failure nobody blocks for so long on a server that is away.
 AWAY_S = 1.0
 T = TypeVar("T")
@@ -45,7 +53,8 @@ ORDER BY created_at"""
 _MAKE = """
 INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id)
 SELECT * FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bytea[], %s::text[])
-ON CONFLICT (tenant, user_id) WHERE retired_at IS NULL AND destroyed_at IS NULL DO NOTHING"""
+ON CONFLICT (tenant, user_id) WHERE retired_at IS NULL AND destroyed_at IS NULL DO NOTHING
+RETURNING key_id::text"""
 
 
 class KeyRow(NamedTuple):
@@ -70,8 +79,8 @@ class KeysOfUser:
 class KeyTable:
     """All methods raise KeyUnavailable when Postgres does not answer, or a KEK that is needed is not given."""
 
-    def __init__(self, database_url: str, keks: Keks) -> None:
-        self._url, self._keks, self._kek_of = database_url, keks, keks.by_id
+    def __init__(self, nats_url: str, database_url: str, keks: Keks) -> None:
+        self._nats_url, self._url, self._keks, self._kek_of = nats_url, database_url, keks, keks.by_id
         self._lock = threading.Lock()
         self._conn: Connection | None = None
         self._away_until = 0.0
@@ -96,11 +105,26 @@ class KeyTable:
 
     def make(self, owners: Collection[Owner]) -> None:
         """First keys, except for a user who gets one from another process at the same time."""
-        made = [(str(uuid7()), tenant, user) for tenant, user in sorted(owners)]  # sorted: or two could deadlock
-        kek = self._keks.current
-        wrapped = [kek.wrap(AESGCM.generate_key(256), *one) for one in made]
-        columns = [*map(list, zip(*made, strict=True)), wrapped, [kek.id] * len(made)]
-        self._asked(lambda conn: conn.execute(_MAKE, columns), f"keys for {_named(owners)}")
+        named = sorted(owners)  # or two processes could deadlock
+        for start in range(0, len(named), MAX_BATCH):
+            part = [new_record(self._keks, tenant, user) for tenant, user in named[start : start + MAX_BATCH]]
+            self._asked(functools.partial(self._issue, part), f"keys for {_named(owners)}")
+
+    def _issue(self, made: Sequence[KeyRecord], conn: Connection) -> None:
+        """The stream acknowledges a key before anybody sees it in the table: what is in use survives Postgres."""
+        columns = [[one[at] for one in made] for at in range(5)]
+        with conn.transaction():
+            won = {key_id for (key_id,) in conn.execute(_MAKE, columns).fetchall()}
+            if mine := [one for one in made if one.id in won]:
+                seqs = self._on_stream(lambda stream: stream.put(mine))
+                conn.execute(PLACE, ([one.id for one in mine], seqs))
+
+    def take_over(self, key_ids: Collection[str]) -> bool:
+        """Puts those of the keys into the table that the stream has; False if there is none."""
+        found = self._on_stream(lambda stream: stream.of_keys(key_ids))
+        if found:
+            self._asked(lambda conn: conn.cursor().executemany(*taking_over(found)), "keys back")
+        return bool(found)
 
     def close(self) -> None:
         with self._lock:
@@ -114,6 +138,23 @@ class KeyTable:
                 "set TURNLOG_KEK_OLD to it"
             )
         return UserKey(row.id, AESGCM(kek.unwrap(wrapped, row.id, row.tenant, row.user)))
+
+    def _on_stream(self, work: Callable[[KeyStream], Coroutine[Any, Any, T]]) -> T:
+        """Waits for NATS in a thread and on a connection of its own: the caller's may be that of the event loop."""
+
+        async def asked() -> T:
+            async with asyncio.timeout(STREAM_S):
+                nc = await connect_nats(self._nats_url, "turnlog-keys", timeout_s=CONNECT_S)
+                try:
+                    return await work(KeyStream(nc, self._keks))
+                finally:
+                    await nc.close()
+
+        try:
+            with ThreadPoolExecutor(1, "turnlog-keys") as thread:
+                return thread.submit(asyncio.run, asked()).result()
+        except (LogUnavailable, TimeoutError) as error:
+            raise KeyUnavailable(f"cannot reach the stream of users' keys: {cause(error)}") from error
 
     def _asked(self, ask: Callable[[Connection], T], what: str) -> T:
         """Asks Postgres, once more on a new connection when the old one turns out to be dead."""
@@ -180,6 +221,8 @@ def _hang_up(line: socket.socket) -> None:
 logger = logging.getLogger("turnlog.privacy")
 CHANNEL = "turnlog_keys"
 HELD_USERS = 20_000
+# A batch of events with forged keys asks the stream once, not once for each.
+UNISSUED_S = 1.0
 AGAIN_S, ALIVE_S = 0.5, 5.0
 
 _CHANGED = """
@@ -188,16 +231,18 @@ WHERE key_id = ANY(%s) AND (retired_at IS NOT NULL OR destroyed_at IS NOT NULL)"
 
 
 class KeyStore:
-    """The Keyring over the table user_keys. Open it with `opened_keys`.
+    """The Keyring over the table user_keys and the stream that it is a copy of. Open it with `opened_keys`.
 
     Both look-ups raise KeyUnavailable when the key is not held and Postgres does not answer.
     """
 
-    def __init__(self, database_url: str, keks: Keks) -> None:
+    def __init__(self, nats_url: str, database_url: str, keks: Keks) -> None:
         self._url, self.keks = database_url, keks
-        self._table = KeyTable(database_url, keks)
+        self._table = KeyTable(nats_url, database_url, keks)
         self._held: dict[Owner, KeysOfUser] = {}
         self._held_ids: set[str] = set()
+        self._unissued: set[str] = set()
+        self._unissued_until = 0.0
         self._forgotten = 0
         self._used = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -215,22 +260,20 @@ class KeyStore:
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
         """The key that sealed something; None when it was destroyed.
 
-        Raises InvalidEvent for another user's key and for an invalid id. A key that the table lacks is KeyUnavailable
-        too: the table belongs to another database or is an old copy, and comes back with a backup.
+        Raises InvalidEvent for another user's key, an invalid id, and a key that was never issued.
         """
         held = self._held.get((tenant, user))
         if held is not None and key_id in held.keys:
             return held.keys[key_id]
         wanted = str(_key_id(key_id))
+        if wanted in self._unissued and time.monotonic() < self._unissued_until:
+            raise _never_issued(wanted, user)
         found = self._fetched([(tenant, user)], [UUID(wanted)])
         mine = found.pop((tenant, user), KeysOfUser())
         if any(wanted in others.keys for others in found.values()):
             raise InvalidEvent(f"key {wanted} is not one of user {user!r} in tenant {tenant!r}")
         if wanted not in mine.keys:
-            raise KeyUnavailable(
-                f"key {key_id} of user {user!r} is not in the table user_keys. It belongs to another database, or this "
-                "one was restored from an older copy: restore user_keys from the newest backup (docs/privacy.md)"
-            )
+            raise _never_issued(wanted, user)
         return mine.keys[wanted]
 
     def prefetch(self, key_ids: Iterable[str]) -> None:
@@ -295,9 +338,15 @@ class KeyStore:
         return found
 
     def _fetched(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, KeysOfUser]:
-        """From the table; held from now on, unless something was forgotten while it was asked."""
+        """From the table, or from the stream; held from now on, unless something was forgotten while it was asked."""
         before = self._forgotten
         rows = self._table.rows(owners, key_ids)
+        missing = _missing(key_ids, rows)
+        if missing and self._table.take_over(missing):
+            rows = self._table.rows(owners, key_ids)
+            missing = _missing(key_ids, rows)
+        if missing:
+            self._unissued, self._unissued_until = missing, time.monotonic() + UNISSUED_S
         found = {owner: self._table.opened(mine) for owner, mine in rows.items()}
         if found and before == self._forgotten:
             for owner, keys in found.items():
@@ -318,6 +367,17 @@ class KeyStore:
             self._held_ids.difference_update(dropped.keys)
 
 
+def _missing(key_ids: Collection[UUID], rows: Mapping[Owner, Iterable[KeyRow]]) -> set[str]:
+    return {str(key_id) for key_id in key_ids} - {row.id for mine in rows.values() for row in mine}
+
+
+def _never_issued(key_id: str, user: str) -> InvalidEvent:
+    return InvalidEvent(
+        f"key {key_id} was never issued to user {user!r}: neither the stream {KEYS_STREAM} nor the table user_keys has "
+        "it. If both are old copies, restore a newer one, then `turnlog dead-letters retry`"
+    )
+
+
 def _key_id(text: str) -> UUID:
     try:
         return UUID(text)
@@ -326,12 +386,12 @@ def _key_id(text: str) -> UUID:
 
 
 @contextlib.asynccontextmanager
-async def opened_keys(database_url: str, keks: Keks | None) -> AsyncIterator[KeyStore | None]:
+async def opened_keys(nats_url: str, database_url: str, keks: Keks | None) -> AsyncIterator[KeyStore | None]:
     """The store while the block runs; None without a key-encryption key."""
     if keks is None:
         yield None
         return
-    store = KeyStore(database_url, keks)
+    store = KeyStore(nats_url, database_url, keks)
     following = asyncio.create_task(store.follow(), name="keys-follow")
     try:
         yield store

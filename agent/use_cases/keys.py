@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from turnlog.agent.privacy import key_admin
-from turnlog.agent.privacy.kek import InvalidKek, Keks, keks_of
+from turnlog.agent.privacy.kek import InvalidKek, keks_of
 from turnlog.agent.privacy.key_admin import KekUse
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
 from turnlog.events.subjects import check_id, check_tenant
 
 
@@ -57,9 +57,9 @@ async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
     """
     check_tenant(tenant)
     check_id("user", user)
-    keks = _given(runtime.settings)
+    stream = _stream(runtime)
     async with runtime.pool.connection() as conn:
-        return RotatedKey(user, await key_admin.rotate(conn, keks, tenant, user))
+        return RotatedKey(user, await key_admin.rotate(conn, stream, tenant, user))
 
 
 async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
@@ -67,13 +67,13 @@ async def rewrap_keys(runtime: Runtime) -> RewrappedKeys:
 
     Raises InvalidKek, WrongKek.
     """
-    keks = _given(runtime.settings)
+    stream = _stream(runtime)
     async with runtime.pool.connection() as conn:
-        return RewrappedKeys(await key_admin.rewrap(conn, keks), keks.current.id)
+        return RewrappedKeys(await key_admin.rewrap(conn, stream), stream.keks.current.id)
 
 
-def _given(settings: Settings) -> Keks:
-    keks = keks_of(settings)
+def _stream(runtime: Runtime) -> KeyStream:
+    keks = keks_of(runtime.settings)
     if keks is None:
         raise InvalidKek("there is no key-encryption key; set TURNLOG_KEK to what `turnlog keys new-kek` prints")
-    return keks
+    return KeyStream(runtime.log.nc, keks)

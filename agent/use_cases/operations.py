@@ -67,11 +67,12 @@ async def verify(
 
 def rebuild_workers(runtime: Runtime, count: int | None = None) -> Workers:
     """Processes that share a rebuild or a verification; as many as there are cores when count is None."""
-    return Workers(count or os.cpu_count() or 1, partial(_opened_keys, runtime.settings, runtime.database_url))
+    open_keys = partial(_opened_keys, runtime.settings, runtime.nats_url, runtime.database_url)
+    return Workers(count or os.cpu_count() or 1, open_keys)
 
 
-def _opened_keys(settings: Settings, database_url: str) -> AbstractAsyncContextManager[KeyStore | None]:
-    return opened_keys(database_url, keks_of(settings))
+def _opened_keys(settings: Settings, nats_url: str, database_url: str) -> AbstractAsyncContextManager[KeyStore | None]:
+    return opened_keys(nats_url, database_url, keks_of(settings))
 
 
 def _chosen(name: str | None) -> Sequence[Projection]:

@@ -104,7 +104,8 @@ user_keys = sa.Table(
     sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     sa.Column("retired_at", timestamptz(), comment="a newer key seals since then; this one still opens"),
     sa.Column("destroyed_at", timestamptz()),
-    comment="Keys of users' personal data in the log (M9); no read model, and not in the log.",
+    sa.Column("seq", sa.BigInteger, comment="where it is on the stream TURNLOG_KEYS; NULL: not yet"),
+    comment="Keys of users' personal data in the log (M9); a copy of the stream TURNLOG_KEYS, no read model.",
 )
 sa.Index("user_keys_user", user_keys.c.tenant, user_keys.c.user_id)
 sa.Index(

@@ -1,4 +1,4 @@
-"""Keys for tests: the key-encryption key of those with servers, and a keyring for what needs no database."""
+"""Keys for tests: the key-encryption key of those with servers, and a keyring for what needs no server."""
 
 import json
 from collections.abc import AsyncIterator, Iterable
@@ -11,12 +11,15 @@ from uuid import UUID
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.kek import keks_of
+from turnlog.agent.privacy import key_admin
+from turnlog.agent.privacy.kek import Keks, keks_of
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import KeyUnavailable
 from turnlog.events.log import Log
 from turnlog.events.sealing import UserKey
+from turnlog.projectors.engine.writer import Connection
 
 # A value of TURNLOG_KEK: sealing is on in every test that plays roles.
 KEK = "dHVybmxvZyB0dXJubG9nIHR1cm5sb2cgdHVybmxvZyE="
@@ -48,13 +51,22 @@ class KeysAtHand:
         """They are at hand."""
 
 
+def keks(kek: str = KEK, **given: Any) -> Keks:
+    found = keks_of(Settings(database_url="postgresql://x", kek=SecretStr(kek), **given))
+    assert found is not None
+    return found
+
+
 @asynccontextmanager
-async def store_on(database_url: str, **given: Any) -> AsyncIterator[KeyStore]:
+async def store_on(stream: KeyStream, database_url: str, kek: str = KEK) -> AsyncIterator[KeyStore]:
     """What a process of its own has: nothing held yet."""
-    keks = keks_of(Settings(database_url=database_url, **{"kek": SecretStr(KEK), **given}))
-    async with opened_keys(database_url, keks) as store:
+    async with opened_keys(stream.nc.connected_url.geturl(), database_url, keks(kek)) as store:
         assert store is not None
         yield store
+
+
+async def destroy_keys(log: Log, conn: Connection, user: str, tenant: str = "default") -> int:
+    return await key_admin.destroy(conn, KeyStream(log.nc, keks()), tenant, user)
 
 
 async def key_of(log: Log, seq: int) -> str:

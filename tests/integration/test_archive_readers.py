@@ -17,13 +17,13 @@ from helpers.archived_threads import (
     stored_files,
     table_rows,
 )
+from helpers.key_rings import destroy_keys
 from helpers.questions import Place, answer_to
 from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Play, player
 
 from turnlog.agent.archive import archiving, restoring
 from turnlog.agent.archive.restoring import restore
-from turnlog.agent.privacy.key_admin import destroy
 from turnlog.agent.use_cases.forks import fork
 from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
@@ -55,7 +55,7 @@ async def test_after_the_key_is_destroyed_it_comes_back_with_tombstones(play: Pl
         await append_conversations(stage)
         await archive_threads(stage)
         async with stage.runtime.pool.connection() as conn:
-            assert await destroy(conn, "default", "ann") == 1
+            assert await destroy_keys(stage.runtime.log, conn, "ann") == 1
         assert await restore_thread(stage)
         assert await stage.rows("SELECT DISTINCT content::text FROM messages") == [('"[erased]"',)]
         assert await equals_rebuild(stage, ["messages", "vectors", "archives"])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers.key_rings import KEK, key_of, store_on
+from helpers.key_rings import KEK, keks, key_of, store_on
 from helpers.own_servers import OwnServers
 from helpers.sample_events import text_of, turn
 from helpers.servers import eventually, rows
@@ -14,8 +14,9 @@ from helpers.stage import Play, player
 from pydantic import SecretStr
 
 from turnlog.agent.privacy import key_admin
-from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of, new_kek
+from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of, make_kek, new_kek
 from turnlog.agent.privacy.key_admin import destroy, rewrap, rotate, uses
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened
 from turnlog.events.errors import NotFound
@@ -40,13 +41,15 @@ def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ["projectors"])
 
 
-async def test_a_notice_of_somebody_else_does_not_end_the_listening(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as store:
+async def test_a_notice_of_somebody_else_does_not_end_the_listening(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
+    async with store_on(key_stream, database_url) as store:
         old = store.current("default", "ann")
         await eventually(lambda: _listeners(db, 1))
         for payload in ("", "hello", "5", '["ann"]', '[["a"], 7]'):
             await db.execute("SELECT pg_notify('turnlog_keys', %s)", (payload,))
-        await destroy(db, "default", "ann")
+        await destroy(db, key_stream, "default", "ann")
 
         async def is_forgotten() -> bool:
             return store.find("default", "ann", old.id) is None
@@ -55,13 +58,13 @@ async def test_a_notice_of_somebody_else_does_not_end_the_listening(db: Connecti
 
 
 async def test_a_backup_that_reads_the_keys_for_long_stops_neither_an_erasure_nor_those_who_ask_for_keys(
-    db: Connection, database_url: str
+    db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
-    async with store_on(database_url) as store, await connect(database_url) as backup:
+    async with store_on(key_stream, database_url) as store, await connect(database_url) as backup:
         store.current("default", "ann")
         async with backup.transaction():
             await backup.execute("LOCK TABLE user_keys IN ACCESS SHARE MODE")
-            assert await destroy(db, "default", "ann") == 1
+            assert await destroy(db, key_stream, "default", "ann") == 1
             assert store.current("default", "bob").id
         assert await rows(db, "SHOW lock_timeout") == [("0",)]
 
@@ -83,11 +86,13 @@ async def test_after_a_rotation_in_another_process_the_new_key_seals_and_the_old
         assert await rows(db, "SELECT count(*), count(retired_at) FROM user_keys") == [(2, 1)]
 
 
-async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as store:
+async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
+    async with store_on(key_stream, database_url) as store:
         old = store.current("default", "ann")
         bob = store.current("default", "bob")
-        assert await destroy(db, "default", "ann") == 1
+        assert await destroy(db, key_stream, "default", "ann") == 1
 
         async def is_forgotten() -> bool:
             return store.find("default", "ann", old.id) is None
@@ -98,11 +103,13 @@ async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(db: Connection, 
     assert await rows(db, "SELECT wrapped, destroyed_at IS NULL FROM user_keys WHERE key_id = %s::uuid", old.id) == [
         (None, False)
     ]
-    assert await destroy(db, "default", "nobody") == 0
+    assert await destroy(db, key_stream, "default", "nobody") == 0
 
 
-async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as store:
+async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
+    async with store_on(key_stream, database_url) as store:
         old = store.current("default", "ann")
         await eventually(lambda: _listeners(db, 1))
         await db.execute(
@@ -117,10 +124,10 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(db: 
 
 
 async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_forgets_it_too(
-    db: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+    db: Connection, database_url: str, key_stream: KeyStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears of the retiring first, and takes the retired key from the table again."""
-    async with store_on(database_url) as store, await connect(database_url) as holder:
+    async with store_on(key_stream, database_url) as store, await connect(database_url) as holder:
         key = store.current("default", "ann")
         await eventually(lambda: _listeners(db, 1))
         await db.execute(HELD_BACK)
@@ -130,7 +137,7 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
             return store.current("default", "ann").id != key.id
 
         monkeypatch.setattr(key_admin, "SETTLE_S", 0.0)
-        destroying = asyncio.create_task(destroy(db, "default", "ann"))
+        destroying = asyncio.create_task(destroy(db, key_stream, "default", "ann"))
         await eventually(is_retired)
         assert store.find("default", "ann", key.id) is not None
         await holder.execute("SELECT pg_advisory_unlock(1)")
@@ -143,16 +150,13 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
 
 
 async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
-    db: Connection, database_url: str
+    db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
-    keks = keks_of(Settings(database_url=database_url, kek=SecretStr(KEK)))
-    assert keks is not None
-
     async def rotated() -> str:
         async with await connect(database_url) as conn:
-            return await rotate(conn, keks, "default", "ann")
+            return await rotate(conn, key_stream, "default", "ann")
 
-    async with store_on(database_url) as store:
+    async with store_on(key_stream, database_url) as store:
         store.current("default", "ann")
     made = await asyncio.gather(*(rotated() for _ in range(6)))
     [(current,)] = await rows(db, "SELECT key_id::text FROM user_keys WHERE retired_at IS NULL")
@@ -160,37 +164,35 @@ async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
     assert await rows(db, "SELECT count(*) FROM user_keys") == [(7,)]
 
 
-async def test_for_a_user_without_a_key_there_is_nothing_to_rotate(db: Connection, database_url: str) -> None:
-    keks = keks_of(Settings(database_url=database_url, kek=SecretStr(KEK)))
-    assert keks is not None
+async def test_for_a_user_without_a_key_there_is_nothing_to_rotate(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
     with pytest.raises(NotFound, match="nothing to rotate"):
-        await rotate(db, keks, "default", "ann")
+        await rotate(db, key_stream, "default", "ann")
     assert await rows(db, "SELECT count(*) FROM user_keys") == [(0,)]
-    async with store_on(database_url) as store:
+    async with store_on(key_stream, database_url) as store:
         store.current("default", "ann")
-    await destroy(db, "default", "ann")
+    await destroy(db, key_stream, "default", "ann")
     with pytest.raises(NotFound, match="nothing to rotate"):
-        await rotate(db, keks, "default", "ann")
+        await rotate(db, key_stream, "default", "ann")
     assert await rows(db, "SELECT count(*) FROM user_keys WHERE destroyed_at IS NULL") == [(0,)]
 
 
 async def test_a_new_kek_takes_the_keys_over_and_the_old_one_is_of_no_more_use(
-    db: Connection, database_url: str
+    db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     new = new_kek()
-    async with store_on(database_url) as store:
+    async with store_on(key_stream, database_url) as store:
         key = store.current("default", "ann")
-    both = Settings(database_url=database_url, kek=SecretStr(new), kek_old=SecretStr(KEK))
-    keks = keks_of(both)
-    assert keks is not None
-    assert await rewrap(db, keks) == 1
-    assert await rewrap(db, keks) == 0
-    async with store_on(database_url, kek=SecretStr(new)) as store:
+    both = KeyStream(key_stream.nc, keks(new, kek_old=SecretStr(KEK)))
+    assert await rewrap(db, both) == 1
+    assert await rewrap(db, both) == 0
+    async with store_on(key_stream, database_url, new) as store:
         assert store.current("default", "ann").id == key.id
         sealed = store.current("default", "ann").cipher.encrypt(bytes(12), b"words", None)
         assert key.cipher.decrypt(bytes(12), sealed, None) == b"words"
-    [use] = await uses(db, keks)
-    assert (use.kek_id, use.users, use.current, use.known) == (keks.current.id, 1, 1, True)
+    [use] = await uses(db, both.keks)
+    assert (use.kek_id, use.users, use.current, use.known) == (both.keks.current.id, 1, 1, True)
 
 
 @pytest.mark.parametrize("kek", [None, SecretStr(new_kek())], ids=["no KEK", "another KEK"])
@@ -217,7 +219,7 @@ async def test_without_any_kek_words_are_stored_as_they_are_and_every_worker_say
 def test_the_data_folder_gets_one_kek_that_only_its_owner_reads(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home", database_url=None)
     with ThreadPoolExecutor(8) as pool:
-        made = [pool.submit(keks_of, settings) for _ in range(16)]
+        made = [pool.submit(make_kek, settings) for _ in range(16)]
         ids = {found.current.id for future in made if (found := future.result())}
     assert len(ids) == 1
     [path] = (tmp_path / "home").iterdir()

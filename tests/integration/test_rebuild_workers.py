@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from helpers.key_rings import destroy_keys
 from helpers.sample_events import EVERY_CONTRACT, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.privacy.key_admin import destroy
 from turnlog.agent.use_cases.operations import rebuild_workers
 from turnlog.events.contracts import ARCHIVING, REMOVALS, ThreadDeleted, ThreadForked
 from turnlog.projectors.engine.database import connect
@@ -56,7 +56,7 @@ async def stage(play: Play) -> AsyncIterator[Stage]:
         await stage.runtime.log.append(turn("behind it", thread="t5", user="bob"))
         await stage.runtime.settle()
         async with stage.runtime.pool.connection() as conn:
-            await destroy(conn, "default", "dan")
+            await destroy_keys(stage.runtime.log, conn, "dan")
         yield stage
 
 

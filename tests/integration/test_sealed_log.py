@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from helpers.key_rings import KeysAtHand
+from helpers.key_rings import KeysAtHand, destroy_keys
 from helpers.random_events import MEMORIES, SHORT_TERM
 from helpers.sample_events import EVERY_CONTRACT, event, text_of, turn
 from helpers.servers import eventually, parked, rows, running_projector
@@ -15,12 +15,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_equivalence import DERIVED_EVENTS, THREADS, TURNS, Make
 
-from turnlog.agent.privacy.key_admin import destroy
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.tailing import line_at
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
-from turnlog.events.errors import KeyUnavailable
+from turnlog.events.errors import InvalidEvent
 from turnlog.events.log import Log
 from turnlog.events.read import read_to
 from turnlog.events.stream import StreamOptions
@@ -60,7 +59,7 @@ async def contents(stage: Stage, thread: str = "t") -> list[object]:
 
 async def erase(stage: Stage, user: str) -> int:
     async with stage.runtime.pool.connection() as conn:
-        return await destroy(conn, "default", user)
+        return await destroy_keys(stage.runtime.log, conn, user)
 
 
 async def every_text(db: Connection) -> str:
@@ -194,10 +193,10 @@ async def test_a_seal_that_was_tampered_with_is_parked_where_everybody_sees_it(
     assert "does not open" in error
 
 
-async def test_a_log_without_keys_reads_no_sealed_event_and_takes_none_for_broken(nats_url: str, log: Log) -> None:
+async def test_a_log_without_keys_reads_no_sealed_event_and_names_the_variable(nats_url: str, log: Log) -> None:
     async with log_with(nats_url, KeysAtHand()) as other:
         await other.append(turn(SECRET, user="ann"))
-    with pytest.raises(KeyUnavailable, match="set TURNLOG_KEK"):
+    with pytest.raises(InvalidEvent, match="no keys without TURNLOG_KEK"):
         [one async for one in log.read_thread("default", "t")]
 
 

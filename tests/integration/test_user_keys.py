@@ -1,7 +1,6 @@
 """Users' keys as a process looks them up: made once, fetched for a whole batch, waited for, and never another's."""
 
 import os
-import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,20 +8,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from helpers.key_rings import key_of, store_on
+from helpers.key_rings import store_on
 from helpers.own_servers import own_servers
 from helpers.sample_events import text_of, turn
-from helpers.servers import eventually, parked, rows
+from helpers.servers import eventually, rows
 from helpers.stage import Play, on_stage, player
 
-from turnlog.agent.use_cases.checkup import _key_waited_for
-from turnlog.events.contracts import ERASED
+from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.events.errors import InvalidEvent, InvalidToken, KeyUnavailable
 from turnlog.events.read import Stored, recorded
 from turnlog.events.sealing import key_ids_in
-from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.message import thread_messages
 
 # nats-py forgets to close the socket of a server that dies while it reconnects to it.
 pytestmark = pytest.mark.filterwarnings(
@@ -37,8 +33,10 @@ def play(nats_url: str, database_url: str) -> Play:
     return player(nats_url, database_url, ["projectors"])
 
 
-async def test_a_user_gets_one_key_however_many_ask_first(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as one, store_on(database_url) as two:
+async def test_a_user_gets_one_key_however_many_ask_first(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
+    async with store_on(key_stream, database_url) as one, store_on(key_stream, database_url) as two:
         with ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(store.current, "default", "ann") for store in (one, two) * 8]
             ids = {future.result().id for future in asked}
@@ -50,8 +48,8 @@ async def test_a_user_gets_one_key_however_many_ask_first(db: Connection, databa
     ]
 
 
-async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url: str) -> None:
-    async with store_on(database_url) as store:
+async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url: str, key_stream: KeyStream) -> None:
+    async with store_on(key_stream, database_url) as store:
         mine = store.current("default", "ann")
         assert store.find("default", "ann", mine.id) == mine
         with pytest.raises(InvalidEvent, match="not one of user 'bob'"):
@@ -82,7 +80,7 @@ async def test_the_keys_of_a_batch_are_made_and_fetched_with_one_query_for_all(
     turns = [turn(f"I am user {number % 50}.", user=f"user {number % 50}") for number in range(100)]
     async with play() as stage:
         await stage.runtime.log.append_many(turns)
-        assert key_queries == ["SELECT", "INSERT", "SELECT"]
+        assert key_queries == ["SELECT", "INSERT", "UPDATE", "SELECT"]
         await stage.runtime.settle()  # or the projectors read, and fetch, in the next block too
     del key_queries[:]
     async with play() as stage, stage.runtime.log.reader(0, 1) as reader:
@@ -105,18 +103,6 @@ def batches_with_new_keys(batches: list[list[Stored]]) -> int:
     return count
 
 
-async def test_a_missing_key_in_a_batch_keeps_only_its_own_event_from_being_read(db: Connection, play: Play) -> None:
-    async with play() as stage:
-        await stage.runtime.log.append_many([turn(f"I am {user}.", user=user) for user in ("ann", "bob", "cho")])
-    await db.execute("DELETE FROM user_keys WHERE user_id = 'bob'")
-    async with play() as stage:
-        read = [stored async for stored in stage.runtime.log.read_stored("default", "t")]
-        assert text_of(recorded(read[0]).event) == "I am ann."
-        assert text_of(recorded(read[2]).event) == "I am cho."
-        with pytest.raises(KeyUnavailable, match="of user 'bob' is not in the table"):
-            recorded(read[1])
-
-
 async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgres_about_it(play: Play) -> None:
     async with play() as stage:
         with pytest.raises(InvalidToken, match="user id holds a NUL"):
@@ -124,52 +110,10 @@ async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgre
         assert (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq == 1
 
 
-async def test_a_key_that_the_table_lacks_is_waited_for_until_a_backup_brings_it(db: Connection, play: Play) -> None:
-    async with play() as stage:
-        await stage.runtime.log.append(turn(SECRET, user="ann"))
-    [row] = await rows(db, "DELETE FROM user_keys RETURNING key_id, tenant, user_id, wrapped, kek_id")
-    async with play() as stage:
-        await db.execute("DELETE FROM messages")
-        await db.execute("UPDATE projection_positions SET position = 0")
-        runner = stage.runtime.runners[0]
-
-        async def is_waiting() -> bool:
-            return "restore user_keys" in (runner.last_error or "")
-
-        await eventually(is_waiting)
-        assert await parked(db, "messages") == []
-        await db.execute(
-            "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)", row
-        )
-        await stage.runtime.settle()
-        assert [message.content for message in await thread_messages(db, "default", "t")] == [SECRET]
-
-
-async def test_a_key_that_is_lost_for_good_can_be_given_up_as_the_documentation_says(
-    db: Connection, play: Play
+async def test_a_postgres_that_hangs_holds_nobody_for_ever(
+    db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
-    async with play() as stage:
-        await stage.runtime.log.append_many([turn(SECRET, user="ann"), turn("I am Bob.", user="bob")])
-        lost = await key_of(stage.runtime.log, 1)
-    await db.execute("DELETE FROM user_keys WHERE user_id = 'ann'")
-    async with play() as stage:
-        await db.execute("DELETE FROM messages")
-        await db.execute("UPDATE projection_positions SET position = 0")
-
-        async def doctor_names_it() -> bool:
-            await db.execute("UPDATE projection_positions SET updated_at = now() - interval '1 hour'")
-            found = await _key_waited_for(stage.runtime, await lag(stage.runtime.log, db, stalled_after_s=0.0))
-            return f"key {lost} of user 'ann' is not in the table" in (found or "")
-
-        await eventually(doctor_names_it)
-        [block] = re.findall(r"^```sql\n(.*?)^```$", PRIVACY.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-        await db.execute(block.replace("<key>", lost).replace("<user>", "ann").encode())
-        await stage.runtime.settle()
-        assert [message.content for message in await thread_messages(db, "default", "t")] == [ERASED, "I am Bob."]
-
-
-async def test_a_postgres_that_hangs_holds_nobody_for_ever(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as store:
+    async with store_on(key_stream, database_url) as store:
         store.current("default", "ann")
         query = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%FROM user_keys%unnest%' "
         [(backend,)] = await rows(db, query + "AND datname = current_database() AND pid <> pg_backend_pid()")
@@ -180,14 +124,16 @@ async def test_a_postgres_that_hangs_holds_nobody_for_ever(db: Connection, datab
             os.kill(backend, signal.SIGCONT)
 
 
-async def test_a_key_that_was_put_into_another_users_row_does_not_open(db: Connection, database_url: str) -> None:
-    async with store_on(database_url) as store:
+async def test_a_key_that_was_put_into_another_users_row_does_not_open(
+    db: Connection, database_url: str, key_stream: KeyStream
+) -> None:
+    async with store_on(key_stream, database_url) as store:
         assert store.current("default", "ann").id != store.current("default", "bob").id
     await db.execute(
         "UPDATE user_keys SET wrapped = (SELECT wrapped FROM user_keys WHERE user_id = 'bob') WHERE user_id = 'ann'"
     )
-    async with store_on(database_url) as store:
-        with pytest.raises(KeyUnavailable, match="its row in user_keys was changed"):
+    async with store_on(key_stream, database_url) as store:
+        with pytest.raises(KeyUnavailable, match="it was changed, in user_keys or on the stream"):
             store.current("default", "ann")
 
 
