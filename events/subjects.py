@@ -79,6 +79,15 @@ def check_conversation(thread: str) -> str:
     return thread
 
 
+def check_place(tenant: str, thread: str | None = None, user: str | None = None) -> None:
+    """Each that is given; thread: a conversation. Raises InvalidToken."""
+    check_tenant(tenant)
+    if thread is not None:
+        check_conversation(thread)
+    if user is not None:
+        check_id("user", user)
+
+
 def thread_token(thread: str) -> str:
     """The thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
 

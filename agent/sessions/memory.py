@@ -9,7 +9,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 from uuid import NAMESPACE_OID, UUID, uuid5
 
@@ -67,9 +66,7 @@ class ShortTermMemory:
         await self._sessions.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

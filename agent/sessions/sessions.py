@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -64,9 +63,7 @@ class Sessions:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def get(self, thread: str) -> SessionState:

@@ -13,7 +13,7 @@ from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, TurnlogError
-from turnlog.events.subjects import check_conversation, check_id, check_tenant, progress_subject
+from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.message import message_by_event
 
@@ -89,10 +89,7 @@ async def ask(
 
 
 def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
-    check_tenant(tenant)
-    check_conversation(thread)
-    if user is not None:
-        check_id("user", user)
+    check_place(tenant, thread, user)
     if not text.strip():
         raise InvalidEvent("the question is blank, so there is nothing to answer")
 

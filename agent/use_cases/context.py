@@ -24,7 +24,7 @@ from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_co
 from turnlog.agent.use_cases.recall import recall_of
 from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
 from turnlog.events.errors import NotFound
-from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
+from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message, newest_exchanges
@@ -88,7 +88,7 @@ async def context_of(
 
     Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
     """
-    _check(tenant, thread, user)
+    check_place(tenant, thread, user)
     if user is not None:
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
     head = await _ready(runtime, tenant, thread, READS)
@@ -141,7 +141,7 @@ async def context_as_of(
 
     Raises NotFound, WindowTooSmall, InvalidToken.
     """
-    _check(tenant, thread, None)
+    check_place(tenant, thread)
     await _ready(runtime, tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, query=query, window=window)
@@ -233,13 +233,6 @@ def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
     rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
     last = next(rounds, None)
     return last is not None and last.role == "user" and last.content == clean(query)
-
-
-def _check(tenant: str, thread: str, user: str | None) -> None:
-    check_tenant(tenant)
-    check_conversation(thread)
-    if user is not None:
-        check_id("user", user)
 
 
 def _transcripts(_runtime: Runtime) -> Transcripts:

@@ -13,7 +13,7 @@ from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
-from turnlog.events.subjects import check_conversation, check_id, check_tenant, memory_thread
+from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.memories.lookup import StoredMemory
@@ -151,17 +151,13 @@ def _that_fit(
 
 
 def _check(tenant: str, query: str, user: str | None, thread: str | None, of_memories: bool) -> None:
-    check_tenant(tenant)
+    check_place(tenant, thread, user)
     if not query.strip():
         raise BadQuery("give a question: there is nothing to look for in a blank one")
     if thread is None and user is None:
         raise BadQuery("say where to look: a thread, or a user for all of theirs")
     if of_memories and user is None:
         raise BadQuery("as_of and history are about memories: say whose with user")
-    if thread is not None:
-        check_conversation(thread)
-    if user is not None:
-        check_id("user", user)
 
 
 def _vectors(runtime: Runtime) -> Recall:

@@ -11,7 +11,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, EventData, ThreadDeleted, ThreadOpened, ThreadRenamed
 from turnlog.events.errors import NotFound
 from turnlog.events.publish import Appended
-from turnlog.events.subjects import check_conversation, check_id, check_tenant
+from turnlog.events.subjects import check_place
 from turnlog.projectors.models.thread_lookup import archived_threads, one_thread
 from turnlog.projectors.models.thread_lookup import list_threads as activity
 
@@ -33,7 +33,7 @@ class ThreadInfo:
 
 async def list_threads(runtime: Runtime, tenant: str, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
     """Conversations of a tenant, or of one user, most recently active first. Raises InvalidToken."""
-    _check(tenant, None, user)
+    check_place(tenant, user=user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
         archived = set(await archived_threads(conn, tenant))
@@ -43,7 +43,7 @@ async def list_threads(runtime: Runtime, tenant: str, user: str | None = None, l
 
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
     """Raises NotFound, InvalidToken."""
-    _check(tenant, thread)
+    check_place(tenant, thread)
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         row = await one_thread(conn, tenant, thread)
@@ -68,7 +68,7 @@ async def open_thread(
     A first turn opens its thread too, so nobody has to call this. must_be_new: raises WrongExpectedVersion for a
     thread id that was ever used. Raises InvalidToken.
     """
-    _check(tenant, thread, user)
+    check_place(tenant, thread, user)
     event = _event(tenant, thread, user, ThreadOpened(label=label), event_id)
     return await runtime.log.append(event, 0 if must_be_new else None)
 
@@ -91,14 +91,6 @@ async def delete_thread(runtime: Runtime, tenant: str, thread: str, *, event_id:
     done = await runtime.log.append(_event(tenant, thread, known.user, ThreadDeleted(), event_id))
     await runtime.settle_thread(tenant, thread, READS)
     return done
-
-
-def _check(tenant: str, thread: str | None, user: str | None = None) -> None:
-    check_tenant(tenant)
-    if thread is not None:
-        check_conversation(thread)
-    if user is not None:
-        check_id("user", user)
 
 
 def _event(tenant: str, thread: str, user: str | None, data: EventData, event_id: UUID | None) -> Event:

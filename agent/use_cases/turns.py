@@ -17,7 +17,7 @@ from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import AnswerReceipt, Event, EventData, ToolCall, TurnRecorded, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.publish import Appended
-from turnlog.events.subjects import check_conversation, check_id, check_tenant
+from turnlog.events.subjects import check_place
 from turnlog.projectors.models.message import Message, messages_page
 from turnlog.projectors.models.thread_lookup import is_there
 
@@ -100,10 +100,7 @@ async def add_turns(
 
     Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable.
     """
-    check_tenant(tenant)
-    check_conversation(thread)
-    if user is not None:
-        check_id("user", user)
+    check_place(tenant, thread, user)
     if receipt is None:
         events = [_event(tenant, thread, user, turn.id, _data(turn), turn.time) for turn in turns]
         return (await _append(runtime, [*events, *_metered(events, usage)], expected))[: len(events)]
@@ -125,8 +122,7 @@ async def transcript(
 
     A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
-    check_tenant(tenant)
-    check_conversation(thread)
+    check_place(tenant, thread)
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)

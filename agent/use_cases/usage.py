@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.subjects import check_place
 from turnlog.projectors.models.usage import usage_by
 
 By = Literal["user", "agent", "model", "day", "month"]
@@ -37,9 +37,7 @@ async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By =
 
     Raises InvalidGrouping, InvalidToken.
     """
-    check_tenant(tenant)
-    if user is not None:
-        check_id("user", user)
+    check_place(tenant, user=user)
     if by not in get_args(By):
         raise InvalidGrouping(f"usage cannot be added up by {by!r}; there are {', '.join(get_args(By))}")
     await runtime.settle(names=("usage",))

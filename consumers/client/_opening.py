@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.settings import Settings, load_settings
@@ -31,11 +30,9 @@ class Opening:
         self._held = _opened(self._settings, self._tenant, self._roles)
         return await self._held.__aenter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         assert self._held is not None
-        await self._held.__aexit__(kind, error, traceback)
+        await self._held.__aexit__(*error)
 
     def __enter__(self) -> "Blocking[Memory]":
         self._loop = LoopThread("turnlog")
@@ -45,9 +42,7 @@ class Opening:
             self._loop.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Never waits for longer than LEAVE_S and what a cancelled task takes."""
         assert self._loop is not None
         try:

@@ -6,7 +6,7 @@ a memory is in a group only by its own similarity to the memory that stays.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid5
@@ -79,7 +79,13 @@ def duplicate_groups(
 
     separated: the members of compactions that were undone; two members of one set are not merged again.
     """
-    pairs = _duplicate_pairs(memories, near, model, separated)
+    sets = Separated(separated)
+
+    def fits(first: Compactable, second: Compactable, value: float) -> bool:
+        above = value > DUPLICATE_SIMILARITY and _may_be_duplicates(first, second)
+        return above and not sets.contain(first.id, second.id)
+
+    pairs = similar_pairs(memories, near, model, fits)
     taken = set[int]()
     groups: list[DuplicateGroup] = []
     for number in sorted(pairs, key=lambda n: _rank(memories[n])):
@@ -113,18 +119,18 @@ def reopened_intervals(
     return tuple(Interval(memory_id=one) for one in members if replaced_by.get(one) == into)
 
 
-def _duplicate_pairs(
-    memories: Sequence[Compactable], near: Iterable[NearPair], model: str, separated: Sequence[frozenset[UUID]]
-) -> dict[int, dict[int, float]]:
-    """found[a][b]: calibrated similarity of duplicates a and b; symmetric."""
+def similar_pairs(
+    memories: Sequence[Compactable],
+    near: Iterable[NearPair],
+    model: str,
+    fits: Callable[[Compactable, Compactable, float], bool],
+) -> defaultdict[int, dict[int, float]]:
+    """found[a][b]: calibrated similarity of memories a and b, where `fits` takes them with it; symmetric."""
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    sets = Separated(separated)
     for pair in near:
         first, second = memories[pair.first], memories[pair.second]
         value = similarity(model, pair.cosine, first.content, second.content)
-        if value <= DUPLICATE_SIMILARITY or not _may_be_duplicates(first, second):
-            continue
-        if not sets.contain(first.id, second.id):
+        if fits(first, second, value):
             found[pair.first][pair.second] = found[pair.second][pair.first] = value
     return found
 

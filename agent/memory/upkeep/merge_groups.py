@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from turnlog.agent.memory.deciding.chains import closed
 from turnlog.agent.memory.deciding.claims import may_contradict
 from turnlog.agent.memory.deciding.policy import Policy, first_importance, importance_now
-from turnlog.agent.memory.deciding.similarity import least_cosine, similarity
+from turnlog.agent.memory.deciding.similarity import least_cosine
 from turnlog.agent.memory.upkeep.compaction import (
     DUPLICATE_SIMILARITY,
     Compactable,
     DuplicateGroup,
     Separated,
     duplicate_groups,
+    similar_pairs,
 )
 from turnlog.agent.memory.upkeep.near_vectors import NearPair, near_pairs
 from turnlog.agent.models.language import is_chinese
@@ -112,9 +113,11 @@ def near_duplicate_groups(
     def excludes(one: Compactable, other: Compactable) -> bool:
         return sets.contain(one.id, other.id) or may_contradict(one.content, other.content)
 
-    pairs = _similar_pairs(
-        memories, near, model, criteria.accepts, lambda value: criteria.similarity <= value <= DUPLICATE_SIMILARITY
-    )
+    def fits(one: Compactable, other: Compactable, value: float) -> bool:
+        near_enough = criteria.similarity <= value <= DUPLICATE_SIMILARITY
+        return near_enough and _may_meet(one, other, criteria.accepts)
+
+    pairs = similar_pairs(memories, near, model, fits)
     graph = _SimilarityGraph(memories, pairs, excludes, count_tokens)
     groups: list[MergeGroup] = []
     taken = set[int]()
@@ -152,9 +155,10 @@ def summary_groups(
     def excludes(one: Compactable, other: Compactable) -> bool:
         return sets.contain(one.id, other.id)
 
-    related = _similar_pairs(
-        candidates, near, model, criteria.accepts_for_summary, lambda value: value >= RELATED_SIMILARITY
-    )
+    def fits(one: Compactable, other: Compactable, value: float) -> bool:
+        return value >= RELATED_SIMILARITY and _may_meet(one, other, criteria.accepts_for_summary)
+
+    related = similar_pairs(candidates, near, model, fits)
     _add_shared_entities(related, candidates)
     graph = _SimilarityGraph(candidates, related, excludes, count_tokens)
     groups: list[MergeGroup] = []
@@ -167,23 +171,8 @@ def summary_groups(
     return groups
 
 
-def _similar_pairs(
-    memories: Sequence[Compactable],
-    near: Iterable[NearPair],
-    model: str,
-    accepts: Callable[[Compactable], bool],
-    in_range: Callable[[float], bool],
-) -> defaultdict[int, dict[int, float]]:
-    """found[a][b]: calibrated similarity of accepted memories a and b, where it is in range; symmetric."""
-    found: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for pair in near:
-        first, second = memories[pair.first], memories[pair.second]
-        if not (accepts(first) and accepts(second) and _same_kind_and_language(first, second)):
-            continue
-        value = similarity(model, pair.cosine, first.content, second.content)
-        if in_range(value):
-            found[pair.first][pair.second] = found[pair.second][pair.first] = value
-    return found
+def _may_meet(first: Compactable, second: Compactable, accepts: Callable[[Compactable], bool]) -> bool:
+    return accepts(first) and accepts(second) and _same_kind_and_language(first, second)
 
 
 def _add_shared_entities(related: defaultdict[int, dict[int, float]], memories: Sequence[Compactable]) -> None:
