@@ -1,6 +1,5 @@
 """chat and demo."""
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, check_given, emit, emit_line, err, out, tenant_of
+from turnlog.consumers.cli.console import (
+    BadOption,
+    Json,
+    Tenant,
+    check_given,
+    emit,
+    emit_line,
+    err,
+    out,
+    stdin_lines,
+    tenant_of,
+)
 from turnlog.consumers.cli.runner import run
 from turnlog.events.subjects import check_conversation
 
@@ -98,21 +108,19 @@ def demo(
 
 
 async def _lines(message: str | None, as_json: bool) -> AsyncIterator[str]:
-    """The message, or stdin line by line until its end; waiting for a person must not stop the roles."""
+    """The message, or stdin line by line until its end."""
     if message is not None:
         yield message
         return
     prompt = "> " if sys.stdin.isatty() and not as_json else ""
-    while line := await asyncio.to_thread(_read_line, prompt):
+    typed = stdin_lines()
+    while True:
+        err.print(prompt, end="")
+        line = await anext(typed, None)
+        if line is None:
+            return
         if line.strip():
             yield line.strip()
-
-
-def _read_line(prompt: str) -> str:
-    if prompt:
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
-    return sys.stdin.readline()
 
 
 def _say(made: "Remembered | None") -> None:

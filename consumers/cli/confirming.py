@@ -1,12 +1,11 @@
 """Asking a person before what cannot be taken back. A script that nobody watches says --yes."""
 
-import asyncio
 import sys
 from typing import Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import err
+from turnlog.consumers.cli.console import err, stdin_lines
 from turnlog.events.errors import TurnlogError
 
 Yes = Annotated[
@@ -35,16 +34,5 @@ async def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     err.print(f"{question} [y/N]: ", end="", markup=False)
-    if (await _line()).strip().lower() not in ("y", "yes"):
+    if (await anext(stdin_lines(), "")).strip().lower() not in ("y", "yes"):
         raise NotConfirmed("the answer was no, and nothing was changed")
-
-
-async def _line() -> str:
-    """Waits as everything else does, so that projectors go on meanwhile and Ctrl-C ends it."""
-    loop, typed = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(sys.stdin, typed.set)
-    try:
-        await typed.wait()
-    finally:
-        loop.remove_reader(sys.stdin)
-    return sys.stdin.readline()

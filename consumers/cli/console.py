@@ -1,8 +1,10 @@
-"""What commands share: options, output and progress bars."""
+"""What commands share: options, standard input, output and progress bars."""
 
+import asyncio
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -85,6 +87,37 @@ def emit_line(document: Any) -> None:
     """One JSON document on one line, for streams."""
     sys.stdout.write(json.dumps(to_jsonable_python(document), ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+async def stdin_lines() -> AsyncIterator[str]:
+    """The lines of standard input. A terminal's line is read only when it is asked for.
+
+    Waits as everything else does, so that projectors go on meanwhile, and Ctrl-C ends the waiting at once: a thread
+    that waits for a line would keep the process, and take the line that a person types next.
+    """
+    rest, stdin = b"", sys.stdin.fileno()
+    while True:
+        while b"\n" not in rest:
+            await _until_readable(stdin)
+            if not (data := os.read(stdin, 1 << 16)):
+                if rest:
+                    yield rest.decode(errors="replace")
+                return
+            rest += data
+        line, _, rest = rest.partition(b"\n")
+        yield line.decode(errors="replace")
+
+
+async def _until_readable(stdin: int) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(stdin, readable.set)
+    except PermissionError:  # an ordinary file can always be read
+        return
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(stdin)
 
 
 class _Rate(ProgressColumn):

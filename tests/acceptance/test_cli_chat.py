@@ -1,0 +1,83 @@
+"""`turnlog chat` at a terminal and in a pipe."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import subprocess
+import termios
+from pathlib import Path
+
+from helpers.cli import Cli as Cli
+from helpers.cli import turnlog as turnlog
+from helpers.cli_process import COMMAND, environment
+from helpers.preloaded_cli import run_command
+
+# As a shell does: it waits for the command, and reads what is typed afterwards.
+SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
+PATIENCE_S = 60.0
+
+
+def own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class Terminal:
+    """A process at a terminal of its own, and what it shows."""
+
+    def __init__(self, *command: str, env: dict[str, str]) -> None:
+        self.keyboard, screen = pty.openpty()
+        self.shown = b""
+        self.process = subprocess.Popen(
+            command,
+            stdin=screen,
+            stdout=screen,
+            stderr=screen,
+            env=env,
+            start_new_session=True,
+            preexec_fn=own_terminal,
+        )
+        os.close(screen)
+
+    def until(self, text: str) -> None:
+        while text.encode() not in self.shown:
+            ready, _, _ = select.select([self.keyboard], [], [], PATIENCE_S)
+            assert ready, f"{text!r} is not in {self.shown!r}"
+            self.shown += os.read(self.keyboard, 1 << 16)
+
+    def type(self, text: str) -> None:
+        os.write(self.keyboard, text.encode())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.keyboard)
+
+
+def test_ctrl_c_at_the_prompt_ends_the_chat_and_leaves_the_next_line_to_the_shell(
+    nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    env = environment(tmp_path, NATS_URL=nats_url, DATABASE_URL=database_url)
+    terminal = Terminal("sh", "-c", SHELL, "sh", *COMMAND, "chat", "t", env=env)
+    try:
+        terminal.until("> ")
+        terminal.type("\x03next\n")
+        terminal.until("ended with 130")
+        terminal.until("then next")
+    finally:
+        terminal.end()
+
+
+async def test_every_line_of_a_file_or_a_terminal_is_a_message(
+    turnlog: Cli, nats_url: str, database_url: str, tmp_path: Path
+) -> None:
+    typed = await turnlog("chat", "typed", "--json", typed="one\n\ntwo\n\x04")
+    assert [line["thread"] for line in map(json.loads, typed.out.splitlines())] == ["typed", "typed"]
+    file = tmp_path / "lines"
+    file.write_text("one\n\n\u4e8c")
+    env = environment(tmp_path, NATS_URL=nats_url, DATABASE_URL=database_url)
+    read = run_command("chat", "read", "--json", environment=env, stdin=str(file))
+    assert [line["thread"] for line in map(json.loads, read.out.splitlines())] == ["read", "read"]
+    exported = (await turnlog("export", "read", "--json")).document
+    assert [one["content"] for one in exported if one["role"] == "user"] == ["one", "\u4e8c"]
