@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import numpy as np
+from helpers.nightly import examples
 from helpers.projection_spec import stored
 from helpers.random_events import INTERVALS, MANY_IDS, MEMORIES_SAID, MEMORY_IDS, SHARES, SOURCES
 from helpers.sample_events import GPA, MAY_8, SOURCE, event
@@ -39,7 +40,7 @@ from turnlog.projectors.models.memories.lookup import (
     valid_memories,
 )
 from turnlog.projectors.models.memories.projection import MEMORIES, NEIGHBOUR_INDEXES
-from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.memories.sql import LAST_EXPIRY, MAX_SOURCES
 from turnlog.projectors.models.memories.tables import memories
 from turnlog.projectors.models.memories.text import content_key
 from turnlog.projectors.models.memories.vectors import cached_vectors, nearest
@@ -95,7 +96,7 @@ DECISIONS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(DECISIONS, min_size=1, max_size=12))
 async def test_what_is_known_of_events_to_come_is_what_their_rows_will_be(
     db: Connection, data: list[EventData]
@@ -106,6 +107,23 @@ async def test_what_is_known_of_events_to_come_is_what_their_rows_will_be(
     known.apply(data)
     rows = await memories_by_id(db, *HERE, [UUID(int=n) for n in range(1, 5)])
     assert known.rows == {id_: replace(row, seq=known.rows[id_].seq) for id_, row in rows.items()}
+
+
+async def test_a_repetition_gives_no_time_to_live_and_extends_one_up_to_the_last_that_can_be_stored(
+    db: Connection,
+) -> None:
+    soon, late = LAST_EXPIRY - timedelta(days=1), LAST_EXPIRY + timedelta(hours=1)
+    source = SOURCE.model_copy(update={"said_at": FAR})
+    again = [MemoryConfirmed(memory_id=UUID(int=n), source=source, importance=1, confidence=1) for n in range(1, 5)]
+    expiries = (None, MAY_8, soon, late)
+    data = [*(said(n, expires_at=at) for n, at in enumerate(expiries, 1)), *again]
+    await apply(db, *data)
+    known = MemoryState(ANN, [], MAY_8)
+    known.apply(data)
+    rows = await memories_by_id(db, *HERE, [UUID(int=n) for n in range(1, 5)])
+    expected = [None, MAY_8 + (FAR - MAY_8), LAST_EXPIRY, LAST_EXPIRY]
+    assert [rows[UUID(int=n)].expires_at for n in range(1, 5)] == expected
+    assert [known.rows[UUID(int=n)].expires_at for n in range(1, 5)] == expected
 
 
 async def test_rivals_are_found_by_key_words_or_id_in_any_status(db: Connection) -> None:

@@ -21,7 +21,7 @@ from turnlog.events.contracts import (
     MemoryRecorded,
 )
 from turnlog.projectors.models.memories.lookup import StoredMemory
-from turnlog.projectors.models.memories.sql import MAX_SOURCES
+from turnlog.projectors.models.memories.sql import LAST_EXPIRY, MAX_SOURCES
 from turnlog.projectors.models.memories.text import content_key
 
 
@@ -90,7 +90,7 @@ class MemoryState:
         if row is None or row.status == "forgotten":
             return
         at = said.source.said_at
-        longer = max(at, row.confirmed_at) - row.confirmed_at
+        longer, expiry = max(at, row.confirmed_at) - row.confirmed_at, row.expires_at
         is_new = said.source not in row.sources and len(row.sources) < MAX_SOURCES
         self.rows[row.id] = replace(
             row,
@@ -98,7 +98,7 @@ class MemoryState:
             confidence=said.confidence,
             importance_at=max(row.importance_at, self._at),
             valid_from=min(row.valid_from, at),
-            expires_at=None if row.expires_at is None else row.expires_at + longer,
+            expires_at=None if expiry is None else expiry + min(longer, LAST_EXPIRY - expiry),
             confirmed_at=max(row.confirmed_at, at),
             sources=(*row.sources, said.source) if is_new else row.sources,
         )

@@ -1,6 +1,9 @@
 """SQL statements of P7; projection.py maps events to them."""
 
+from datetime import UTC, datetime
+
 MAX_SOURCES = 100  # per row; the log has all of them
+LAST_EXPIRY = datetime(9998, 12, 31, tzinfo=UTC)  # however often a memory is repeated
 
 _ONE = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = %(id)s"
 _MANY = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = ANY(%(ids)s::uuid[])"
@@ -9,7 +12,8 @@ _MANY = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = ANY(%(ids
 CONFIRM = f"""
 UPDATE memories SET importance = %(importance)s, confidence = %(confidence)s,
   importance_at = greatest(importance_at, %(at)s), valid_from = least(valid_from, %(said_at)s),
-  expires_at = least(expires_at + greatest(%(said_at)s - confirmed_at, interval '0'), '9998-12-31Z'),
+  expires_at = CASE WHEN expires_at IS NOT NULL THEN
+    least(expires_at + greatest(%(said_at)s - confirmed_at, interval '0'), '{LAST_EXPIRY.isoformat()}') END,
   confirmed_at = greatest(confirmed_at, %(said_at)s),
   sources = CASE WHEN sources @> %(source)s::jsonb OR jsonb_array_length(sources) >= {MAX_SOURCES} THEN sources
     ELSE sources || %(source)s::jsonb END
