@@ -20,7 +20,8 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
 
-# Everything that takes long: projection specifications at every size of batch, and parts killed at random.
+# Everything that takes long: projection specifications at every size of batch, slow properties with all examples, and
+# parts killed at random.
 nightly: $(STAMP)
 	$(MAKE) test PYTEST_ADDOPTS=--nightly
 	$(MAKE) chaos

@@ -16,7 +16,7 @@ import hypothesis
 import nats
 import psutil
 import pytest
-from helpers import projection_spec
+from helpers import nightly
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
@@ -50,7 +50,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--nightly", action="store_true", help="projection specifications at every size of batch")
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="projection specifications at every size of batch, slow properties with all examples",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
     the servers' user the right to reach its files."""
-    projection_spec.EVERY_SIZE = config.getoption("nightly")
+    nightly.FULL = config.getoption("nightly")
     if config.getoption("basetemp") is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
         place = MEMORY_DISK if has_room() else Path(tempfile.gettempdir())
         remove_folders_of_ended_runs(place)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from helpers import nightly
+
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
 from turnlog.events.read import Stored
@@ -22,7 +24,6 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 
 STEP = 10
-EVERY_SIZE = False  # set by --nightly
 ENGINE_TABLES = ("projection_positions", "event_ids", "dead_letters")
 
 
@@ -32,7 +33,7 @@ def seq(number: int) -> int:
 
 
 def batch_sizes(events: int) -> list[int]:
-    return list(range(1, events + 1)) if EVERY_SIZE else sorted({1, 2, max(1, events // 2), events})
+    return list(range(1, events + 1)) if nightly.FULL else sorted({1, 2, max(1, events // 2), events})
 
 
 def stored(event: Event, at: int) -> Stored:

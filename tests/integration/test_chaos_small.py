@@ -16,20 +16,18 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-async def test_six_kills_while_events_are_appended_lose_and_double_nothing(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    result = await run(home, Plan(seed=4, events=1_500, kills=6, threads=60, lanes=8))
+async def test_six_kills_while_events_are_appended_lose_and_double_nothing(home: Path) -> None:
+    result = await run(home, Plan(seed=4, events=600, kills=6, threads=24, lanes=8))
     assert result.violations == []
     assert sum(result.killed.values()) == 6
     assert {"projectors", "nats", "postgres", "agent"} <= result.killed.keys()
-    assert result.acknowledged >= 1_500
+    assert result.acknowledged >= 600
     assert processes_left_in(home) == []
     gc.collect()
 
 
-async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(tmp_path: Path) -> None:
-    fleet, back = Fleet(tmp_path, seed=4), asyncio.Event()
+async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(home: Path) -> None:
+    fleet, back = Fleet(home, seed=4), asyncio.Event()
     try:
         await fleet.start()
         await fleet.kill(Kill("postgres", 1, 2), asyncio.create_task(back.wait()))
@@ -41,4 +39,4 @@ async def test_a_backend_dies_only_when_the_postgres_that_was_killed_is_back(tmp
         assert fleet.killed == {"postgres": 1, "postgres-backend": 1}
     finally:
         await fleet.stop()
-    assert processes_left_in(tmp_path) == []
+    assert processes_left_in(home) == []

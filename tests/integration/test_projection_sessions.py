@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from helpers.nightly import examples
 from helpers.projection_spec import Spec, seq, stored
 from helpers.sample_events import BLOCKS, DERIVED, event, turn
 from helpers.servers import rows
@@ -183,7 +184,7 @@ EVENTS = st.one_of(TURNS, TURNS, CALLS, st.builds(at, SESSION_EVENTS, st.integer
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -5,7 +5,8 @@ from itertools import pairwise
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from helpers.nightly import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnlog.events.contracts import (
@@ -102,6 +103,7 @@ def test_chinese_is_cut_at_its_own_full_stops() -> None:
     assert len(made) > 2 and all(chunk.text.endswith("。") for chunk in made)
 
 
+@settings(max_examples=examples(100))
 @given(st.text(min_size=1, max_size=6000) | st.text("ab. 。\n", min_size=2000, max_size=6000))
 def test_no_piece_is_too_long_and_no_character_is_lost(text: str) -> None:
     made = chunks(turn(text))

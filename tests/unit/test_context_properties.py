@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from helpers.context_messages import turn
+from helpers.nightly import examples
 from helpers.openai_validation import validate_openai_messages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -77,7 +78,7 @@ inputs = st.builds(
         share_unused=st.booleans(),
     ),
 )
-thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @thorough

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from helpers.dated_claims import DecidedMemories, claim, day, decided
+from helpers.nightly import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +46,7 @@ def canonical(row: StoredMemory) -> str:
     return row.content.replace("3.80", "3.8")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data(), histories, strategies)
 def test_order_of_arrival_does_not_change_what_holds_and_when(
     data: st.DataObject, history: list[tuple[str, int]], strategy: Strategy
@@ -56,7 +57,7 @@ def test_order_of_arrival_does_not_change_what_holds_and_when(
     assert outcome(decided(arrived).rows) == outcome(decided(in_order).rows)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories, strategies)
 def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], strategy: Strategy) -> None:
     rows = decided(sayings(history, strategy)).rows
@@ -68,7 +69,7 @@ def test_one_memory_of_a_key_holds_at_any_time(history: list[tuple[str, int]], s
     assert held[0][0] == min(memory.valid_from for memory in sayings(history, strategy))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
 def test_nothing_that_was_said_is_lost_from_history(history: list[tuple[str, int]], strategy: Strategy) -> None:
     said = sayings(history, strategy)
@@ -82,7 +83,7 @@ def test_nothing_that_was_said_is_lost_from_history(history: list[tuple[str, int
     assert all(row.replaced_by in ids for row in after.rows if row.replaced_by)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories, st.sampled_from((*ORDERLESS, "KEEP_BOTH", "ASK_USER")))
 def test_saying_it_all_from_the_same_sources_again_changes_nothing(
     history: list[tuple[str, int]], strategy: Strategy
@@ -92,14 +93,14 @@ def test_saying_it_all_from_the_same_sources_again_changes_nothing(
     assert len(decided([*said, *said]).events) == len(after.events)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories, strategies)
 def test_worth_stays_within_zero_and_one(history: list[tuple[str, int]], strategy: Strategy) -> None:
     rows = decided(sayings(history, strategy, importance=1.0, confidence=0.0)).rows
     assert all(0 <= row.importance <= 1 and 0 <= row.confidence <= 1 for row in rows)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(histories)
 def test_the_latest_holds_and_history_says_what_was_said_last_at_each_time(history: list[tuple[str, int]]) -> None:
     said = sayings(history, "KEEP_LATEST")
@@ -119,7 +120,7 @@ def holds(row: StoredMemory, at: datetime) -> bool:
     return row.valid_from <= at and (row.valid_to is None or at < row.valid_to)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data(), st.lists(values, min_size=1, max_size=5, unique=True))
 def test_merging_is_the_same_in_any_order_and_joins_in_order_of_saying(data: st.DataObject, said: list[str]) -> None:
     memories = [claim(value, on, dedupe_key="k", strategy="MERGE") for on, value in enumerate(said) if value != "3.80"]
@@ -131,7 +132,7 @@ def test_merging_is_the_same_in_any_order_and_joins_in_order_of_saying(data: st.
 steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.integers(0, 9), st.integers(0, 5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=10), strategies)
 def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_never_overlap(
     taken: list[tuple[str, str, int, int]], strategy: Strategy
