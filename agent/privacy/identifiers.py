@@ -1,6 +1,7 @@
 """Numbers and addresses that name a person: identity cards, payment cards, mail; and grades (M8, E 8.9). Pure.
 
-A number counts only if its check digit and its range are valid, so that order numbers and timestamps stay.
+A payment card counts only if its check digit and issuer are valid, so that order numbers and timestamps stay. With
+`exact`, the same holds of identity numbers; without it one with a typing error counts too, known by its form.
 """
 
 import re
@@ -30,6 +31,9 @@ _FREE, _END = r"(?<![0-9A-Za-z*.])(?<![0-9]-)", r"(?![0-9A-Za-z*])(?!-[0-9])"
 _SSN = re.compile(_FREE + r"[0-9]{3}-[0-9]{2}-[0-9]{4}" + _END)
 _SSN_NAMED = re.compile(r"((?<![A-Za-z])(?:ssn|social security(?: number)?)[:#\s]{0,3}(?:is )?)([0-9]{9})" + _END, re.I)
 _CHINESE = re.compile(_FREE + r"[0-9]{17}[0-9Xx]" + _END)
+# A region, a day of birth, a number: a timestamp or an order number of 18 digits has no year in this place.
+_CHINESE_FORM = re.compile(r"[1-9][0-9]{5}(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[0-9]{3}[0-9Xx]")
+_CHINESE_NAMED = re.compile(r"(?:身份证|公民身份)[^0-9\n]{0,8}$")
 _CARD = re.compile(
     _FREE + r"[2-6](?:[0-9]{11,17}|[0-9]{3}(?:[ -][0-9]{4}){3}|[0-9]{3}[ -][0-9]{6}[ -][0-9]{4,5})[0-9]?" + _END
 )
@@ -47,14 +51,24 @@ _GRADE = re.compile(
 )
 
 
-def masked(text: str) -> str:
+def masked(text: str, exact: bool) -> str:
     """Without identity and payment cards."""
     if not any(c.isdecimal() for c in text):
         return text
-    text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if _is_chinese(m[0]) else None)
+
+    def is_ssn(number: str) -> bool:
+        return not exact or bool(ssn.is_valid(number))
+
+    def is_chinese(found: re.Match[str]) -> bool:
+        if exact:
+            return _is_chinese(found[0])
+        named = _CHINESE_NAMED.search(found.string, max(0, found.start() - 12), found.start())
+        return bool(named or _CHINESE_FORM.fullmatch(found[0]) or _is_chinese(found[0]))
+
+    text = replaced(text, _CHINESE, lambda m: CHINESE_MASK if is_chinese(m) else None)
     text = replaced(text, _CARD, lambda m: CARD_MASK if _is_card(m[0]) else None)
-    text = replaced(text, _SSN_NAMED, lambda m: m[1] + SSN_MASK if ssn.is_valid(m[2]) else None)
-    return replaced(text, _SSN, lambda m: SSN_MASK if ssn.is_valid(m[0]) else None)
+    text = replaced(text, _SSN_NAMED, lambda m: m[1] + SSN_MASK if is_ssn(m[2]) else None)
+    return replaced(text, _SSN, lambda m: SSN_MASK if is_ssn(m[0]) else None)
 
 
 def mails_masked(text: str) -> str:

@@ -1,7 +1,8 @@
 """Masks what is sensitive in a text, by level (M8, E 8.9). Pure.
 
-LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses and phone
-numbers too. FULL, for publication: grades too. The result is deterministic, and sanitising it again changes nothing.
+LIGHT, for turnlog's own logs: secrets, identity numbers and cards. MODERATE, for exports: mail addresses, phone
+numbers and identity numbers with a typing error too. FULL, for publication: grades too. The result is deterministic,
+and sanitising it again changes nothing.
 """
 
 import re
@@ -45,7 +46,7 @@ def sanitise_json(value: Any, level: SanitiseLevel, regions: Sequence[str] = REG
 
 def _once(text: str, level: SanitiseLevel, regions: Sequence[str]) -> str:
     text = credentials.masked(text, MASK)
-    text = identifiers.masked(text)
+    text = identifiers.masked(text, exact=level < SanitiseLevel.MODERATE)
     if level >= SanitiseLevel.MODERATE:
         text = identifiers.mails_masked(text)
         text = phones.masked(text, tuple(regions))

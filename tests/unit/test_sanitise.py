@@ -47,6 +47,14 @@ MEDIUM = [
     ("+44 20 7946 0958", "+44****58"),
     ("phone: 4155552671", "phone: ****71"),
 ]
+TYPOS = [
+    ("110105194912310021", "******************"),  # its check digit is wrong
+    ("身份证号：990105194912310021", "身份证号：******************"),  # there is no such region
+    ("我的身份证是110105194913310021", "我的身份证是******************"),  # nor such a month
+    ("000-12-3456", "***-**-****"),  # never issued
+    ("666-12-3456 or 901-12-0000", "***-**-**** or ***-**-****"),
+    ("SSN: 000123456", "SSN: ***-**-****"),
+]
 LOW = [("my GPA: 3.85/4.0", "my GPA: [已脱敏]"), ("我的GPA是3.9", "我的GPA: [已脱敏]")]
 HARMLESS = [
     "2024-11-05 12:30:45",
@@ -58,9 +66,10 @@ HARMLESS = [
     "ISBN 978-7-111-54742-6",
     "order 4155552671 shipped, 20241105123456789",
     "订单号202411051234567890",
-    "身份证110105194912310021",  # its check digit is wrong
     "4111111111111112",
-    "000-12-3456",
+    "订单号123456789012345678",
+    "1105194912310021 and 1101051949123100211",
+    "000-12-34567, 1000-12-3456, 000-12-345 and 00-012-3456",
     "price 1,234,567.89",
     "bearer certificates are old",
     "the password: required",
@@ -80,6 +89,12 @@ def test_mail_and_phones_are_masked_for_exports(text: str, masked: str) -> None:
     assert sanitise(text, MODERATE) == sanitise(text, FULL) == masked
 
 
+@pytest.mark.parametrize(("text", "masked"), TYPOS)
+def test_identity_numbers_with_a_typing_error_are_masked_for_exports(text: str, masked: str) -> None:
+    assert sanitise(text, LIGHT) == text
+    assert sanitise(text, MODERATE) == sanitise(text, FULL) == masked
+
+
 @pytest.mark.parametrize(("text", "masked"), LOW)
 def test_grades_are_masked_for_the_public_only(text: str, masked: str) -> None:
     assert sanitise(text, MODERATE) == text
@@ -91,7 +106,9 @@ def test_what_only_looks_like_it_stays(text: str) -> None:
     assert sanitise(text, FULL) == text
 
 
-PIECES = st.sampled_from([text for text, _ in [*HIGH, *MEDIUM, *LOW]] + HARMLESS + list(" -.+*@:=0123456789a中"))
+PIECES = st.sampled_from(
+    [text for text, _ in [*HIGH, *MEDIUM, *TYPOS, *LOW]] + HARMLESS + list(" -.+*@:=0123456789a中")
+)
 
 
 @given(st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join), st.sampled_from(list(SanitiseLevel)))
