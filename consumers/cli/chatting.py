@@ -1,10 +1,12 @@
 """chat and demo."""
 
+import re
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.cells import cell_len
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import (
@@ -16,6 +18,7 @@ from turnlog.consumers.cli.console import (
     emit_line,
     err,
     out,
+    shown,
     stdin_lines,
     tenant_of,
 )
@@ -44,6 +47,10 @@ _WHY_NOT = {
     ),
     "ended": ("what was said later holds in its place", "之后说的话已取代它"),
 }
+
+# Between Chinese characters a line may end anywhere.
+_WORD = re.compile(r"[^\s\u2e80-\uffef]+")
+_PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 
 def register(app: typer.Typer) -> None:
@@ -77,9 +84,10 @@ def chat(
             if settings.offline and not json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
             async for text in _lines(message, json):
+                flow = Flow()
                 async for piece in ask(runtime, *place, text, user=user, model=model):
                     if not json:
-                        _show(piece)
+                        flow.show(piece)
                     elif isinstance(piece, Answered):
                         (emit if message else emit_line)(piece)
                     if isinstance(piece, Answered) and not json:
@@ -135,14 +143,48 @@ def _say(made: "Remembered | None") -> None:
         )
 
 
-def _show(piece: "Piece") -> None:
-    from turnlog.agent.use_cases.asking import Answered, Restarted, Text
+class Flow:
+    """Writes an answer piece by piece so that a terminal breaks no word at its edge; elsewhere as it comes."""
 
-    match piece:
-        case Text(text):
+    def __init__(self) -> None:
+        self._column, self._word = 0, ""
+
+    def show(self, piece: "Piece") -> None:
+        from turnlog.agent.use_cases.asking import Answered, Restarted, Text
+
+        match piece:
+            case Text(text):
+                self._write(shown(text))
+            case Restarted():
+                self._end()
+                self._write("[the answer starts again]\n")
+            case Answered():
+                self._end()
+        sys.stdout.flush()
+
+    def _write(self, text: str) -> None:
+        """Keeps a word at the end, which the next piece may continue."""
+        if not out.is_terminal:
             sys.stdout.write(text)
-        case Restarted():
-            sys.stdout.write("\n[the answer starts again]\n")
-        case Answered():
-            sys.stdout.write("\n")
-    sys.stdout.flush()
+            return
+        parts = _PARTS.findall(self._word + text)
+        self._word = parts.pop() if parts and _WORD.fullmatch(parts[-1]) else ""
+        for part in parts:
+            self._put(part)
+
+    def _put(self, part: str) -> None:
+        width = cell_len(part)
+        if part == "\n":
+            self._column = 0
+        elif self._column + width <= out.width:
+            self._column += width
+        elif part.isspace():
+            self._column, part = out.width, ""
+        else:
+            self._column, part = width, f"\n{part}"
+        sys.stdout.write(part)
+
+    def _end(self) -> None:
+        self._put(self._word)
+        self._word, self._column = "", 0
+        sys.stdout.write("\n")

@@ -45,20 +45,29 @@ class BadOption(TurnlogError):
     code = "bad-option"
 
 
+def shown(text: str) -> str:
+    return text.translate(_UNSHOWN)
+
+
 class Words(Console):
     """Shows what people said and never obeys it: an escape sequence in it could steer the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for one in super().render(renderable, options):
-            yield one if one.control else Segment(one.text.translate(_UNSHOWN), one.style)
+            yield one if one.control else Segment(shown(one.text), one.style)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """A terminal gets lines that end between words, a file or a pipe whole ones."""
+        options.setdefault("soft_wrap", not self.is_terminal)
+        super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
         """Whoever read has enough, as `head` has. That is the end and no error: `run` says so."""
         raise BrokenPipeError
 
 
-out = Words(highlight=False, soft_wrap=True)
-err = Words(stderr=True, highlight=False, soft_wrap=True)
+out = Words(highlight=False)
+err = Words(stderr=True, highlight=False)
 
 
 def tenant_of(settings: Settings, given: str | None) -> str:

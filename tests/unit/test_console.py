@@ -1,13 +1,17 @@
-"""What a command says when it fails: one line with a code, whatever failed."""
+"""What a command says: an error as one line with a code, and lines that break no word at a terminal."""
 
+import io
 import json
+from uuid import uuid4
 
 import pytest
 import typer
 from psycopg.errors import DiskFull, OperationalError
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli import runner
+from turnlog.agent.use_cases.asking import Answered, Restarted, Text
+from turnlog.consumers.cli import chatting, runner
+from turnlog.consumers.cli.console import Words
 
 FULL = "could not extend file: No space left on device"
 
@@ -39,3 +43,44 @@ def test_an_error_is_one_line_with_a_code(
             assert json.loads(shown.out)["error"]["code"] == code
         else:
             assert shown.err.endswith(f"[{code}]\n") and shown.err.count("\n") == 1
+
+
+ANSWERED = Answered("t", uuid4(), uuid4(), 1, None, "")
+
+
+def test_a_terminal_gets_lines_that_end_between_words_and_a_file_whole_ones() -> None:
+    said = "projection messages waits for its key, and no event behind it is applied 你好世界"
+    for is_terminal in (True, False):
+        written = io.StringIO()
+        Words(file=written, force_terminal=is_terminal, width=60).print(said, markup=False)
+        lines = [line.strip() for line in written.getvalue().splitlines()]
+        assert " ".join(lines) == said and len(lines) == 1 + is_terminal
+
+
+def test_an_answer_that_comes_in_pieces_breaks_no_word_at_the_edge_of_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chatting, "out", Words(file=io.StringIO(), force_terminal=True, width=20))
+    flow = chatting.Flow()
+    for text in ("The quick brown fox jum", "ps over the lazy dog 它遇到了一只非常大", "的狗\n", "\x1b[31m!"):
+        flow.show(Text(text))
+    flow.show(Restarted())
+    flow.show(ANSWERED)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "The quick brown fox",
+        "jumps over the lazy",
+        "dog 它遇到了一只非常",
+        "大的狗",
+        "\ufffd[31m!",
+        "[the answer starts",
+        "again]",
+        "",
+    ]
+
+
+def test_an_answer_in_a_pipe_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    flow, said = chatting.Flow(), ("The quick ", "brown fox " * 30)
+    for text in said:
+        flow.show(Text(text))
+    flow.show(ANSWERED)
+    assert capsys.readouterr().out == "".join(said) + "\n"
