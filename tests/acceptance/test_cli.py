@@ -59,7 +59,7 @@ def test_a_pipe_is_imported_as_its_file_is(cli: Cli, files: Path) -> None:
     said = (files / "jsonl.jsonl").read_bytes()
     for name, piped in (("-", said), ("/dev/stdin", gzip.compress(said)), ("-", b"")):
         call = [*COMMAND, "import", name, "--no-embed", "--json"]
-        done = subprocess.run(call, env=environment(cli.home), input=piped, capture_output=True, timeout=30)
+        done = subprocess.run(call, env=environment(cli.home), input=piped, capture_output=True, timeout=90)
         found = json.loads(done.stdout)
         if piped:
             assert (found["file"], found["turns"], found["known"]) == ("stdin", 0, 2), found
@@ -182,7 +182,7 @@ def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> No
     assert following.stdout is not None
     assert json.loads(following.stdout.readline())["seq"] == 1
     following.send_signal(signal.SIGINT)
-    _, errors = following.communicate(timeout=20)
+    _, errors = following.communicate(timeout=90)
     assert (following.returncode, b"Traceback" in errors) == (130, False)
 
 
@@ -297,7 +297,7 @@ def test_a_worker_says_that_it_runs_and_ends_on_a_signal(cli: Cli) -> None:
     assert worker.stdout is not None
     assert worker.stdout.readline() == b"worker analytics runs\n"
     worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=30)
+    _, errors = worker.communicate(timeout=90)
     assert (worker.returncode, b"Traceback" in errors) == (0, False)
 
 
@@ -349,7 +349,7 @@ def test_numbers_that_no_server_takes_are_usage_errors(cli: Cli) -> None:
 def test_what_cannot_be_written_is_told_on_stderr(cli: Cli) -> None:
     with Path("/dev/full").open("wb") as full:
         call = [*COMMAND, "threads", "--json"]
-        done = subprocess.run(call, env=environment(cli.home), stdout=full, stderr=subprocess.PIPE, timeout=30)
+        done = subprocess.run(call, env=environment(cli.home), stdout=full, stderr=subprocess.PIPE, timeout=90)
     assert done.returncode == 1
     [told] = done.stderr.decode().splitlines()
     assert told == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
 from helpers.extraction import user_turn
@@ -22,7 +21,6 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 
-pytestmark = pytest.mark.timeout(300)  # every command is a process of its own
 MODEL = "unit-vectors"  # its cosine is the similarity
 RULES = """
 [rule.instrument]

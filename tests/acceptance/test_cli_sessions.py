@@ -130,7 +130,7 @@ async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_
 
 def page(port: int) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""

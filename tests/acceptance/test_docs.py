@@ -137,7 +137,6 @@ def turnlog(line: str, home: Path) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", WALKS)
 async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path) -> None:
     """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there.
@@ -159,7 +158,6 @@ async def show(step: Step, home: Path) -> None:
     assert shape(done.out) == shape(step.output), f"{step.command}\n{done.out}{done.err}"
 
 
-@pytest.mark.timeout(300)
 async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Path) -> None:
     """A line with … stands for any number of lines: what reactors derive comes in its own time."""
     page = "docs/python.md"

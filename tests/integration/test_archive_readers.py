@@ -11,6 +11,7 @@ from helpers.archived_threads import (
     TEXTS,
     append_conversations,
     archive_threads,
+    embed_all,
     equals_rebuild,
     log_bodies,
     restore_thread,
@@ -173,7 +174,11 @@ async def test_a_new_turn_brings_it_back_for_the_reactors(play: Play) -> None:
     async with play("projectors", "reactors") as stage:
         await append_conversations(stage)
         await stage.rest()
+    async with play() as stage:  # the embedder of the reactors would write to what is being archived
+        await embed_all(stage)
         await archive_threads(stage)
+        assert [row[3] for row in await stage.rows(ARCHIVED_THREADS)] == [False]
+    async with play("projectors", "reactors") as stage:
         await stage.runtime.log.append(turn("我回来了", minutes=9, user="ann"))
         await stage.rest()
         assert len((await table_rows(stage))["messages"]) == len(TEXTS) + 1

@@ -40,7 +40,7 @@ class SlowServer(ExtractingServer):
             return Step(text=step.text.replace("bakery", "weather"))
         if kind == "chat":
             self.asked_for.set()
-            self.go.wait(30.0)
+            self.go.wait(120.0)
         return step
 
 
@@ -80,7 +80,7 @@ async def test_what_an_extraction_under_way_finds_after_the_erasure_is_not_store
 ) -> None:
     async with play() as stage:
         await stage.runtime.log.append(user_turn(BAKERY))
-        await asyncio.to_thread(model.asked_for.wait, 30.0)
+        assert await asyncio.to_thread(model.asked_for.wait, 120.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
         await paid(stage, "extraction", ANN_THREAD)
@@ -126,7 +126,7 @@ async def test_a_models_answer_that_comes_after_the_erasure_is_not_kept_in_the_c
 ) -> None:
     async with play(extract=False) as stage:
         await stage.runtime.log.append_many([user_turn(f"{BAKERY} {n}", minutes=n) for n in range(12)])
-        await asyncio.to_thread(model.asked_for.wait, 30.0)
+        assert await asyncio.to_thread(model.asked_for.wait, 120.0)
         assert [task_of(body) for body in model.bodies("chat")] == ["topics"]
         assert (await erase(stage)).hits == {}
         model.go.set()
@@ -196,7 +196,7 @@ async def test_a_summary_under_way_when_one_of_several_speakers_is_erased_is_not
     async with play(extract=False) as stage:
         turns = [turn(f"Bob says {n}.", minutes=n, user="bob") for n in range(6)]
         await stage.runtime.log.append_many([*turns, *(user_turn(f"{BAKERY} {n}", minutes=9 + n) for n in range(6))])
-        await asyncio.to_thread(model.asked_for.wait, 30.0)
+        assert await asyncio.to_thread(model.asked_for.wait, 120.0)
         assert (await erase(stage)).hits == {}
         model.go.set()
         await paid(stage, "topics")

@@ -134,6 +134,6 @@ def test_real_nats_server_accepts_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "turnlog.conf"
     path.write_text(with_defaults(compose()["configs"]["nats"]["content"]), "utf-8")
     command = [str(nats_binary()), "--config", str(path), *compose()["services"]["nats-1"]["command"][2:], "-t"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "sync_interval: always" in path.read_text("utf-8")
