@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     log_level: str = Field("WARNING", validation_alias=_env("TURNLOG_LOG_LEVEL"))
     kek: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK"))
     kek_old: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK_OLD"))
+    plaintext: bool = Field(False, validation_alias=_env("TURNLOG_PLAINTEXT"))
     sanitise_before_publish: Literal["LIGHT", "MODERATE", "FULL"] | None = Field(
         None, validation_alias=_env("TURNLOG_SANITISE_BEFORE_PUBLISH")
     )

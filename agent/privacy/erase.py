@@ -133,7 +133,8 @@ async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] 
         archived = await rows.archive_paths(conn, person, own)
         counts = await rows.row_counts(conn, person, own)
         with at.step("choosing what to search for"):
-            needles = Needles([*more_strings, *await _distinctive(conn, person, found, strings)])
+            keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
+            needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
     archives = tuple(sorted({*archived, *files_of(at.archive, person.tenant, own)}))
     last = await last_receipt(at.log, person)
     before = {} if more_strings else found_in(last)

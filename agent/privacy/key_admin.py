@@ -6,6 +6,7 @@ Both the stream and the table get every change, the stream first: what only the 
 import asyncio
 import contextlib
 import logging
+from base64 import b64encode
 from dataclasses import dataclass
 
 from psycopg.errors import LockNotAvailable, UniqueViolation
@@ -112,6 +113,14 @@ async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -
         await tell(conn, tenant, user)
     await _compact(conn)
     return destroyed
+
+
+async def wrapped_forms(conn: Connection, tenant: str, user: str) -> list[str]:
+    """The user's keys as the stream has them, to search for after they are destroyed."""
+    rows = await conn.execute(
+        "SELECT wrapped FROM user_keys WHERE tenant = %s AND user_id = %s AND wrapped IS NOT NULL", (tenant, user)
+    )
+    return [b64encode(wrapped).decode() for (wrapped,) in await rows.fetchall()]
 
 
 async def rewrap(conn: Connection, stream: KeyStream) -> int:

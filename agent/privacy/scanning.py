@@ -17,7 +17,8 @@ from psycopg import sql
 from turnlog.agent.privacy.needles import Needles, Searched
 from turnlog.agent.progress import OnProgress
 from turnlog.events.log import Log
-from turnlog.events.subjects import SESSION_BUCKET, STORED_PREFIX
+from turnlog.events.read import read_to
+from turnlog.events.subjects import KEYS, KEYS_STREAM, SESSION_BUCKET, STORED_PREFIX, STREAM
 from turnlog.projectors.engine.writer import Connection
 
 READ_BYTES = 1024 * 1024
@@ -80,14 +81,18 @@ async def searched_copy(conn: Connection, query: sql.SQL | sql.Composed, needles
 
 
 async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnProgress) -> None:
-    """Scans every message of the stream."""
-    searched, head = Searched(needles), await log.head()
-    async for stored in log.read([f"{STORED_PREFIX}.>"], 1, head):
-        searched.add(stored.body + b"\0")
-        if stored.seq % 1_000 == 0:
-            on_progress(stored.seq, head)
-    searched.flush()
-    scan.searched("streams", "the stream TURNLOG", searched)
+    """Scans every message of the log, and of the stream of users' keys."""
+    head = await log.head()
+    for stream, filters in ((STREAM, f"{STORED_PREFIX}.>"), (KEYS_STREAM, KEYS)):
+        if stream == KEYS_STREAM and log.keyring is None:
+            continue
+        searched = Searched(needles)
+        async for stored in read_to(log.nc, [filters], 1, stream=stream):
+            searched.add(stored.body + b"\0")
+            if stored.seq % 1_000 == 0:
+                on_progress(min(stored.seq, head), head)
+        searched.flush()
+        scan.searched("streams", f"the stream {stream}", searched)
 
 
 async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:

@@ -128,9 +128,9 @@ async def _encryption(runtime: Runtime) -> Finding:
     if keks is None:
         return Finding(
             "encryption",
-            False,
+            runtime.settings.plaintext,
             "personal data in the log is not encrypted, and erasing a user leaves it there",
-            "set TURNLOG_KEK to what `turnlog keys new-kek` prints",
+            "" if runtime.settings.plaintext else "set TURNLOG_KEK to what `turnlog keys new-kek` prints",
         )
     async with runtime.pool.connection() as conn:
         found = await uses(conn, keks)

@@ -7,6 +7,7 @@ from turnlog.agent.privacy.kek import InvalidKek, keks_of
 from turnlog.agent.privacy.key_admin import KekUse
 from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.events.subjects import check_id, check_tenant
 
 
@@ -39,6 +40,16 @@ class RewrappedKeys:
 
     rewrapped: int
     kek: str
+
+
+def refuse_plaintext(settings: Settings) -> None:
+    """Raises InvalidKek where users' words would be stored in clear and nobody said that they should be."""
+    if keks_of(settings) is None and settings.database_url is not None and not settings.plaintext:
+        raise InvalidKek(
+            "TURNLOG_KEK is not set: on servers of your own, what users say would be stored in the log in clear, and "
+            "erasing a user would leave it there. Set it, for every process, to what `turnlog keys new-kek` prints and "
+            "keep a copy; or set TURNLOG_PLAINTEXT=yes to store everything in clear"
+        )
 
 
 async def key_status(runtime: Runtime) -> KeyStatus:

@@ -35,11 +35,13 @@ def up(
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
 
     async def work(settings: Settings) -> int:
+        from turnlog.agent.use_cases.keys import refuse_plaintext
         from turnlog.consumers import servers as embedded
         from turnlog.consumers.roles import ROLES, playing
         from turnlog.consumers.runtime import opened
         from turnlog.consumers.servers import background
 
+        refuse_plaintext(settings)
         if detach:
             pid = await background.start(settings)
             where = {"pid": pid, "home": str(settings.home), "log": str(background.log_path(settings))}
@@ -86,9 +88,11 @@ def worker(
     """Play one role in this process until a signal."""
 
     async def work(settings: Settings) -> int:
+        from turnlog.agent.use_cases.keys import refuse_plaintext
         from turnlog.consumers.roles import ROLES, playing
         from turnlog.consumers.runtime import opened_in_time
 
+        refuse_plaintext(settings)
         if role not in ROLES:
             raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
         async with opened_in_time(settings, f"turnlog-{role}", err.print) as runtime:

@@ -52,3 +52,13 @@ async def test_keys_from_no_encryption_to_a_changed_kek(environment: dict[str, s
     assert (code, status["sealing"], status["kek"]["source"]) == (0, True, "TURNLOG_KEK")
     [use] = status["keys"]
     assert (use["kek_id"], use["users"], use["current"]) == (done["kek"], 1, 1)
+
+
+async def test_up_and_workers_store_nothing_in_clear_unless_that_is_asked_for(environment: dict[str, str]) -> None:
+    for words in (("up",), ("up", "--detach"), ("worker", "projectors")):
+        code, refused = await turnlog(environment, *words)
+        assert (code, refused["error"]["code"]) == (1, "invalid-kek")
+        assert "TURNLOG_PLAINTEXT=yes" in refused["error"]["message"]
+    code, findings = await turnlog(environment, "doctor", TURNLOG_PLAINTEXT="yes")
+    [finding] = [one for one in findings if one["check"] == "encryption"]
+    assert finding["ok"] and "not encrypted" in finding["detail"]

@@ -111,7 +111,7 @@ async def test_a_worker_serves_metrics_and_a_second_one_on_its_port_says_why_it_
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment |= {"TURNLOG_METRICS_PORT": str(port)}
+    environment |= {"TURNLOG_METRICS_PORT": str(port), "TURNLOG_PLAINTEXT": "yes"}
     worker = await asyncio.create_subprocess_exec(
         *COMMAND, "worker", "reactors", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -118,7 +118,7 @@ async def following(
 async def worker(stand: Stand, database_url: str) -> AsyncIterator[None]:
     """`turnlog worker projectors`, a process of its own, follows the log while the block runs."""
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-    environment |= {"NATS_URL": stand.nats_url, "DATABASE_URL": database_url}
+    environment |= {"NATS_URL": stand.nats_url, "DATABASE_URL": database_url, "TURNLOG_PLAINTEXT": "yes"}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "turnlog.consumers.cli", "worker", "projectors"),
         env=environment,

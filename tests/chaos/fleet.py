@@ -156,6 +156,7 @@ class Fleet:
             "NATS_URL": self.where.nats_url,
             "DATABASE_URL": self.where.database_url,
             "TURNLOG_LOG_LEVEL": "INFO",
+            "TURNLOG_PLAINTEXT": "yes",
         }
 
     async def _restart_those_who_left(self) -> None:

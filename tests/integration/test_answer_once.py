@@ -40,7 +40,12 @@ def model() -> Iterator[OpenAIServer]:
 @pytest.fixture
 def settings(model: OpenAIServer, nats_url: str, database_url: str, tmp_path: Path) -> dict[str, str]:
     """The environment of an agent."""
-    servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
+    servers = {
+        "NATS_URL": nats_url,
+        "DATABASE_URL": database_url,
+        "TURNLOG_HOME": str(tmp_path),
+        "TURNLOG_PLAINTEXT": "yes",
+    }
     return servers | {"API_BASE_URL": model.url, "API_KEY": model.key, "TURNLOG_MODEL_TIMEOUT": "100"}
 
 

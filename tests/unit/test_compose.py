@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from helpers.key_rings import KEK
 from jsonschema import validators
+from pydantic import SecretStr
 
+from turnlog.agent.privacy.kek import keks_of
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli import app
 from turnlog.consumers.roles import ROLES
@@ -24,6 +27,7 @@ from turnlog.events.stream import StreamOptions, stream_config
 
 ROOT = Path(__file__).parents[2]
 INTERPOLATED = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+REQUIRED = re.compile(r"\$\{(\w+):\?([^}]+)\}")
 
 
 @cache
@@ -37,9 +41,9 @@ def workers() -> dict[str, Any]:
 
 
 def settings_of(service: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The settings as turnlog reads them in that container, when no variable is set outside."""
+    """The settings as turnlog reads them in that container, when only the required variables are set outside."""
     for name, value in workers()[service]["environment"].items():
-        monkeypatch.setenv(name, with_defaults(value))
+        monkeypatch.setenv(name, KEK if REQUIRED.search(value) else with_defaults(value))
     return Settings(_env_file=None)
 
 
@@ -121,6 +125,16 @@ def test_image_copies_every_package_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     folders = project["tool"]["setuptools"]["package-dir"].values()
     assert copied == {folder.split("/")[0] for folder in folders}
+
+
+def test_the_key_encryption_key_has_no_default_and_the_refusal_says_how_to_make_one() -> None:
+    for one in workers().values():
+        required = REQUIRED.fullmatch(one["environment"]["TURNLOG_KEK"])
+        assert required is not None and required[1] == "TURNLOG_KEK"
+        command = re.search(r"`(.+)`", required[2])
+        assert command is not None
+        made = subprocess.run(["sh", "-c", command[1]], capture_output=True, text=True, check=True, timeout=20).stdout
+        assert keks_of(Settings(database_url="postgresql://x", kek=SecretStr(made))) is not None
 
 
 def test_nothing_secret_has_a_fixed_value() -> None:
