@@ -53,8 +53,8 @@ _TELLS = _any(
     r"\b\w+['’](?:ll|d|ve|t)$|\b(?:ca|do|did|does|could|would|wo)nt$",
     r"(?<!for )(?<!from )(?<!in )\b(?:my|our|his|her|their|the|these|those) (?:\w+ )?\w+$",
     r"\b(?:says?|said|tells?|told|asks?|asked|wrote|writes?|reads?|sang)(?: (?:me|us|him|her|them))?(?: that| to)?$",
-    r"[我俺咱他她它谁们]|别人|有人|没人|每个人|[没不难]$|不[会能用必要]|难以|没[能法]|还(?!有|要|请)|已经?|只|刚|曾|总(?!结)",
-    r"让|叫|令人|说|才能|怎么|怎样|如何|什么|办法|值得|终于|居然|竟然|谢|高兴",
+    r"[我俺咱他她它谁们]|别人|有人|没人|每个人|[没不难会能被]$|不[会能用必要]|难以|没[能法]|还(?!有|要|请)|已经?|只|刚|曾|总(?!结)",
+    r"\b(?:how|why|whether)\b|让|叫|令人|被人|说|才能|怎么|怎样|如何|什么|办法|值得|终于|居然|竟然|谢|高兴",
 )
 _OPENS = _any(
     r"(?:hey|hi|ok|oh|also|btw|quick|first|one more thing|bot|assistant|[\s\W])*",
@@ -80,7 +80,7 @@ _POINTER = re.compile(
     rf"(?:{_POINTING}|too|thanks?|thank you|ok|now|了|一下|[哦哈啊呀好吧]|谢谢|拜托|[\W_])*", re.IGNORECASE
 )
 _NOTHING = _any(
-    r"(?:me|us|him|her|them|you|(?:[我你您他她它]们?)?[的吧呢嘛]?)\W*$|(?:everything|anything)\b|不住|没有?\W*$",
+    r"(?:me|us|him|her|them|you|(?:[我你您他她它]们?)?[的吧呢嘛]?|everything|anything)\W*$|不住|没有?\W*$",
     r"(?:the )?(?:days?|times?|nights?|moments?|summer|winter|weekend|feeling)"
     r"(?:\W*$| (?:i|we|you|they|he|she|when|in|at)\b)",
     r"(?:how|what|where|who|whom|why|which|when(?! i (?:say|ask|write|type|send|mention)))\b[^:：,，–—\d]*$",
@@ -143,7 +143,7 @@ def _requests(words: str, verb: re.Match[str]) -> Iterator[Request]:
     start, end = _sentence_start(words, verb.start()), _line_end(words, verb.end())
     before = words[max(start, verb.start() - LOOK_BACK) : verb.start()]
     clause = _clause(before)
-    may_ask = bool(_MAY_ASK.search(clause))
+    may_ask = bool(_MAY_ASK.search(_ADVERBS.sub("", clause)))
     if _OF_OTHERS.search(before) or not (may_ask or _is_request(clause, verb["seed"] is not None)):
         yield Request(verb.group(), start, end, "no-request")
         return
