@@ -79,6 +79,7 @@ async def test_among_people_only_the_one_with_the_users_name_speaks_for_the_user
     async with offline() as stage:
         await append_texts(stage, "I live in Berlin.", name="Ann")
         await append_texts(stage, "I live in Rome.", name="Ben")
+        await append_texts(stage, "Ben, remember that failures teach.", name="Ann")  # she asks Ben, not turnlog
         await stage.rest(NAME)
         assert await stored_memories(stage) == [("Lives in Berlin", "valid")]
 

@@ -113,7 +113,7 @@ class Extractor:
         return found, bool(terms(rest))
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
-        asked = [] if turn.is_tool else requests(turn.text)
+        asked = [] if turn.is_tool or turn.to_people else requests(turn.text)
         for request in asked:
             yield from self._explicit(turn, request)
         accepted = [one for one in asked if one.refused is None]

@@ -32,7 +32,7 @@ def evidence(
             others += 1
             continue
         own += [
-            Turn(thread, message.seq, message.event_id, message.time, text, message.name, tool)
+            Turn(thread, message.seq, message.event_id, message.time, text, message.name, tool, among_people)
             for text, tool in _texts(message, tool_results)
         ]
     return own, others

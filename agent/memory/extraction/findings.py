@@ -1,7 +1,7 @@
 """Values of the extraction: a turn as input, findings with evidence and rejections with reasons as output. Pure."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -11,7 +11,8 @@ from turnlog.events.contracts.base import END_OF_TIME
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn that may be evidence: the user's own, or a tool result by opt-in. name: of the speaker."""
+    """A turn that may be evidence: the user's own, or a tool result by opt-in. name: of the speaker. to_people: said to
+    other people, so that it asks turnlog for nothing."""
 
     thread: str
     seq: int
@@ -20,6 +21,7 @@ class Turn:
     text: str
     name: str | None = None
     is_tool: bool = False
+    to_people: bool = field(default=False, compare=False)
 
     def source(self, quote: str) -> MemorySource:
         return MemorySource(thread=self.thread, seq=self.seq, event_id=self.event_id, quote=quote, said_at=self.said_at)
