@@ -165,6 +165,11 @@ def memory_thread(user: str, shadow: str | None = None) -> str:
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
 
 
+def is_memory_thread(thread: str, user: str) -> bool:
+    """Whether it is the thread of the user's memories; False for "", which read models keep for no user."""
+    return bool(user) and thread == memory_thread(user)
+
+
 def shadow_prefix(shadow: str) -> str:
     """The prefix of all memory threads of a shadow."""
     return f"{SHADOW}{check_tenant(shadow)}/"

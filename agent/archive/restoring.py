@@ -14,8 +14,8 @@ from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, ThreadArchived, ThreadRestored
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
-from turnlog.events.read import Stored, recorded
-from turnlog.events.subjects import parse_stored
+from turnlog.events.read import Stored
+from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.thread_lookup import archived_lineage, archived_threads
 
@@ -59,15 +59,16 @@ async def _find(log: Log, tenant: str, thread: str) -> _Archived | None:
     if not seq:
         return None
     first, *since = [stored async for stored in log.read_stored(tenant, thread, seq)]
-    types = [parse_stored(stored.subject).type for stored in since]
-    if any(type_ in REMOVALS for type_ in types):
+    events = [(stored, one.event.data) for stored in since if (one := incoming(stored).recorded) is not None]
+    if any(data.type in REMOVALS for _, data in events):
         return None
-    parts = [stored for stored, type_ in zip(since, types, strict=True) if type_ == "thread_restored"]
-    if parts and isinstance(last := recorded(parts[-1]).event.data, ThreadRestored) and last.part == last.parts:
+    parts = [stored for stored, data in events if isinstance(data, ThreadRestored)]
+    if any(isinstance(data, ThreadRestored) and data.part == data.parts for _, data in events):
         return None
-    event = recorded(first).event
-    assert isinstance(event.data, ThreadArchived)
-    return _Archived(event, event.data, since, parts, since[-1].seq if since else seq)
+    archived = incoming(first).recorded
+    if archived is None or not isinstance(archived.event.data, ThreadArchived):
+        return None
+    return _Archived(archived.event, archived.event.data, since, parts, since[-1].seq if since else seq)
 
 
 async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
@@ -81,9 +82,11 @@ async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
 
 
 async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
+    from turnlog.projectors.models.archives import own_path  # loads SQLAlchemy
+
     try:
-        return await asyncio.to_thread(read_archive, folder, found.data.path, found.data.sha256)
-    except (ArchiveMissing, ArchiveDamaged) as error:
+        return await asyncio.to_thread(read_archive, folder, own_path(found.event, found.data), found.data.sha256)
+    except (ArchiveMissing, ArchiveDamaged, InvalidEvent) as error:
         logger.warning("%s; the conversation is restored from the log itself", error)
     rows = await thread_rows(log, found.event.tenant, found.event.thread, found.data.through_seq)
     return [row for row in rows if row.seq >= found.data.from_seq]

@@ -74,4 +74,4 @@ async def _store(conn: Connection, model: str, hashes: list[bytes], vectors: Vec
 
 def metered(place: Pending, usage: Usage) -> Event:
     data = usage.metered("embedding")
-    return Event(source=SOURCE, tenant=place.tenant, thread=place.thread, user=place.user, data=data)
+    return Event(source=SOURCE, tenant=place.tenant, thread=place.thread, user=place.user or None, data=data)

@@ -32,7 +32,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import memory_thread
+from turnlog.events.subjects import is_memory_thread
 from turnlog.projectors.models.memories.lookup import memories_by_id
 from turnlog.projectors.models.memories.vectors import (
     Embedded,
@@ -96,7 +96,7 @@ async def compact(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
     counts, errors, looked_at = Counter(looked_at=0, groups=0, closed=0), 0, 0
     async with runtime.pool.connection() as conn:
-        found = [one for one in await users_with_vectors(conn) if one.thread == memory_thread(one.user)]
+        found = [one for one in await users_with_vectors(conn) if is_memory_thread(one.thread, one.user)]
     total = sum(one.count for one in found)
     async with open_merger(runtime, writer, policy) as merger:
         compaction = _Compaction(runtime, writer, policy, due_at, merger)

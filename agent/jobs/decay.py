@@ -17,7 +17,7 @@ from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import MemoriesReviewed
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import memory_thread
+from turnlog.events.subjects import is_memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import PolicyRow, policy_rows, policy_rows_by_id
 
@@ -55,7 +55,7 @@ async def _due(
             yield before, waiting
             waiting = []
         before = place
-        if row.thread == memory_thread(row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
+        if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
             waiting.append(row.id)
         counts["looked_at"] += 1
         if counts["looked_at"] % MAX_IDS == 0:

@@ -114,7 +114,7 @@ def _length(content: object) -> int:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < 2**31 else 0
+    return value if type(value) is int and 0 <= value < 2**31 else 0  # a bool is an int too
 
 
 async def hourly(conn: psycopg.AsyncConnection[Any], tenant: str, since: datetime) -> Sequence[Any]:

@@ -1,8 +1,11 @@
 """thread_archives: which conversations stand in files, and whether they are back (L4)."""
 
+import re
 from collections.abc import Sequence
 
-from turnlog.events.contracts import ARCHIVING, REMOVALS, Recorded, ThreadArchived, ThreadRestored
+from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, Recorded, ThreadArchived, ThreadRestored
+from turnlog.events.errors import InvalidEvent
+from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.changes import Change, DeleteThread, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.memories.tables import thread_archives
@@ -11,9 +14,21 @@ COLUMNS = tuple(column.name for column in thread_archives.columns)
 _KEYS = {column.name for column in thread_archives.primary_key}
 _AGAIN = tuple((name, f"excluded.{name}") for name in COLUMNS if name not in _KEYS)
 
+_FILE = re.compile(r"[0-9]{4}-[0-9]{2}/[~A-Za-z0-9_-]{1,200}\.parquet")  # below the tenant's folder
 _BACK = """
 UPDATE thread_archives SET restored_at = %(time)s
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND restored_at IS NULL"""
+
+
+def own_path(event: Event, data: ThreadArchived) -> str:
+    """The path, if it is that of a file of the event's own conversation: files are read, overwritten and removed.
+
+    Raises InvalidEvent for any other, which a foreign producer has written.
+    """
+    folder, _, name = data.path.partition("/")
+    if folder != event.tenant or not _FILE.fullmatch(name) or not name[8:].startswith(thread_token(event.thread)):
+        raise InvalidEvent(f"{data.path[:80]!r} is no archive file of thread {event.thread[:80]!r}")
+    return data.path
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
@@ -23,7 +38,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [DeleteThread((thread_archives,), event.tenant, event.thread)]
     match event.data:
         case ThreadArchived() as data:
-            row = (event.tenant, event.thread, event.user, data.path, data.sha256, data.events)
+            row = (event.tenant, event.thread, event.user, own_path(event, data), data.sha256, data.events)
             return [
                 Upsert(thread_archives, COLUMNS, [(*row, data.from_seq, data.through_seq, event.time, None)], _AGAIN)
             ]

@@ -1,7 +1,7 @@
 """Malformed and hostile messages, the same ones every time: the golden events with one thing wrong in each.
 
-All are published on subjects of tenants `default` and `acme`, on threads `hostile-1`, `hostile-2` …; what their bodies
-claim is another thing.
+All are published on subjects of tenants `default` and `acme`, on threads `hostile-1`, `hostile-2` … and the memories of
+users of these names; what their bodies claim is another thing.
 """
 
 import copy
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, UUID, uuid5
+
+from turnlog.events.subjects import memory_thread, thread_token
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VICTIM = {"tenant": "default", "thread": "talk-ann", "user": "ann"}
@@ -42,25 +44,28 @@ def corpus() -> list[Hostile]:
     made = []
     for name, type_, body in _bodies():
         tenant, thread = ("default", "acme")[len(made) % 2], next(threads)
+        if name.startswith(ON_MEMORIES):
+            body["user"], thread = thread, memory_thread(thread)
         if isinstance(body, dict):
             body = _written(_at_home(body, tenant, thread, len(made)))
-        made.append(Hostile(name, f"{tenant}.{thread}.{type_}", body))
+        made.append(Hostile(name, f"{tenant}.{thread_token(thread)}.{type_}", body))
     return [*made, *_behind(made)]
 
 
 def plain_turn(one: Hostile) -> Hostile:
     """A harmless turn in its place, so that what others say has the same sequences without it."""
-    tenant, thread, _ = one.subject.split(".")
-    body = _at_home(golden("turn_recorded"), tenant, thread, one.name + one.subject)
-    return Hostile("harmless", f"{tenant}.{thread}.turn_recorded", _written(body))
+    tenant, token, _ = one.subject.split(".")
+    body = _at_home(golden("turn_recorded"), tenant, f"plain {token}", one.name + one.subject)
+    return Hostile("harmless", f"{tenant}.{thread_token(body['thread'])}.turn_recorded", _written(body))
 
 
 def _behind(made: list[Hostile]) -> Iterator[Hostile]:
     """A valid turn behind each tenth: its thread waits, and no other one does."""
     for number, one in enumerate(made[::10]):
         tenant, thread, _ = one.subject.split(".")
-        body = _at_home(golden("turn_recorded"), tenant, thread, 10_000 + number)
-        yield Hostile(f"behind: {one.name}", f"{tenant}.{thread}.turn_recorded", _written(body))
+        if not thread.startswith("~"):
+            body = _at_home(golden("turn_recorded"), tenant, thread, 10_000 + number)
+            yield Hostile(f"behind: {one.name}", f"{tenant}.{thread}.turn_recorded", _written(body))
 
 
 def golden(type_: str) -> dict[str, Any]:
@@ -197,6 +202,7 @@ def _victims(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, **VICTIM}
 
 
+ON_MEMORIES = ("memory_recorded ", "memory_confirmed ", "entities_found ")
 MUTATED = (
     "turn_recorded",
     "memory_recorded",

@@ -21,7 +21,7 @@ from turnlog.consumers.cli.exporting import write_user
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.workers.analytics import analytics, hourly
 from turnlog.events.codec import encode
-from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadRestored
+from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored
 from turnlog.events.errors import NotFound
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
@@ -186,3 +186,25 @@ async def test_an_event_that_an_earlier_version_applied_is_parked_by_a_rebuild(s
     assert await stage.rows("SELECT content FROM messages") == [("others go on",)]
     found = await verify_several(stage.runtime.log, stage.runtime.database_url, PROJECTIONS)
     assert {one.projection for one in found if one.clean} == set(BY_NAME)
+
+
+async def test_an_archive_file_of_something_else_is_neither_read_nor_removed(stage: Stage, tmp_path: Path) -> None:
+    runtime, folder = stage.runtime, stage.runtime.settings.archive
+    kept = [tmp_path / "kept.parquet", folder / "default" / "2023-05" / "bobs-1.parquet"]
+    for file in kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"somebody's")
+    named = [
+        str(kept[0]),
+        "default/2023-05/../../../kept.parquet",
+        "default/2023-05/bobs-1.parquet",
+        "acme/2023-05/t.parquet",
+    ]
+    for number, path in enumerate(named):
+        await runtime.log.append(turn("mine", thread=f"t{number}", user="ann"))
+        archived = ThreadArchived(path=path, sha256="00", events=1, from_seq=1, through_seq=1)
+        await runtime.log.append(event(archived, f"t{number}"))
+    assert len(await parked(stage)) == len(named)
+    assert await stage.rows("SELECT FROM thread_archives") == []
+    await erase(stage, "ann")
+    assert [file.read_bytes() for file in kept] == [b"somebody's"] * 2
