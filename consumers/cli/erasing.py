@@ -144,18 +144,18 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     yield from _passed_over(receipt.passed_over)
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
-        yield "no strings were left to search for, as after a run that was killed: --strings FILE gives some"
+        yield "there are no words to search for, as after an earlier run; --strings FILE gives some"
     if data.hits:
         yield f"FOUND {data.hits:,} times"
         yield from _columns((_place(where, receipt.strings), count) for where, count in receipt.hits.items())
     if receipt.before:
         yield f"an earlier run FOUND words {sum(receipt.before.values()):,} times; none has searched for them since"
         yield from _columns(receipt.before.items())
-    if not data.found_in:
+    if data.found_in:
+        yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
+        yield "the words are not kept, so give them to a further run with --strings FILE"
+    elif data.strings_searched:
         yield "nothing of them was found"
-        return
-    yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
-    yield "the words are not kept, so give them to a further run with --strings FILE"
 
 
 def _place(where: str, strings: dict[str, list[str]]) -> str:
