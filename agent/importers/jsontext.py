@@ -10,7 +10,9 @@ from pydantic_core import from_json
 
 MAX_BYTES = 64 * 1024 * 1024
 TOO_LONG = f"it is longer than {MAX_BYTES >> 20} MiB, the most that is read at once; split it"
+CONVERT = "convert the file first: `iconv -f LATIN1 -t UTF-8 FILE`, with its own encoding in place of LATIN1"
 _CHUNK = 1 << 18
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _BETWEEN = re.compile(r"[\s,]*")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _LONGEST_TOKEN = 12  # a cut `\\ud83d\\ude00` is reported at most this far before the end
@@ -38,7 +40,8 @@ class Record(NamedTuple):
 
 
 def array_items(text: TextIO) -> Iterator[Record]:
-    """The items of `[…]` and of arrays that follow it (one list of messages a line).
+    """The items of `[…]` and of arrays that follow it (one list of messages a line). text: with bytes that are not
+    UTF-8 as surrogates.
 
     Malformed JSON ends the stream: a Record with the error comes last.
     """
@@ -52,11 +55,17 @@ def array_items(text: TextIO) -> Iterator[Record]:
         number += 1
         try:
             yield Record(f"item {number}", group, window.value())
+        except _NotUtf8 as error:
+            yield Record(f"item {number}", group, None, str(error))
         except ValueError as error:
             yield Record(f"item {number}", group, None, f"{error}; the rest of the file is left out")
             return
     if inside:
         yield Record(f"item {number + 1}", group, None, "the file ends in the middle of its list")
+
+
+class _NotUtf8(ValueError):
+    """The item's end was found, and its text is not what was meant."""
 
 
 class _Window:
@@ -89,7 +98,10 @@ class _Window:
                 raise ValueError("malformed JSON: nested too deeply") from error
             else:
                 escaped = _ESCAPED_SURROGATE.search(self._buffer, self.position, end)
+                garbled = _NOT_UTF8.search(self._buffer, self.position, end)
                 self.position = end
+                if garbled:
+                    raise _NotUtf8(f"it is not UTF-8; {CONVERT}")
                 return scrub(value) if escaped else value
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
@@ -131,10 +143,7 @@ def _parse_slowly(line: bytes) -> Any:
     try:
         return scrub(json.loads(line.decode("utf-8-sig").rstrip()))
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"byte {error.start + 1} is not UTF-8; convert the file first: `iconv -f LATIN1 -t UTF-8 FILE`, with its "
-            "own encoding in place of LATIN1"
-        ) from error
+        raise ValueError(f"byte {error.start + 1} is not UTF-8; {CONVERT}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"malformed JSON: {_problem(error)} at character {error.pos + 1}") from error
     except RecursionError as error:
@@ -147,16 +156,13 @@ def _problem(error: json.JSONDecodeError) -> str:
 
 
 def records(stream: IO[bytes]) -> Iterator[Record]:
-    """The records of a JSON document: items of its array(s), lines of JSONL, or the one object.
-
-    Invalid UTF-8 in an array or object is read as U+FFFD, so that its end is found.
-    """
+    """The records of a JSON document: items of its array(s), lines of JSONL, or the one object."""
     first = stream.readline(1024)
     while first.isspace():
         first = stream.readline(1024)
     stream.seek(0)
     if first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        text = io.TextIOWrapper(stream, "utf-8-sig", "replace")
+        text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape")
         try:
             yield from array_items(text)
         finally:
@@ -170,7 +176,7 @@ def _lines_or_document(stream: IO[bytes]) -> Iterator[Record]:
     first = next(found, b"")
     if first is not None and _is_cut(first):
         text = first + stream.read(MAX_BYTES + 1 - len(first))
-        yield _record("document", text.decode("utf-8-sig", "replace").encode() if len(text) <= MAX_BYTES else None)
+        yield _record("document", text if len(text) <= MAX_BYTES else None)
         return
     yield _record("line 1", first)
     for number, line in enumerate(found, 2):

@@ -182,3 +182,17 @@ def test_a_file_that_is_all_in_latin_1_is_recognised_and_refused_for_its_encodin
     file.write_bytes('{"thread": "t", "role": "user", "content": "café"}\n'.encode("latin-1"))
     with pytest.raises(ImportFailed, match="no turn in the format jsonl: line 1: byte 48 is not UTF-8"):
         list(read(file))
+
+
+def test_an_item_of_an_array_in_another_encoding_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.json"
+    garbled = '{"role": "user", "content": "café"}'.encode("latin-1")
+    file.write_bytes(b"[" + garbled + ', {"role": "user", "content": "naïve 你好"}]'.encode())
+    refused, good = read(file)
+    assert isinstance(good, ImportedTurn) and good.data.content == "naïve 你好"
+    assert isinstance(refused, Rejected) and refused.where == "item 1"
+    assert refused.error.startswith("it is not UTF-8; convert the file first")
+    document = tmp_path / "document.json"
+    document.write_bytes(b'{\n"messages": [' + garbled + b"]}")
+    with pytest.raises(ImportFailed, match="document: byte 48 is not UTF-8"):
+        list(read(document, "openai"))
