@@ -54,6 +54,10 @@ class Runtime:
             self._models = make_models(self.settings)
         return self._models
 
+    def catching_up(self) -> bool:
+        """Whether projectors of this process have much to apply: background work then leaves the processor to them."""
+        return any(runner.catching_up for runner in self.runners)
+
     def kept(self, make: Callable[["Runtime"], T]) -> T:
         """What `make` returns for this runtime, made at the first call: caches that several use cases share."""
         if make not in self._kept:

@@ -80,13 +80,13 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     tasks: list[asyncio.Task[None]] = []
     loops: list[asyncio.Task[None]] = []
     if "reactors" in roles:
-        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work))
+        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work, gives_way=runtime.catching_up))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
         inboxes.append(Inbox(runtime.pool, SEGMENTS, SegmentReactor(runtime, models).work))
         subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
         if runtime.settings.extract:
             extraction = ExtractionReactor(runtime, models)
-            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work))
+            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work, gives_way=runtime.catching_up))
             subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
             loops.append(asyncio.create_task(extraction.sweep(stop)))
         loops.append(asyncio.create_task(_embed(runtime, models.embedder, stop)))

@@ -87,7 +87,10 @@ class OrderedReader:
         keyring: Keyring | None = None,
         stream: str = STREAM,
     ) -> None:
-        """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set."""
+        """since: start at a stored time in place of a sequence; headers_only: bodies stay empty, ids are set.
+
+        taken: the size of the last batch.
+        """
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
@@ -102,6 +105,7 @@ class OrderedReader:
         self._sub: Subscription | None = None
         self._name = ""
         self.pending_at_start = 0
+        self.taken = 0
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -149,6 +153,7 @@ class OrderedReader:
         if self._failure is not None and not self._buffer:
             raise GapInLog(self._failure)
         taken, self._buffer = self._buffer[:limit], self._buffer[limit:]
+        self.taken = len(taken)
         if not self._buffer:
             self._arrived.clear()
         await self._request()

@@ -21,7 +21,7 @@ from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
 from turnlog.events.errors import InvalidEvent
-from turnlog.events.sealing import Keyring
+from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.subjects import STORED_PREFIX
 
 logger = logging.getLogger("turnlog.analytics")
@@ -52,7 +52,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
 
-    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True)
+    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, gives_way=runtime.catching_up)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))
@@ -68,11 +68,13 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
 def counting(runtime: Runtime) -> Work:
     """The work on deliveries with bodies."""
 
+    keyring = runtime.log.keyring
+
     async def work(deliveries: list[Delivery]) -> None:
+        if keyring is not None:
+            keyring.prefetch(key_ids_in(delivery.stored.body for delivery in deliveries))
         async with runtime.pool.connection() as conn:
-            await conn.cursor().executemany(
-                _COUNT.encode(), [_facts(delivery, runtime.log.keyring) for delivery in deliveries]
-            )
+            await conn.cursor().executemany(_COUNT.encode(), [_facts(delivery, keyring) for delivery in deliveries])
 
     return work
 

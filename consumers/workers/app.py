@@ -7,6 +7,7 @@ and acknowledges them when their work is done.
 
 import asyncio
 import time
+from typing import Any
 
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
@@ -50,6 +51,7 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
         max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,
+        apply_types=False,  # FastDepends sends every message through a worker thread
     )
 
 
@@ -65,10 +67,10 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
         ),
         pull_sub=PullSub(batch_size=FETCH, timeout=1.0),
         ack_policy=AckPolicy.MANUAL,
-        decoder=_leave_undecoded,
+        decoder=_whole_message,
         title=inbox.name,
     )
-    async def take(body: bytes, message: NatsMessage) -> None:
+    async def take(message: Any) -> None:  # the document shows a payload of no other type
         inbox.put(message)
 
 
@@ -92,5 +94,6 @@ async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
             await asyncio.sleep(1.0)
 
 
-async def _leave_undecoded(message: NatsMessage) -> bytes:
-    return message.body
+async def _whole_message(message: NatsMessage) -> NatsMessage:
+    """In place of a decoded body, which a handler gets alone where nothing is injected."""
+    return message

@@ -31,6 +31,7 @@ BEATS = 3
 RETRY_S = 5.0
 TRIES = 5
 SERVER_AWAY_S = 2.0
+GIVE_WAY_S = 0.1
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
 
 
@@ -79,16 +80,19 @@ class Inbox:
         grace_s: float = 1.0,
         ack_wait_s: float = ACK_WAIT_S,
         reads_bodies: bool = False,
+        gives_way: Callable[[], bool] = lambda: False,
     ) -> None:
         """pool: stores dead letters. grace_s: how long work under way may continue after a stop; then it is cancelled
         and redelivered.
 
         ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
-        within it. reads_bodies: work reads the messages; else only their place is kept.
+        within it. reads_bodies: work reads the messages; else only their place is kept. gives_way: no work is started
+        while it returns True.
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s
         self.ack_wait_s, self._reads_bodies = ack_wait_s, reads_bodies
+        self._gives_way = gives_way
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._failures = Counter[int]()
@@ -112,6 +116,9 @@ class Inbox:
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
+                if self._gives_way():
+                    await asyncio.wait({stopping}, timeout=GIVE_WAY_S)
+                    continue
                 self._start_ready()
                 arrived = asyncio.create_task(self._arrived.wait())
                 await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -29,6 +29,8 @@ STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 10.0
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
 REST_S = 0.003
+# Events in a batch from which on the partition counts as catching up.
+LARGE_BATCH = 200
 
 
 class OtherLog(TurnlogError):
@@ -55,6 +57,11 @@ class Runner:
         self._reader: OrderedReader | None = None
         self._backoff = FIRST_BACKOFF_S
         self.last_error: str | None = None
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the last batch was large, so that more events are likely to wait or to come at once."""
+        return self._reader is not None and self._reader.taken >= LARGE_BATCH
 
     def stop(self) -> None:
         """Finishes the batch under way; does not wait for another one."""
@@ -133,11 +140,14 @@ class Runner:
         again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
             self._reader = reader
-            while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
-                before, at = at, await step(conn, reader, current, at)
-                self.last_error, self._backoff = problem, FIRST_BACKOFF_S
-                if at is not before and reader.ahead < TOGETHER_UP_TO:
-                    await self._pause(REST_S)
+            try:
+                while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
+                    before, at = at, await step(conn, reader, current, at)
+                    self.last_error, self._backoff = problem, FIRST_BACKOFF_S
+                    if at is not before and reader.ahead < TOGETHER_UP_TO:
+                        await self._pause(REST_S)
+            finally:
+                self._reader = None
 
 
 async def step(

@@ -1,0 +1,95 @@
+"""Background work costs little for each event, and waits while projectors catch up."""
+
+import asyncio
+import threading
+from collections.abc import Collection
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from conftest import Settled
+from faststream.nats import NatsMessage
+from helpers.sample_events import turn
+from helpers.servers import running_projector
+from helpers.stage import player, wait_until_idle
+
+from turnlog.agent.privacy.keys import KeyTable, Owner
+from turnlog.consumers.workers.analytics import NAME as ANALYTICS
+from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.events.log import Log
+from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.engine import LARGE_BATCH, Runner
+from turnlog.projectors.engine.projection import Projection
+
+
+async def test_a_runner_catches_up_while_its_batches_are_large(log: Log, database_url: str, settled: Settled) -> None:
+    seen: list[tuple[int, bool]] = []
+    runners: list[Runner] = []
+
+    def project(batch: Any) -> list[Change]:
+        seen.append((len(batch), runners[0].catching_up))
+        return []
+
+    watching = Projection("watching", 1, (), frozenset({"turn_recorded"}), project)
+    await log.append_many([turn(f"turn {n}", thread=f"t{n % 7}") for n in range(1, 3 * LARGE_BATCH)])
+    async with running_projector(log, database_url, [watching]) as runner:
+        runners.append(runner)
+        await settled("watching")
+    assert sum(size for size, _ in seen) == 3 * LARGE_BATCH - 1
+    assert all(catching_up == (size >= LARGE_BATCH) for size, catching_up in seen)
+    assert not runner.catching_up
+
+
+async def test_an_inbox_starts_no_work_while_it_gives_way() -> None:
+    stop, order = asyncio.Event(), list[str]()
+    answers = iter([True, True, False])
+
+    def gives_way() -> bool:
+        order.append("asked")
+        return next(answers, False)
+
+    async def work(deliveries: list[Delivery]) -> None:
+        order.append("worked")
+        stop.set()
+
+    inbox = Inbox(cast(Any, None), "waiting", work, gives_way=gives_way)
+    inbox.put(message())
+    await inbox.run(stop)
+    assert order[:4] == ["asked", "asked", "asked", "worked"]
+
+
+async def test_analytics_fetches_keys_by_the_batch_and_uses_no_worker_thread(
+    log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play, asked = player(nats_url, database_url, ["analytics"]), list[Collection[Owner]]()
+    rows = KeyTable.rows
+
+    def counted(self: KeyTable, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> Any:
+        asked.append(owners)
+        return rows(self, owners, key_ids)
+
+    async with play("projectors") as stage:
+        await stage.runtime.log.append_many([turn(f"turn {n}", user=f"user {n}") for n in range(1, 6)])
+    monkeypatch.setattr(KeyTable, "rows", counted)
+    before = set(threading.enumerate())
+    async with play() as stage:
+        await wait_until_idle(log, ANALYTICS)
+        [(characters,)] = await stage.rows("SELECT sum(characters) FROM turnlog_analytics.hourly WHERE role = 'user'")
+        started = [thread.name for thread in set(threading.enumerate()) - before]
+    assert characters
+    assert asked
+    assert not any(asked)  # an owner is named when the key of a single event is looked up
+    assert not [name for name in started if name.startswith("AnyIO")]
+
+
+def message() -> NatsMessage:
+    """A delivery as far as an inbox reads it."""
+
+    async def ack() -> None:
+        """The work is done."""
+
+    about = SimpleNamespace(sequence=SimpleNamespace(stream=1), num_delivered=1, timestamp=datetime.now(UTC))
+    raw = SimpleNamespace(subject="turnlog.log.0.default.t.turn_recorded", metadata=about, data=b"")
+    return cast(NatsMessage, SimpleNamespace(raw_message=raw, body=b"", ack=ack))
