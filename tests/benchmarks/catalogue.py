@@ -8,6 +8,7 @@ from multiprocessing import get_context
 from tests.benchmarks import (
     appending,
     contexts,
+    embedding,
     evidence,
     langgraph_turns,
     memories,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "workers": rebuilding.measure_workers,
     "context": contexts.measure,
     "visible": visible.measure,
+    "embedding": embedding.measure,
     "memory": rebuild_memory.measure,
     "recall": recalls.measure,
     "scale": recall_scale.measure,

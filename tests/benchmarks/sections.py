@@ -23,6 +23,13 @@ SECTIONS = (
         "events, beside 20,000. Append → visible: 1,200 turns at 100 a second, beside one publish and one insert.",
     ),
     Section(
+        "Embedding backlog",
+        ("embedding",),
+        "One process with projectors, agent and embedder (offline models, one core at low priority) and a backlog of "
+        "20,000 IRC messages. Floor: the same process while the embedder rests. Answers: p95 of 20 questions in one "
+        "thread. Import: 5,000 messages, from Event objects until every read model has them.",
+    ),
+    Section(
         "Context",
         ("context",),
         "p50 of 20 calls for 400 messages of 300 characters, SQL included, in a process that knows the thread, beside "

@@ -1,0 +1,84 @@
+"""Answers and imports while the embedder works on a backlog, beside the same without it."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from statistics import median
+
+from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
+from tests.benchmarks.stand import Stand, fill
+from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.asking import Answered, ask
+from turnlog.consumers.roles import playing
+from turnlog.consumers.runtime import opened
+from turnlog.events.contracts import Event
+
+THREAD, ANSWERS = "asked", 20
+Measure = Callable[[], Awaitable[float]]
+
+
+async def measure(stand: Stand) -> list[Row]:
+    backlog, batch = stand.sized(20_000, 5_000), stand.sized(5_000, 2_000)
+    async with stand.empty_log(), stand.fresh_database() as url:
+        settings = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url)
+        async with opened(settings, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
+            await fill(runtime.log, stand.conversations.events(backlog))
+            await runtime.settle()
+            questions = itertools.cycle(stand.conversations.texts(200))
+
+            async def answers() -> float:
+                return quantile(await milliseconds(lambda: _answer(runtime, next(questions)), ANSWERS), 0.95)
+
+            async def imported() -> float:
+                events = list(stand.conversations.events(batch))
+                return batch / await seconds(_import(runtime, events))
+
+            sides = [
+                partial(side, work) for work in (answers, imported) for side in (partial(_beside, runtime), _alone)
+            ]
+            busy, idle, slowed, free = await interleaved(stand.rounds, *sides)
+    return [
+        _row("an answer, p95, beside the embedder", busy, idle, ms),
+        _row("an import, beside the embedder", slowed, free, per_second),
+    ]
+
+
+async def _alone(work: Measure) -> float:
+    return await work()
+
+
+async def _beside(runtime: Runtime, work: Measure) -> float:
+    async with _embedding(runtime):
+        return await work()
+
+
+@contextlib.asynccontextmanager
+async def _embedding(runtime: Runtime) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    working = asyncio.create_task(embed_pending(runtime, runtime.models.embedder, stop=stop))
+    try:
+        yield
+    finally:
+        is_busy = not working.done()
+        stop.set()
+        await working
+        assert is_busy, "the backlog was too short"
+
+
+async def _answer(runtime: Runtime, question: str) -> None:
+    found = [piece async for piece in ask(runtime, "default", THREAD, question, user="ann")]
+    assert isinstance(found[-1], Answered)
+
+
+async def _import(runtime: Runtime, events: list[Event]) -> None:
+    await fill(runtime.log, events)
+    await runtime.settle()
+
+
+def _row(what: str, ours: list[float], floor: list[float], shown: Callable[[float], str]) -> Row:
+    found, spread = ratio(ours, floor)
+    return Row(what, shown(median(ours)), shown(median(floor)), found, spread, None, "Floor: without a backlog.")
