@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, progress, tenant_of
+from turnlog.consumers.cli.console import Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def archive(
     json: Json = False,
 ) -> None:
     """Move cold conversations of all tenants into files; reading one restores it."""
-
     from turnlog.agent.use_cases.archive import archive_conversations, list_cold_conversations
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def archived(runtime: "Runtime") -> "Archived":
         with progress("archiving") as update:

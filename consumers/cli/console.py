@@ -1,27 +1,16 @@
-"""What commands share: options, standard input, output and progress bars."""
+"""What commands share: options, standard input and output."""
 
 import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
 import typer
 from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
-from rich.text import Text
 
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import TurnlogError
@@ -57,8 +46,8 @@ class Words(Console):
             yield one if one.control else Segment(shown(one.text), one.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """A terminal gets lines that end between words, a file or a pipe whole ones."""
-        options.setdefault("soft_wrap", not self.is_terminal)
+        """A terminal gets lines that end between words, a file or a pipe whole ones; `:dog:` is no picture."""
+        options = {"soft_wrap": not self.is_terminal, "emoji": False} | options
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -127,28 +116,3 @@ async def _until_readable(stdin: int) -> None:
         await readable.wait()
     finally:
         loop.remove_reader(stdin)
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f}/s" if speed else "", style="progress.data.speed")
-
-
-@contextmanager
-def progress(label: str, total: float | None = None) -> Iterator[Callable[[float, float | None], None]]:
-    """A bar on stderr with rate and time left; yields update(completed, total). Silent where no one watches."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
-        task = bar.add_task(label, total=total)
-
-        def update(completed: float, total: float | None = None) -> None:
-            bar.update(task, completed=completed, total=total)
-
-        yield update

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, err, progress, tenant_of
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, err, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def erase(
 
     async def planned(runtime: "Runtime") -> "Plan":
         from turnlog.agent.use_cases.personal_data import plan_erasure
+        from turnlog.consumers.cli.progress_bars import progress
         from turnlog.consumers.erasing import erasure_reach
 
         reach = erasure_reach(runtime.settings, progress)
@@ -59,6 +60,7 @@ def erase(
 
     async def erased(runtime: "Runtime") -> "Receipt":
         from turnlog.agent.use_cases.personal_data import erase_person
+        from turnlog.consumers.cli.progress_bars import progress
         from turnlog.consumers.erasing import erasure_reach
 
         plan = await planned(runtime)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import Json, progress
+from turnlog.consumers.cli.console import Json
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def run_by_hand(
 ) -> None:
     """Run a job now."""
     from turnlog.agent.use_cases.jobs import run_job
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "JobRan":
         with progress(job) as update:

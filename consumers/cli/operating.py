@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic_core import to_jsonable_python
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, progress, tenant_of
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def rebuild(
     alone, only those rows are rebuilt, in place.
     """
     from turnlog.agent.use_cases import operations
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "list[Rebuilt]":
         if thread is not None or tenant is not None:
@@ -92,6 +93,7 @@ def rebuild(
 def verify(name: Name = None, workers: Processes = None, json: Json = False) -> None:
     """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
     from turnlog.agent.use_cases import operations
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "list[Verified]":
         with progress(f"verifying {name or 'all'}") as update:

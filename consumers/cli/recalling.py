@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, progress, tenant_of
+from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, tenant_of
 from turnlog.consumers.cli.runner import run, serve
 
 if TYPE_CHECKING:
@@ -189,6 +189,7 @@ async def _batch(settings: "Settings", tenant: str, asked: Asked, path: Path) ->
 
 async def _embed_first(runtime: "Runtime", tenant: str, asked: Asked, lines: Sequence[str]) -> None:
     from turnlog.agent.use_cases.embedding import embed_threads
+    from turnlog.consumers.cli.progress_bars import progress
 
     threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
     with progress("embedding") as update:

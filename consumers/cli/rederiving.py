@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, progress, tenant_of
+from turnlog.consumers.cli.console import Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def derived(
     """Extract from all turns into a shadow; memories do not change. Run again with the same name, it continues where
     it stopped.
     """
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "list[Compared]":
         from turnlog.agent.use_cases.rederiving import OtherExtractor, compare, derive
@@ -77,6 +78,7 @@ def compared(name: Name, tenant: Tenant = None, json: Json = False) -> None:
 
 def promoted(name: Name, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
     """Replace the memories by the shadow's; replaced ones are closed and stay in the history."""
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "list[Compared]":
         from turnlog.agent.use_cases.rederiving import promote

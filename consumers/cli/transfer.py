@@ -22,7 +22,6 @@ from turnlog.consumers.cli.console import (
     emit,
     err,
     out,
-    progress,
     tenant_of,
 )
 from turnlog.consumers.cli.runner import fail, run, stream
@@ -57,6 +56,7 @@ def import_file(
 
     Turns without a time are dated from 2000-01-01 on: a date of the day would make others of them the next time.
     """
+    from turnlog.consumers.cli.progress_bars import progress
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
@@ -144,6 +144,7 @@ async def _export_user(
     settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None, as_json: bool
 ) -> int:
     from turnlog.consumers.cli.exporting import write_user
+    from turnlog.consumers.cli.progress_bars import progress
 
     with progress("exporting conversations") as shown:
         size = await write_user(settings, tenant, user, level, output, shown)

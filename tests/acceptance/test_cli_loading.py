@@ -14,7 +14,7 @@ from turnlog.agent.use_cases.threads import open_thread
 from turnlog.consumers.runtime import opened, projecting
 
 PROJECTING = {"sqlalchemy", "turnlog.projectors.engine.engine", "turnlog.projectors.models.registry"}
-OTHERS = {"alembic", "faststream", "numpy", "openai", "rjieba"}
+OTHERS = {"alembic", "faststream", "numpy", "openai", "rich.progress", "rjieba"}
 READING = (("threads",), ("messages", "t"), ("memories", "--user", "ann"))
 
 

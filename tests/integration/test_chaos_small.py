@@ -17,11 +17,11 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 async def test_six_kills_while_events_are_appended_lose_and_double_nothing(home: Path) -> None:
-    result = await run(home, Plan(seed=4, events=600, kills=6, threads=24, lanes=8))
+    result = await run(home, Plan(seed=4, events=1_500, kills=6, threads=24, lanes=8))
     assert result.violations == []
     assert sum(result.killed.values()) == 6
     assert {"projectors", "nats", "postgres", "agent"} <= result.killed.keys()
-    assert result.acknowledged >= 600
+    assert result.acknowledged >= 1_500
     assert processes_left_in(home) == []
     gc.collect()
 

@@ -57,6 +57,12 @@ def test_a_terminal_gets_lines_that_end_between_words_and_a_file_whole_ones() ->
         assert " ".join(lines) == said and len(lines) == 1 + is_terminal
 
 
+def test_words_between_colons_are_shown_as_they_were_written() -> None:
+    written = io.StringIO()
+    Words(file=written).print("my :dog: said [bold]hi[/bold]", markup=False)
+    assert written.getvalue() == "my :dog: said [bold]hi[/bold]\n"
+
+
 def test_an_answer_that_comes_in_pieces_breaks_no_word_at_the_edge_of_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
