@@ -32,10 +32,10 @@ from turnlog.projectors.models.extraction_lookup import (
     user_turns,
     users_between,
 )
-from turnlog.projectors.models.memories.lookup import Progress, extraction_progress, valid_memories
+from turnlog.projectors.models.memories.lookup import Progress, StoredMemory, extraction_progress, valid_memories
 
 READS = ("messages", "memories")
-TRIES, PAUSE_S = 20, 0.25  # for a conversation of which another worker extracts
+TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation
 
 
 class NothingChosen(TurnlogError):
@@ -121,34 +121,37 @@ async def remembered(
         return replace(made, why_not="says-nothing")
     if user is None or not runtime.settings.extract:
         return replace(made, why_not="off" if user else "no-user")
-    if not await _rules_have_read(runtime, UserConversation(tenant, user, thread)):
-        return replace(made, why_not="later")
-    memories = memory_thread(user)
-    await runtime.settle_thread(tenant, memories, ("memories",))
-    async with runtime.pool.connection() as conn:
-        held = await valid_memories(conn, tenant, memories, datetime.now(UTC), statuses=("valid", "pending"))
-    of_turn = [row for row in held if row.origin == "explicit" and any(one.event_id == turn for one in row.sources)]
-    if contents := tuple(row.content for row in of_turn if row.status == "valid"):
-        return replace(made, contents=contents)
-    return replace(made, why_not="contradicts" if of_turn else "ended")
+    conversation = UserConversation(tenant, user, thread)
+    for _ in range(TRIES):
+        is_read = await _rules_have_read(runtime, conversation)
+        if (of_turn := await _of_turn(runtime, conversation, turn)) or is_read:
+            contents = tuple(row.content for row in of_turn if row.status == "valid")
+            return replace(made, contents=contents, why_not=None if contents else "contradicts" if of_turn else "ended")
+        await asyncio.sleep(PAUSE_S)
+    return replace(made, why_not="later")
 
 
 async def _rules_have_read(runtime: Runtime, conversation: UserConversation) -> bool:
-    """False: another worker extracts from the conversation for long."""
+    """Applies the rules to what they have not read. False: another worker extracts from the conversation."""
     models = make_models(runtime.settings)
     try:
-        extraction = extraction_of(runtime, models)
-        for _ in range(TRIES):
-            try:
-                with at_once():
-                    async with runtime.pool.connection() as conn, locked(conn, conversation):
-                        await extraction.by_rules(conn, conversation, finish=True)
-                        return True
-            except NotNow:
-                await asyncio.sleep(PAUSE_S)
+        with at_once():
+            async with runtime.pool.connection() as conn, locked(conn, conversation):
+                await extraction_of(runtime, models).by_rules(conn, conversation, finish=True)
+        return True
+    except NotNow:
         return False
     finally:
         await models.close()
+
+
+async def _of_turn(runtime: Runtime, conversation: UserConversation, turn: UUID) -> list[StoredMemory]:
+    """The memories, valid or waiting for an answer, that a turn states."""
+    thread = memory_thread(conversation.user)
+    await runtime.settle_thread(conversation.tenant, thread, ("memories",))
+    async with runtime.pool.connection() as conn:
+        held = await valid_memories(conn, conversation.tenant, thread, datetime.now(UTC), statuses=("valid", "pending"))
+    return [row for row in held if any(one.event_id == turn for one in row.sources)]
 
 
 async def extract_memories(

@@ -147,6 +147,8 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
         assert await ask(stage, "Remember that the bin goes out on Mondays!") == Remembered(
             "en", ("the bin goes out on Mondays",)
         )
+        assert await ask(stage, "I like tea.") is None
+        assert await ask(stage, "Remember that I like tea.") == Remembered("en", ("Likes tea",))
         assert await ask(stage, "请记住我") == Remembered("zh", why_not="says-nothing")
         assert await ask(stage, "I remember that the bin was full. Do you remember it?") is None
     async with offline("projectors", extract=False) as stage:
