@@ -1,14 +1,8 @@
 """Operations on the read models as a whole: lag, rebuild, verify."""
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from functools import partial
 
-from turnlog.agent.privacy.kek import keks_of
-from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.projection import Projection
@@ -17,7 +11,6 @@ from turnlog.projectors.rebuild.build import Progress
 from turnlog.projectors.rebuild.rebuild import Rebuilt, rebuild_several
 from turnlog.projectors.rebuild.replay import rebuild_tenant, rebuild_thread
 from turnlog.projectors.rebuild.verify import Verified, verify_several
-from turnlog.projectors.rebuild.workers import Workers
 
 OnProgress = Callable[[Progress], None]
 
@@ -28,16 +21,12 @@ async def projection_lag(runtime: Runtime) -> list[Lag]:
         return await lag(runtime.log, conn)
 
 
-async def rebuild(
-    runtime: Runtime, name: str | None, progress: OnProgress, workers: int | None = None
-) -> list[Rebuilt]:
+async def rebuild(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Rebuilt]:
     """Rebuilds one projection, or all with None, beside the live rows and switches.
 
-    workers: processes; None: as many as there are cores. Raises NotFound, RebuildStopped, RebuildRunning,
-    SwitchRefused, WorkerFailed.
+    Raises NotFound, RebuildStopped, RebuildRunning, SwitchRefused.
     """
-    shared = rebuild_workers(runtime, workers)
-    return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), progress, shared)
+    return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), progress)
 
 
 async def rebuild_rows(runtime: Runtime, name: str | None, tenant: str, thread: str | None = None) -> list[Rebuilt]:
@@ -53,26 +42,14 @@ async def rebuild_rows(runtime: Runtime, name: str | None, tenant: str, thread: 
     return [await rebuild_thread(log, url, projection, tenant, thread) for projection in chosen]
 
 
-async def verify(
-    runtime: Runtime, name: str | None, progress: OnProgress, workers: int | None = None
-) -> list[Verified]:
+async def verify(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Verified]:
     """Rebuilds one projection, or all with None, into a shadow and compares row for row.
 
-    workers: as in `rebuild`. Raises NotFound, RebuildStopped, RebuildRunning, WorkerFailed.
+    Raises NotFound, RebuildStopped, RebuildRunning.
     """
-    chosen, shared = _chosen(name), rebuild_workers(runtime, workers)
+    chosen = _chosen(name)
     await runtime.settle()
-    return await verify_several(runtime.log, runtime.database_url, chosen, progress, shared)
-
-
-def rebuild_workers(runtime: Runtime, count: int | None = None) -> Workers:
-    """Processes that share a rebuild or a verification; as many as there are cores when count is None."""
-    open_keys = partial(_opened_keys, runtime.settings, runtime.nats_url, runtime.database_url)
-    return Workers(count or os.cpu_count() or 1, open_keys)
-
-
-def _opened_keys(settings: Settings, nats_url: str, database_url: str) -> AbstractAsyncContextManager[KeyStore | None]:
-    return opened_keys(nats_url, database_url, keks_of(settings))
+    return await verify_several(runtime.log, runtime.database_url, chosen, progress)
 
 
 def _chosen(name: str | None) -> Sequence[Projection]:

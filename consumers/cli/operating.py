@@ -26,7 +26,6 @@ def projection_names() -> list[str]:
 
 
 Name = Annotated[str | None, typer.Argument(help="A projection.", autocompletion=projection_names)]
-Processes = Annotated[int | None, typer.Option("--workers", min=1, help="Processes; as many as there are cores.")]
 Key = Literal["user", "agent", "model", "day", "month"]
 
 
@@ -61,7 +60,6 @@ def rebuild(
     all_: Annotated[bool, typer.Option("--all", help="Every projection.")] = False,
     thread: Annotated[str | None, typer.Option(help="Only this thread's rows.")] = None,
     tenant: Tenant = None,
-    workers: Processes = None,
     json: Json = False,
 ) -> None:
     """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, or --tenant
@@ -74,7 +72,7 @@ def rebuild(
         if thread is not None or tenant is not None:
             return await operations.rebuild_rows(runtime, name, tenant_of(runtime.settings, tenant), thread)
         with progress(f"rebuilding {name or 'all'}") as update:
-            return await operations.rebuild(runtime, name, _shown(update), workers)
+            return await operations.rebuild(runtime, name, _shown(update))
 
     def document(made: "list[Rebuilt]") -> Any:
         done = [to_jsonable_python(one) | {"events_per_s": round(one.events_per_s, 1)} for one in made]
@@ -90,14 +88,14 @@ def rebuild(
     )
 
 
-def verify(name: Name = None, workers: Processes = None, json: Json = False) -> None:
+def verify(name: Name = None, json: Json = False) -> None:
     """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
     from turnlog.agent.use_cases import operations
     from turnlog.consumers.cli.progress_bars import progress
 
     async def use(runtime: "Runtime") -> "list[Verified]":
         with progress(f"verifying {name or 'all'}") as update:
-            return await operations.verify(runtime, name, _shown(update), workers)
+            return await operations.verify(runtime, name, _shown(update))
 
     serve(
         use,

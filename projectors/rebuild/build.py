@@ -1,16 +1,12 @@
 """Filling shadow tables from the log, strictly: a new poison event stops the build and is named."""
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from turnlog.events.errors import InvalidEvent, InvalidToken, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import OrderedReader, Stored
-from turnlog.events.sealing import Keyring
-from turnlog.events.subjects import partition_filter
+from turnlog.events.read import Stored
 from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
@@ -51,25 +47,6 @@ def ignore(_: Progress) -> None:
     """No progress wanted."""
 
 
-class Batch(NamedTuple):
-    """Messages of a partition. through: the sequence up to which they are all; pending: how many more there are."""
-
-    partition: int
-    stored: Sequence[Stored]
-    through: int
-    pending: int
-
-
-async def batches(log: Log, partition: int, after: int, through: int, keyring: Keyring | None) -> AsyncGenerator[Batch]:
-    """The partition's messages from behind `after` up to `through`. keyring: opens them. Raises GapInLog."""
-    async with OrderedReader(log.nc, [partition_filter(partition)], after + 1, keyring=keyring) as reader:
-        pending = reader.pending_at_start
-        while pending and after < through:
-            if stored := await reader.batch(BATCH, wait_s=5.0):
-                pending, after = stored[-1].pending, min(stored[-1].seq, through)
-                yield Batch(partition, [one for one in stored if one.seq <= through], after, pending)
-
-
 class Build:
     """A shadow build of some projections in one pass over the log. Make it with `building`.
 
@@ -80,34 +57,33 @@ class Build:
         self.conn, self.name, self.progress = conn, name, progress
         self.projections = sorted(projections, key=lambda p: p.name)
         self._at: dict[int, Positions] = {}
-        self._dropped: dict[int, dict[str, set[int]]] = {}
         self.events = 0
 
     async def fill(self, log: Log, partition: int, through: int) -> None:
         """Applies the partition's events up to `through`. Raises RebuildStopped, GapInLog."""
-        await self.begin(partition)
-        async with contextlib.aclosing(batches(log, partition, self.position(partition), through, log.keyring)) as read:
-            async for batch in read:
-                await self.apply(batch)
+        if partition not in self._at:
+            self._at[partition] = await positions.load(self.conn, self.projections, self.name, partition)
+        dropped = await parking.dropped_seqs(self.conn, self._at[partition].at, partition)
+        after = self.position(partition)
+        async with log.reader(partition, after + 1) as reader:
+            pending = reader.pending_at_start
+            while pending and after < through:
+                if stored := await reader.batch(BATCH, wait_s=5.0):
+                    pending, after = stored[-1].pending, min(stored[-1].seq, through)
+                    await self._apply(partition, [one for one in stored if one.seq <= through], after, dropped)
+                    self.progress(Progress(self.events, pending))
 
     def position(self, partition: int) -> int:
         return self._at[partition].lowest
 
-    async def begin(self, partition: int) -> None:
-        """Loads the partition's positions and what an operator has dropped."""
-        if partition not in self._at:
-            self._at[partition] = await positions.load(self.conn, self.projections, self.name, partition)
-        self._dropped[partition] = await parking.dropped_seqs(self.conn, self._at[partition].at, partition)
-
-    async def apply(self, batch: Batch) -> None:
-        """Applies a batch of a partition that was begun. Raises RebuildStopped."""
-        at, dropped = self._at[batch.partition], self._dropped[batch.partition]
-        first = await without_duplicates(self.conn, [incoming(one) for one in batch.stored], batch.partition)
-        at = await apply_batch(self.conn, self.projections, first, at, batch.through, dropped)
+    async def _apply(
+        self, partition: int, stored: Sequence[Stored], through: int, dropped: dict[str, set[int]]
+    ) -> None:
+        first = await without_duplicates(self.conn, [incoming(one) for one in stored], partition)
+        at = await apply_batch(self.conn, self.projections, first, self._at[partition], through, dropped)
         await self._refuse_new_poison(at)
-        self._at[batch.partition] = at
-        self.events += len(batch.stored)
-        self.progress(Progress(self.events, batch.pending))
+        self._at[partition] = at
+        self.events += len(stored)
 
     async def _refuse_new_poison(self, at: Positions) -> None:
         """What is parked live may stay parked, and so may an event that does not fit its contract: live would park it
@@ -135,7 +111,8 @@ async def building(
 ) -> AsyncIterator[Build]:
     """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
     name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
-    async with await connect_to(database_url, name) as conn:
+    async with await connect(database_url, shadow.schema_of(name)) as conn:
+        await conn.execute("SET synchronous_commit = off")  # a crash of Postgres loses the shadow tables anyway
         if not await take_locks(conn, [*(p.name for p in projections), name], "build", -1):
             names = ", ".join(p.name for p in projections)
             raise RebuildRunning(f"{names}: another process is rebuilding or verifying it; wait for it")
@@ -145,10 +122,3 @@ async def building(
         finally:
             if not conn.broken:
                 await shadow.discard(conn, projections, name)
-
-
-async def connect_to(database_url: str, build: str) -> Connection:
-    """A connection to the shadow tables; a crash of Postgres loses them anyway, so no commit waits for the disk."""
-    conn = await connect(database_url, shadow.schema_of(build))
-    await conn.execute("SET synchronous_commit = off")
-    return conn

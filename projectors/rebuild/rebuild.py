@@ -13,7 +13,6 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
-from turnlog.projectors.rebuild.workers import Workers, fill
 
 SWITCH_TRIES = 20
 CLOSE_ENOUGH = 500
@@ -48,17 +47,15 @@ async def rebuild_several(
     database_url: str,
     projections: Sequence[Projection],
     progress: OnProgress = ignore,
-    workers: Workers | None = None,
 ) -> list[Rebuilt]:
     """Several in one pass over the log and one switch; events and seconds are those of the pass.
 
-    workers: the processes that share the pass; None: this one alone. Raises as `rebuild`, and WorkerFailed.
+    Raises as `rebuild`.
     """
     started = time.perf_counter()
     async with building(database_url, projections, "rebuild", progress) as build:
-        await fill(
-            log, database_url, build, {at: await log.partition_head(at) for at in range(log.partitions)}, workers
-        )
+        for partition in range(log.partitions):
+            await build.fill(log, partition, await log.partition_head(partition))
         await shadow.finish(build.conn, projections, build.name)
         await _catch_up(log, build)
         await _switch(log, database_url, projections, build)

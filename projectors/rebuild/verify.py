@@ -12,7 +12,6 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
-from turnlog.projectors.rebuild.workers import Workers, fill
 
 MAX_DIFFERENCES = 10
 
@@ -52,18 +51,18 @@ async def verify_several(
     database_url: str,
     projections: Sequence[Projection],
     progress: OnProgress = ignore,
-    workers: Workers | None = None,
 ) -> list[Verified]:
     """Several in one pass over the log for each set of projections that are at the same position.
 
-    workers: the processes that share the pass; None: this one alone. Raises as `verify`, and WorkerFailed.
+    Raises as `verify`.
     """
     found: list[Verified] = []
     async with await connect(database_url) as live, live.transaction():
         await live.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for at, together in (await _by_position(live, projections)).items():
             async with building(database_url, together, "verify", progress) as build:
-                await fill(log, database_url, build, dict(at), workers)
+                for partition, through in at:
+                    await build.fill(log, partition, through)
                 found += [await _compare(live, projection, build) for projection in together]
     order = [projection.name for projection in projections]
     return sorted(found, key=lambda one: order.index(one.projection))

@@ -29,7 +29,6 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "append": appending.measure,
     "project": projecting.measure,
     "rebuild": rebuilding.measure,
-    "workers": rebuilding.measure_workers,
     "context": contexts.measure,
     "visible": visible.measure,
     "embedding": embedding.measure,

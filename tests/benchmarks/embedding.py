@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from statistics import median
 
+from pydantic import SecretStr
+
 from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
 from tests.benchmarks.stand import Stand, fill
 from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.asking import Answered, ask
@@ -24,8 +27,8 @@ Measure = Callable[[], Awaitable[float]]
 async def measure(stand: Stand) -> list[Row]:
     backlog, batch = stand.sized(20_000, 5_000), stand.sized(5_000, 2_000)
     async with stand.empty_log(), stand.fresh_database() as url:
-        settings = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url)
-        async with opened(settings, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
+        given = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url, kek=SecretStr(new_kek()))
+        async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             await fill(runtime.log, stand.conversations.events(backlog))
             await runtime.settle()
             questions = itertools.cycle(stand.conversations.texts(200))

@@ -1,8 +1,5 @@
-"""A whole rebuild of P2 against the raw read and the raw COPY; all projections rebuilt and verified by processes."""
+"""A whole rebuild of P2 against the raw read and the raw COPY."""
 
-import os
-from contextlib import nullcontext
-from functools import partial
 from statistics import median
 
 from tests.benchmarks.measuring import Row, interleaved, per_second, ratio, seconds
@@ -14,11 +11,7 @@ from turnlog.projectors.engine.changes import Row as TableRow
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.messages import COLUMNS, MESSAGES, row
-from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.rebuild.build import ignore
-from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
-from turnlog.projectors.rebuild.verify import verify_several
-from turnlog.projectors.rebuild.workers import Workers
+from turnlog.projectors.rebuild.rebuild import rebuild
 
 
 async def measure(stand: Stand) -> list[Row]:
@@ -51,35 +44,6 @@ async def measure(stand: Stand) -> list[Row]:
     return [
         Row("rebuild of P2", per_second(median(mine)), per_second(median(floor)), found, spread, (">=", 0.5), method)
     ]
-
-
-async def measure_workers(stand: Stand) -> list[Row]:
-    """Every projection, by one process and by one for each core: the floor is the one process."""
-    cores = os.cpu_count() or 1
-    async with stand.empty_log() as log, stand.fresh_database() as url, await connect(url) as conn:
-        count = await fill(log, stand.conversations.events(stand.sized(200_000, 60_000)))
-        await project(log, url, conn, PROJECTIONS)
-
-        async def rebuilt_by(workers: int) -> float:
-            shared = Workers(workers, nullcontext)  # the stand's log is not sealed
-            return count / await seconds(rebuild_several(log, url, PROJECTIONS, ignore, shared))
-
-        async def verified_by(workers: int) -> float:
-            shared = Workers(workers, nullcontext)  # the stand's log is not sealed
-            return count / await seconds(verify_several(log, url, PROJECTIONS, ignore, shared))
-
-        sides = [partial(side, workers) for side in (rebuilt_by, verified_by) for workers in (cores, 1)]
-        rebuilt, rebuilt_alone, verified, verified_alone = await interleaved(stand.rounds, *sides)
-    method = f"{count:,} events ({stand.conversations.described}), {cores} workers. Floor: the same by one process."
-    return [
-        _row("rebuild of everything", rebuilt, rebuilt_alone, method),
-        _row("verify of everything", verified, verified_alone, method),
-    ]
-
-
-def _row(what: str, ours: list[float], floor: list[float], method: str) -> Row:
-    found, spread = ratio(ours, floor)
-    return Row(what, per_second(median(ours)), per_second(median(floor)), found, spread, None, method)
 
 
 async def _rows(log: Log, count: int) -> list[TableRow]:
