@@ -65,7 +65,7 @@ def _behind(made: list[Hostile]) -> Iterator[Hostile]:
         tenant, thread, _ = one.subject.split(".")
         if not thread.startswith("~"):
             body = _at_home(golden("turn_recorded"), tenant, thread, 10_000 + number)
-            yield Hostile(f"behind: {one.name}", f"{tenant}.{thread}.turn_recorded", _written(body))
+            yield Hostile(f"{one.name}, behind it", f"{tenant}.{thread}.turn_recorded", _written(body))
 
 
 def golden(type_: str) -> dict[str, Any]:

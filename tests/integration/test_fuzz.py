@@ -14,6 +14,7 @@ from helpers.key_rings import KEK
 from helpers.personal_events import conversation
 from helpers.preloaded_cli import run_command
 from helpers.projection_spec import ENGINE_TABLES
+from helpers.sample_events import turn
 from helpers.servers import eventually, execute
 from helpers.stage import Stage, player
 
@@ -24,6 +25,7 @@ from turnlog.agent.use_cases.dead_letters import REACTORS
 from turnlog.agent.use_cases.jobs import run_job
 from turnlog.agent.use_cases.tailing import line_at, tail
 from turnlog.consumers.cli.console import pretty
+from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import lag
@@ -75,12 +77,12 @@ def honest() -> list[Event]:
 
 
 async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile]) -> None:
-    """Appends the events with a share of the others before each."""
-    js, share = stage.runtime.log.nc.jetstream(), -(-len(others) // len(events))
-    for at, event in enumerate(events):
-        for one in others[at * share : (at + 1) * share]:
-            await js.publish(f"turnlog.{one.subject}", one.body)
-        await stage.runtime.log.append(event)
+    """Appends the events, with a share of the others between them."""
+    js, share = stage.runtime.log.nc.jetstream(), len(others) // (len(events) + 1)
+    for at, one in enumerate(others):
+        await js.publish(f"turnlog.{one.subject}", one.body)
+        if at % share == 0 and at // share < len(events):
+            await stage.runtime.log.append(events[at // share])
     await stage.runtime.settle()
 
 
@@ -120,13 +122,16 @@ async def test_hostile_messages_concern_their_own_threads_alone(
     await empty(nats_url, database_url)
     async with play() as stage:
         await told(stage, events, hostile)
+        copies = [other_content(one) for one in events[::4]]
+        await told(stage, [], copies)
         assert await rows_of_others(stage) == expected
         parked = {token for (token,) in await stage.rows("SELECT DISTINCT thread_token FROM dead_letters")}
         assert parked <= {one.subject.split(".")[1] for one in hostile}
+        assert parked >= {one.subject.split(".")[1] for one in hostile if is_elsewhere(one)}
         async with stage.runtime.pool.connection() as conn:
             assert {one.behind for one in await lag(stage.runtime.log, conn)} == {0}
         assert await is_clean(stage)
-        await every_message_is_shown(stage, len(hostile) + len(events))
+        await every_message_is_shown(stage, len(hostile) + len(events) + len(copies))
         await they_work(COMMANDS, stage, "bob", tmp_path)
         if pytestconfig.getoption("nightly"):
             for user in TENANT_OF:
@@ -158,6 +163,18 @@ async def test_reactors_the_agent_analytics_and_jobs_go_on_beside_hostile_messag
         assert (archived.errors, archived.archived > 0) == (0, True)
         for job in ("decay", "compaction"):
             assert (await run_job(stage.runtime, job, datetime.now(UTC), no_progress)).errors == 0
+
+
+def is_elsewhere(one: Hostile) -> bool:
+    """Whether its body names another tenant or thread than its subject, and some projection handles its type."""
+    handled = any(one.subject.rpartition(".")[2] in projection.handles for projection in PROJECTIONS)
+    return handled and one.name.endswith(("of another tenant", "of another thread"))
+
+
+def other_content(honest: Event) -> Hostile:
+    """The id of an event that is stored already, with other words and on another thread."""
+    other = turn("other words", thread="hostile-copies").model_copy(update={"id": honest.id})
+    return Hostile("a copied id", "default.hostile-copies.turn_recorded", encode(other))
 
 
 async def is_embedded(stage: Stage) -> bool:

@@ -11,6 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from turnlog.consumers.langgraph.checkpoint.messages import KIND_OF, KINDS, message_of
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
+from turnlog.consumers.langgraph.checkpoint.values import LIST, REFS, Typed, resolved
+from turnlog.events.errors import InvalidEvent
 
 each_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: f"{m.type} {m.id}")
 
@@ -144,3 +146,10 @@ def test_a_message_without_an_id_is_recognised_as_the_object_that_was_read() -> 
     assert not turns.new
     recorded.item(other, CODEC, turns)
     assert len(turns.new) == 1
+
+
+@pytest.mark.parametrize("encoding", [LIST, REFS])
+@pytest.mark.parametrize("data", [b"[" * 10_000, b"{", b"\xff"], ids=["deep", "cut", "bytes"])
+def test_a_forged_value_is_an_error_with_its_cause(encoding: str, data: bytes) -> None:
+    with pytest.raises(InvalidEvent, match="no JSON that can be read"):
+        resolved(Typed(encoding, data), {}, {})

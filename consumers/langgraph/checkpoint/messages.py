@@ -25,6 +25,7 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
+from turnlog.events.errors import InvalidEvent
 
 Fields = dict[str, Any]
 Said = str | Fields  # the content of a turn: its text if it has nothing else, or as said()
@@ -105,7 +106,7 @@ def message_of(kind: str, of_turn: Said, message_id: str | None, more: str | Non
     else:
         fields |= _fields_of(kind, of_turn)
     if more is not None:
-        fields |= json.loads(more)
+        fields |= read_json(more)
     return _BLANK[kind].model_copy(update=fields)
 
 
@@ -204,7 +205,7 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
 
 
 def _call(call: Fields) -> Fields:
-    return {"name": call["name"], "args": json.loads(call["arguments"]), "id": call["id"], "type": "tool_call"}
+    return {"name": call["name"], "args": read_json(call["arguments"]), "id": call["id"], "type": "tool_call"}
 
 
 def _arguments(value: Any) -> str:
@@ -212,6 +213,14 @@ def _arguments(value: Any) -> str:
     escaped = _json(value) or "{}"
     text = json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":"))
     return text if text == _clean(text) else escaped
+
+
+def read_json(text: str | bytes) -> Any:
+    """JSON as this module writes it, with lone surrogates. Raises InvalidEvent for what a foreign event may hold."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEvent(f"a value of this checkpoint is no JSON that can be read: {error}") from None
 
 
 def _json(value: Any) -> str | None:

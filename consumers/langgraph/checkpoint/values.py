@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.types import Send
 
 from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, Marker, stored_item
-from turnlog.consumers.langgraph.checkpoint.messages import Said
+from turnlog.consumers.langgraph.checkpoint.messages import Said, read_json
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 
 LIST = "turnlog.list"  # {"list": id, "count": n}
@@ -88,21 +88,21 @@ def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Tur
 
 def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
     """(list, count) of every list that the values name."""
-    found = [json.loads(value.data) for value in values if value.encoding == LIST]
+    found = [read_json(value.data) for value in values if value.encoding == LIST]
     return [(one["list"], int(one["count"])) for one in found]
 
 
 def markers_in(values: Iterable[Typed]) -> list[Marker]:
-    return [marker for value in values if value.encoding == REFS for marker in json.loads(value.data)["items"]]
+    return [marker for value in values if value.encoding == REFS for marker in read_json(value.data)["items"]]
 
 
 def resolved(value: Typed, lists: Mapping[str, Sequence[Item]], turns: Mapping[str, Said]) -> Value:
     """lists: list id → items of it, at least as many as the value names."""
     if value.encoding == LIST:
-        parts = json.loads(value.data)
+        parts = read_json(value.data)
         return Listed(parts["list"], int(parts["count"]), lists.get(parts["list"], ()))
     if value.encoding == REFS:
-        parts = json.loads(value.data)
+        parts = read_json(value.data)
         return Refs([stored_item(m, turns) for m in parts["items"]], parts["type"], b64decode(parts["data"]))
     return value
 
