@@ -135,6 +135,7 @@ async def rewrap(conn: Connection, stream: KeyStream) -> int:
     head = await stream.head()
     old = [one.seq async for one in stream.since(0, head) if one.kek_id != stream.keks.current.id]
     await stream.overwrite(old)
+    await stream.cut_raft_logs()
     await stream.note_kek()
     if done:
         await _compact(conn)

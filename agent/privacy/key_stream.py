@@ -8,6 +8,7 @@ does not unwrap is ignored.
 import asyncio
 import base64
 import contextlib
+import os
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,8 +33,8 @@ AT_ONCE = 32
 NO_MESSAGE = 10037
 # In the stream's configuration, which no publisher can change.
 KEK_IN_USE = "turnlog.kek"
-# More than the eight megabytes of entries after which a replica throws its Raft log away.
-FILLER, FILLERS = bytes(512 * 1024), 20
+# More than the eight megabytes of entries after which a replica throws its Raft log away; it compresses them first.
+FILLER_BYTES, FILLERS = 512 * 1024, 20
 
 PLACE = """
 UPDATE user_keys k SET seq = placed.seq FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
@@ -119,6 +120,7 @@ class KeyStream:
         """
         seqs = await self.put([one._replace(wrapped=None, kek_id=self.keks.current.id) for one in records])
         await self.overwrite_issued({one.id for one in records})
+        await self.cut_raft_logs()
         return seqs
 
     async def overwrite_issued(self, key_ids: Collection[str]) -> None:
@@ -138,16 +140,17 @@ class KeyStream:
             for start in range(0, len(seqs), AT_ONCE):
                 part = seqs[start : start + AT_ONCE]
                 await asyncio.gather(*(overwrite(js, KEYS_STREAM, seq) for seq in part))
-            if seqs and (await js.stream_info(KEYS_STREAM)).config.num_replicas != 1:
-                await self._overwrite_raft_logs()
 
-    async def _overwrite_raft_logs(self) -> None:
-        """Each replica has a log of what the group agreed on, with the bytes of messages that are deleted since. It
-        is cut when it is large: without this, in a group that has little to do, after some minutes."""
+    async def cut_raft_logs(self) -> None:
+        """Each of several replicas has a log of what they agreed on, with the bytes of messages deleted since. It is
+        cut when it is large, else after some minutes without work: so it is made large."""
         js, subject = self.nc.jetstream(), key_subject("filler")
-        for _ in range(FILLERS):
-            await js.publish(subject, FILLER)
-        await js.purge_stream(KEYS_STREAM, subject=subject)
+        with _nats_errors("write to"):
+            if (await js.stream_info(KEYS_STREAM)).config.num_replicas == 1:
+                return
+            for _ in range(FILLERS):
+                await js.publish(subject, os.urandom(FILLER_BYTES))
+            await js.purge_stream(KEYS_STREAM, subject=subject)
 
     async def _messages(self, key_id: str) -> AsyncIterator[tuple[int, KeyRecord | None]]:
         """(sequence, record) of every message on the key's subject; None for what turnlog did not write."""

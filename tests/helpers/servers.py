@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,6 +85,16 @@ def processes_left_in(folder: Path) -> list[str]:
         texts = [info["cwd"] or "", *(info["cmdline"] or [])]
         if info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in text for text in texts):
             found.append(f"{process.pid} {info['name']}")
+    return found
+
+
+def files_with(folder: Path, strings: Iterable[str]) -> set[Path]:
+    """The files below `folder` that have one of the strings; servers may remove files meanwhile."""
+    found: set[Path] = set()
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        with contextlib.suppress(FileNotFoundError):
+            body = path.read_bytes()
+            found |= {path} if any(one.encode() in body for one in strings) else set()
     return found
 
 

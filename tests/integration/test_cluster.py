@@ -3,16 +3,19 @@
 import asyncio
 import gc
 import itertools
+from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from helpers.key_rings import keks
 from helpers.nats_cluster import Cluster, start_cluster
 from helpers.sample_events import turn
-from helpers.servers import eventually, processes_left_in
+from helpers.servers import eventually, files_with, processes_left_in
 from nats.errors import Error as NatsError
 
+from turnlog.agent.privacy.key_stream import KeyStream, new_record
 from turnlog.events.append import Appender
 from turnlog.events.contracts import Event
 from turnlog.events.errors import LogUnavailable
@@ -151,3 +154,28 @@ async def in_step(log: Log, node: int) -> None:
         return (peer := peers.get(f"n{node}")) is not None and bool(peer.current) and not peer.offline
 
     await eventually(is_in_step)
+
+
+async def test_a_destroyed_key_leaves_no_byte_on_any_node_and_not_in_their_raft_logs(
+    cluster: Cluster, replicated: Log, tmp_path: Path
+) -> None:
+    stream = KeyStream(replicated.nc, keks())
+    await stream.create(StreamOptions(replicas=3))
+    records = [new_record(stream.keks, "default", user) for user in ("ann", "bob")]
+    await stream.put(records)
+    ann, bob = (b64encode(one.wrapped or b"").decode() for one in records)
+
+    def nodes_with(key: str) -> set[str]:
+        return {path.relative_to(tmp_path / "cluster").parts[0] for path in files_with(tmp_path, [key])}
+
+    async def are_written() -> bool:
+        return nodes_with(ann) == nodes_with(bob) == {"n0", "n1", "n2"}
+
+    async def is_only_bob_left() -> bool:
+        return nodes_with(ann) == set() and nodes_with(bob) == {"n0", "n1", "n2"}
+
+    await eventually(are_written)
+    await stream.destroy(records[:1])
+    await eventually(is_only_bob_left)
+    left = {one.user: one.wrapped for one in await stream.of_keys([one.id for one in records])}
+    assert left == {"ann": None, "bob": records[1].wrapped}

@@ -42,6 +42,7 @@ OWN_SERVERS = {
     "integration/test_embedded_leases.py": "tests start and stop",
     "integration/test_embedded_owners.py": "tests start and stop",
     "integration/test_erasure.py": "reads every file of the servers",
+    "integration/test_lost_data.py": "removes Postgres and the kek",
     "integration/test_stream_created.py": "breaks the folder of NATS",
     "integration/test_user_keys.py": "kills Postgres",
 }
