@@ -92,6 +92,7 @@ def _bodies() -> Iterator[tuple[str, str, Any]]:
     yield from _every_type()
     yield from _claims()
     yield from _values()
+    yield from _edges()
 
 
 def _no_json() -> Iterator[tuple[str, str, bytes]]:
@@ -221,6 +222,20 @@ def _values() -> Iterator[tuple[str, str, dict[str, Any]]]:
                 changed = golden(type_)
                 _set(changed["data"], path, wrong)
                 yield f"{type_} {'.'.join(map(str, path))} is {wrong!r}"[:80], type_, changed
+
+
+SAID = ("Remember that I fly to Rome next month.", "记住我明年去罗马。", "I was there before last winter.")
+
+
+def _edges() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Valid events at both ends of the calendar, from which dates are computed."""
+    for time in ("1970-01-01T00:00:00Z", "9998-12-31T23:59:59-00:00", "9999-01-01T13:59:59+14:00"):
+        for text in SAID:
+            said = {**golden("turn_recorded"), "user": "mallory", "data": {"role": "user", "content": text}}
+            yield f"{text} said at {time}", "turn_recorded", {**said, "time": time}
+        one = golden("memory_recorded")
+        one["data"]["memory"] |= {"valid_from": time, "expires_at": time}
+        yield f"memory_recorded at {time}", "memory_recorded", {**one, "time": time}
 
 
 def _wrong(name: str | int, value: Any, at: int) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from turnlog.consumers.cli.exporting import write_user
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.workers.analytics import analytics, hourly
 from turnlog.events.codec import encode
-from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored
+from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored, UsageMetered
 from turnlog.events.errors import NotFound
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
@@ -208,3 +208,14 @@ async def test_an_archive_file_of_something_else_is_neither_read_nor_removed(sta
     assert await stage.rows("SELECT FROM thread_archives") == []
     await erase(stage, "ann")
     assert [file.read_bytes() for file in kept] == [b"somebody's"] * 2
+
+
+async def test_forged_sums_of_usage_leave_room_for_those_of_others(stage: Stage) -> None:
+    used = UsageMetered(purpose="answer", provider="local", model="m", tokens_in=7)
+    for tokens in (2**63 - 1, 10**12 + 1):
+        body = forged(event(used, "x"), data={**used.model_dump(mode="json", exclude={"type"}), "tokens_in": tokens})
+        await put(stage, "default.x.usage_metered", body)
+    largest = used.model_copy(update={"tokens_in": 10**12, "cost_usd": 1e6, "latency_ms": 1e12})
+    await stage.runtime.log.append_many([event(largest, "y"), event(used, "t")])
+    assert await parked(stage) == {1, 2}
+    assert await stage.rows("SELECT tokens_in FROM usage") == [(10**12 + 7,)]
