@@ -37,7 +37,7 @@ async def pool(database_url: str, running_projectors: Runner) -> AsyncIterator[P
 
 @pytest.fixture
 async def mirror(log: Log, pool: Pool) -> AsyncIterator[MirroredSaver]:
-    found = MirroredSaver(TurnlogSaver(log, pool))
+    found = MirroredSaver(TurnlogSaver(log, pool, allowed=OWN))
     yield found
     assert found.reads > 0
 
@@ -93,7 +93,7 @@ async def test_every_kind_of_message_comes_back_exactly(
     await graph.ainvoke({"messages": [asked]}, config())
     await graph.ainvoke({"messages": [HumanMessage("and")]}, config())
     warm = await history(graph)
-    fresh = MirroredSaver(TurnlogSaver(log, pool), mirror.reference)
+    fresh = MirroredSaver(TurnlogSaver(log, pool, allowed=OWN), mirror.reference)
     assert len(await history(chat(fresh))) == len(warm)
     await chat(fresh).ainvoke({"messages": [HumanMessage("and on")]}, config())
     await history(chat(fresh))
@@ -108,6 +108,7 @@ class Plan:
     steps: list[str]
 
 
+OWN = (Own, Mood, Plan)
 VALUES: list[Any] = [
     None,
     True,
@@ -137,7 +138,6 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*unregistered type")
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: f"{type(v).__name__} {str(v)[:16]!a}")
 async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirror: MirroredSaver, value: Any) -> None:
     checkpoint = {**empty_checkpoint(), "v": 4}
@@ -149,5 +149,5 @@ async def test_every_kind_of_value_comes_back_exactly(log: Log, pool: Pool, mirr
     )
     await mirror.aput_writes(stored, [("one", value), ("two", [value])], "task", "~path")
     await mirror.aget_tuple(config(checkpoint_ns=""))
-    await MirroredSaver(TurnlogSaver(log, pool), mirror.reference).aget_tuple(config(checkpoint_ns=""))
+    await MirroredSaver(TurnlogSaver(log, pool, allowed=OWN), mirror.reference).aget_tuple(config(checkpoint_ns=""))
     assert [one async for one in mirror.alist(config())]

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from turnlog.consumers.langgraph.checkpoint.allowed import Allowed, check
 from turnlog.consumers.langgraph.checkpoint.messages import Said, marked, message_of, said
 from turnlog.events.contracts import TurnRecorded
 
@@ -15,19 +17,28 @@ Marker = dict[str, Any]
 
 
 class Codec:
-    """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it."""
+    """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it.
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    dumps and loads raise TypeNotAllowed for what is in the clear and has a type that is not allowed.
+    """
+
+    def __init__(self, serde: SerializerProtocol, allowed: Allowed = frozenset()) -> None:
         self.private = isinstance(serde, EncryptedSerializer)
-        self._serde = serde
+        self._serde, self._allowed = serde, allowed
         self._clear = serde.serde if isinstance(serde, EncryptedSerializer) else serde
 
     def dumps(self, value: Any) -> tuple[str, bytes]:
         encoding, data = self._serde.dumps_typed(value)
+        self._check(encoding, bytes(data))
         return encoding, bytes(data)
 
     def loads(self, encoding: str, data: bytes) -> Any:
+        self._check(encoding, data)
         return self._serde.loads_typed((encoding, data))
+
+    def _check(self, encoding: str, data: bytes) -> None:
+        if isinstance(self._clear, JsonPlusSerializer):
+            check(encoding, data, self._allowed)
 
     def fingerprint(self, value: Any) -> tuple[str, bytes]:
         """Equal for equal values, unlike encrypted bytes."""

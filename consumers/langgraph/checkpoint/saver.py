@@ -6,8 +6,9 @@ the tables. A read needs no table while the log has the very events that this sa
 
 import asyncio
 import contextlib
+import copy
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -21,6 +22,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
@@ -31,6 +33,7 @@ from turnlog.consumers.langgraph.any_loop import (
     iterated_in_own_loop,
     waited_for,
 )
+from turnlog.consumers.langgraph.checkpoint.allowed import allow_list
 from turnlog.consumers.langgraph.checkpoint.caught_up import all_applied, log_state, thread_applied
 from turnlog.consumers.langgraph.checkpoint.checkpoints import (
     ROOT,
@@ -68,11 +71,14 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
     (`turnlog up`, or `TurnlogSaver.open`).
+    allowed: types of the graph's state, as classes or (module, name), beside those that LangGraph's serializer
+    counts as safe: no other is written, or made from what an event holds.
     config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
     With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
 
     Methods raise TurnlogErrors: LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked, EventTooLarge,
-    InvalidToken for ids that no store can hold, and for names of turnlog's own threads; LoopClosed after `open`.
+    TypeNotAllowed, InvalidToken for ids that no store can hold, and for names of turnlog's own threads; LoopClosed
+    after `open`.
     """
 
     def __init__(
@@ -82,9 +88,11 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         tenant: str = "default",
         *,
         serde: SerializerProtocol | None = None,
+        allowed: Iterable[type | tuple[str, str]] = (),
         held_threads: int = HELD_THREADS,
     ) -> None:
-        super().__init__(serde=serde)
+        self._allowed = allow_list(allowed)
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(self._allowed)))
         self.loop = asyncio.get_running_loop()
         self._log, self._pool, self._tenant = log, pool, check_tenant(tenant)
         self._threads = Threads(tenant, held_threads)
@@ -100,13 +108,14 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         tenant: str | None = None,
         project: bool = True,
         serde: SerializerProtocol | None = None,
+        allowed: Iterable[type | tuple[str, str]] = (),
     ) -> AsyncIterator[Self]:
         """A saver with all it needs: servers, tables and, unless another process has them, projectors.
 
         Raises TurnlogErrors.
         """
         async with opened_for(settings, tenant, project) as (log, pool, chosen):
-            yield cls(log, pool, chosen, serde=serde)
+            yield cls(log, pool, chosen, serde=serde, allowed=allowed)
 
     @classmethod
     @contextlib.contextmanager
@@ -117,14 +126,27 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         tenant: str | None = None,
         project: bool = True,
         serde: SerializerProtocol | None = None,
+        allowed: Iterable[type | tuple[str, str]] = (),
     ) -> Iterator[Self]:
         """As `open`, for a script without an event loop: the saver has one of its own, in a thread of its own."""
-        with in_background(cls.open(settings, tenant=tenant, project=project, serde=serde)) as saver:
+        opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed)
+        with in_background(opening) as saver:
             yield saver
 
     @property
     def is_closed(self) -> bool:
         return self._log.is_closed
+
+    @property
+    def _codec(self) -> Codec:
+        return Codec(self.serde, self._allowed)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """For LangGraph, which under LANGGRAPH_STRICT_MSGPACK adds the types of a graph's state."""
+        clone = copy.copy(super().with_allowlist(extra_allowlist))
+        assert isinstance(clone, type(self))
+        clone._allowed = self._allowed | frozenset(extra_allowlist)
+        return clone
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """Sorts by number; the random end keeps two forks of one checkpoint apart."""
@@ -223,7 +245,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         try:
             async with connection(self._pool) as conn:
                 user = await user_of_thread(conn, self._tenant, source)
-            await copy_thread(self._lookup, self._sender, source, held, Codec(self.serde), user)
+            await copy_thread(self._lookup, self._sender, source, held, self._codec, user)
         except BaseException:
             held.begin(None)
             raise
@@ -282,11 +304,11 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         return held
 
     def _writer(self, held: HeldThread, config: RunnableConfig) -> Writer:
-        return Writer(held, Codec(self.serde), user_of(config))
+        return Writer(held, self._codec, user_of(config))
 
     def _tuple(self, saved: Saved, held: HeldThread | None) -> CheckpointTuple:
         recorded = held.recorded if held is not None else None
-        return checkpoint_tuple(saved, Codec(self.serde), recorded, self.get_next_version)
+        return checkpoint_tuple(saved, self._codec, recorded, self.get_next_version)
 
 
 def _behind(thread: str) -> NotWritten:

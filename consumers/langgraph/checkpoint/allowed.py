@@ -1,0 +1,69 @@
+"""Which types a stored value may make: whoever can publish an event chooses the bytes in it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.jsonplus import EXT_DELTA_SNAPSHOT, EXT_METHOD_SINGLE_ARG, EXT_NUMPY_ARRAY
+
+from turnlog.events.errors import TurnlogError
+
+Allowed = frozenset[tuple[str, ...]]
+RUNS_CODE = frozenset({"json", "pickle"})  # such a value names what makes it
+
+
+class TypeNotAllowed(TurnlogError):
+    """A value of a checkpoint names a type that is not on the saver's allow-list; nothing of it was made."""
+
+    code = "type-not-allowed"
+
+
+def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
+    """Classes, or (module, name)."""
+    return frozenset((one.__module__, one.__name__) if isinstance(one, type) else tuple(one) for one in types)
+
+
+def check(encoding: str, data: bytes, allowed: Allowed) -> None:
+    """Of bytes of LangGraph's JsonPlusSerializer that are not encrypted. Makes nothing of them.
+
+    Raises TypeNotAllowed, also where the bytes are not what the serializer writes.
+    """
+    if encoding in RUNS_CODE:
+        raise TypeNotAllowed(
+            f"a value written as {encoding} is not read, since it could run any code: whoever can publish on NATS may "
+            "have written it. Use types that LangGraph's serializer writes as msgpack, or an EncryptedSerializer"
+        )
+    if encoding != "msgpack":
+        return
+    try:
+        refused = sorted(_types_in(data) - allowed - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS)
+    except ValueError:  # ormsgpack's for whatever `note` raises, too
+        raise TypeNotAllowed("a value is not what LangGraph's serializer writes, or too deep; it is not read") from None
+    if refused:
+        raise TypeNotAllowed(
+            f"a value of the type {'.'.join(refused[0])} is not allowed: whoever can publish on NATS could choose the "
+            f"type. If it is one of yours: TurnlogSaver(…, allowed=[{refused[0][1]}])"
+        )
+
+
+def _types_in(data: bytes) -> Allowed:
+    """(module, name) of each type, (module, name, method) of each method that the bytes call."""
+    found: set[tuple[str, ...]] = set()
+
+    def note(code: int, inner: bytes) -> None:
+        parts: Any = _unpacked(inner, note)
+        if code in (EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY):
+            return
+        module, name, _, *method = parts
+        called = (module, name, *method[:1]) if code == EXT_METHOD_SINGLE_ARG else (module, name)
+        if not all(isinstance(part, str) for part in called):
+            raise ValueError
+        found.add(called)
+
+    _unpacked(data, note)
+    return frozenset(found)
+
+
+def _unpacked(data: bytes, note: Any) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
