@@ -2,9 +2,11 @@
 
 import base64
 import json
+import re
+from pathlib import Path
 
 import pytest
-from helpers.key_rings import KEK, destroy_keys, keks
+from helpers.key_rings import KEK, destroy_keys, keks, key_of
 from helpers.sample_events import text_of, turn
 from helpers.servers import parked, rows
 from helpers.stage import Play, Stage, player
@@ -13,15 +15,17 @@ from pydantic import SecretStr
 from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.privacy.key_admin import rewrap
 from turnlog.agent.privacy.key_stream import KeyRecord, KeyStream
+from turnlog.agent.use_cases.dead_letters import retry_dead_letters
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ERASED, Event
 from turnlog.events.errors import KeyUnavailable
-from turnlog.events.read import recorded
+from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import KEYS_STREAM, key_subject, publish_subject
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import thread_messages
 
 SECRET = "My blood type is AB negative"
+PRIVACY = Path(__file__).parents[2] / "docs" / "privacy.md"
 FORGED = "11111111-2222-4333-8444-555555555555"
 
 
@@ -55,6 +59,10 @@ def stream_of(stage: Stage) -> KeyStream:
 async def on_stream(stage: Stage) -> list[KeyRecord]:
     stream = stream_of(stage)
     return [one async for one in stream.since(0, await stream.head())]
+
+
+async def no_reactor(name: str, stored: Stored) -> None:
+    raise AssertionError(f"sequence {stored.seq} is parked for {name}")
 
 
 @pytest.mark.parametrize("spaced", [False, True])
@@ -212,3 +220,37 @@ async def test_after_a_change_of_the_kek_the_stream_has_nothing_under_the_old_on
         assert await on_stream(stage) == []
     async with player(nats_url, empty_database_url, ["projectors"], kek=SecretStr(new))() as stage:
         assert [text_of(one) for one in await stage.events()] == [SECRET, ERASED]
+
+
+async def test_an_older_copy_of_the_table_brings_no_destroyed_key_back(play: Play, db: Connection) -> None:
+    async with play() as stage:
+        await stage.runtime.log.append(turn(SECRET, user="ann"))
+        await db.execute("CREATE TABLE older AS TABLE user_keys")
+        await destroy_keys(stage.runtime.log, db, "ann")
+    await db.execute("DELETE FROM user_keys")
+    await db.execute("INSERT INTO user_keys SELECT * FROM older")
+    async with play() as stage:
+        assert [text_of(one) for one in await stage.events()] == [ERASED]
+    assert await rows(db, "SELECT wrapped, destroyed_at IS NULL FROM user_keys") == [(None, False)]
+
+
+async def test_a_key_that_both_copies_lost_can_be_given_up_as_the_documentation_says(
+    play: Play, db: Connection
+) -> None:
+    async with play() as stage:
+        done = await stage.runtime.log.append(turn(SECRET, user="ann"))
+        lost = await key_of(stage.runtime.log, done.seq)
+        await stage.runtime.settle()
+        await stage.runtime.log.nc.jetstream().purge_stream(KEYS_STREAM, subject=key_subject(lost))
+    await db.execute("DELETE FROM user_keys")
+    await db.execute("DELETE FROM messages")
+    await db.execute("UPDATE projection_positions SET position = 0")
+    async with play() as stage:
+        await stage.runtime.settle()
+        assert [seq for seq, _, _ in await parked(db, "messages")] == [done.seq]
+        [block] = re.findall(r"^```sql\n(.*?)^```$", PRIVACY.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        await db.execute(block.replace("<key>", lost).replace("<user>", "ann").encode())
+    async with play() as stage:
+        await retry_dead_letters(stage.runtime, no_reactor)
+        assert await said(db) == [ERASED]
+        assert [one.wrapped for one in await on_stream(stage)] == [None]
