@@ -60,7 +60,9 @@ stored_turns = st.builds(
     thread=st.just("t"),
     label=st.just("A label"),
     user=maybe,
-    time=st.datetimes(datetime(1970, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=8))])),
+    time=st.datetimes(
+        datetime(1970, 1, 2), datetime(9998, 12, 31), timezones=st.sampled_from([UTC, timezone(timedelta(hours=8))])
+    ),
     data=turn_data,
     is_dated=st.just(True),
 )

@@ -67,7 +67,7 @@ CLEAR = {
         "derivation.prompt_hash",
     },
     "a digest of far more than could be guessed": {"context_hash", "sha256"},
-    "counts by our own names": {"rejected", "counts", "scanned"},
+    "counts by our own names": {"rejected", "counts", "scanned", "found_in"},
     "what a server said": {"error"},
     "what the operator said; no key must be made for it": {"reason"},
     "where a file is": {"path"},
