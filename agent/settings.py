@@ -96,6 +96,7 @@ class Settings(BaseSettings):
     max_summary_tokens: int = Field(1000, ge=50, validation_alias=_env("MEMORY_MAX_SUMMARY_TOKENS"))
     condensed_tool_max: int = Field(200, ge=0, validation_alias=_env("MEMORY_CONDENSED_TOOL_MAX"))
     keep_thinking: bool = Field(True, validation_alias=_env("MEMORY_KEEP_THINKING"))
+    strict_tiers: bool = Field(False, validation_alias=_env("MEMORY_STRICT_TIERS"))
     max_messages_per_thread: int = Field(200, ge=30, validation_alias=_env("MEMORY_MAX_MESSAGES_PER_THREAD"))
     embedding_base_url: str | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_BASE_URL"))
     embedding_api_key: SecretStr | None = Field(None, validation_alias=_env("MEMORY_EMBEDDING_API_KEY"))

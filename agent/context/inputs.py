@@ -10,11 +10,11 @@ from turnlog.projectors.models.message import Message
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, and two more choices.
+    """MEMORY_FULL_RECENT_COUNT, MEMORY_CONDENSED_TOOL_MAX, MEMORY_KEEP_THINKING and MEMORY_STRICT_TIERS.
 
     keep_thinking: sends thinking blocks of tier 3 as `<thinking>` text, since the API has no field for them.
-    share_unused: tier 2 may use what the other tiers leave. Ten short messages fill a hundredth of a large window;
-    with fixed shares half of it would stay empty while messages are left out.
+    share_unused: tier 2 may use what the other tiers leave, unless they are strict. Ten short messages fill a hundredth
+    of a large window; with fixed shares half of it would stay empty while messages are left out.
     """
 
     full_recent_count: int = 10

@@ -140,6 +140,7 @@ def context_settings(settings: Settings) -> ContextSettings:
         full_recent_count=settings.full_recent_count,
         condensed_tool_max=settings.condensed_tool_max,
         keep_thinking=settings.keep_thinking,
+        share_unused=not settings.strict_tiers,
     )
 
 
@@ -150,6 +151,7 @@ def receipt_settings(settings: Settings) -> ReceiptSettings:
         condensed_tool_max=settings.condensed_tool_max,
         keep_thinking=settings.keep_thinking,
         enable_summary=settings.enable_summary,
+        strict_tiers=settings.strict_tiers or None,
     )
 
 

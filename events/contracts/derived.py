@@ -67,12 +67,16 @@ class ReceiptTier(Frozen):
 
 
 class ReceiptSettings(Frozen):
-    """The settings that shaped a context, so that it can be built again when they have changed."""
+    """The settings that shaped a context, so that it can be built again when they have changed.
+
+    strict_tiers: None where it was off.
+    """
 
     full_recent_count: int
     condensed_tool_max: int
     keep_thinking: bool
     enable_summary: bool
+    strict_tiers: bool | None = None
 
 
 class AnswerReceipt(EventContract):

@@ -108,14 +108,15 @@ async def check_all(stage: Stage, settings: Settings, found: list[Received], thr
         assert tuple(sorted({remark.seq for remark in built.context.receipt.dropped})) == receipt.dropped_seqs
 
 
-@pytest.mark.parametrize("episodes", [0, 3], ids=["newest", "hybrid"])
+@pytest.mark.parametrize(("episodes", "is_strict"), [(0, True), (3, False)], ids=["newest, strict tiers", "hybrid"])
 async def test_every_receipt_of_a_conversation_is_built_again_exactly(
-    play: Play, model: MemoryServer, episodes: int
+    play: Play, model: MemoryServer, episodes: int, is_strict: bool
 ) -> None:
-    async with play(**SMALL, hybrid_episodes=episodes) as stage:
+    async with play(**SMALL, hybrid_episodes=episodes, strict_tiers=is_strict) as stage:
         await converse(stage, model)
         found = await all_receipts(stage)
         assert any(receipt.relevant for _, receipt in found) == bool(episodes)
+        assert all(receipt.settings and bool(receipt.settings.strict_tiers) == is_strict for _, receipt in found)
         assert len(found) >= 15
         assert {tier.tier for _, receipt in found for tier in receipt.tiers} == {"all", "1", "2", "3"}
         for kind in ("summary_written", "topics_tagged", "history_pruned"):

@@ -22,6 +22,8 @@ from turnlog.agent.context import (
 )
 from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.digest import digest, digest_text
+from turnlog.agent.settings import load_settings
+from turnlog.agent.threads.state import context_settings
 from turnlog.events.contracts import ReceiptSettings
 from turnlog.projectors.models.message import Message
 
@@ -106,6 +108,8 @@ def test_fixed_shares_hold_when_unused_room_is_not_shared() -> None:
     built = context(chat(200), window=16_000, settings=ContextSettings(share_unused=False))
     assert tier(built, "2").tokens <= built.budget * 35 // 100
     shared = context(chat(200), window=16_000)
+    assert context_settings(load_settings(strict_tiers=True)).share_unused is False
+    assert context_settings(load_settings()).share_unused is True
     assert tier(shared, "2").tokens > tier(built, "2").tokens
 
 
