@@ -35,8 +35,7 @@ from turnlog.projectors.engine.database import connect, session_options
 
 CONNECT_S, ANSWER_MS = 2, 3_000
 # The server's own limit comes first; a server that hangs keeps none.
-HANGS_S = 4.0
-STREAM_S = 3.0
+HANGS_S, STREAM_S = 4.0, 5.0
 # After a failure nobody blocks for so long on a server that is away.
 AWAY_S = 1.0
 T = TypeVar("T")
@@ -108,7 +107,7 @@ class KeyTable:
         named = sorted(owners)  # or two processes could deadlock
         for start in range(0, len(named), MAX_BATCH):
             part = [new_record(self._keks, tenant, user) for tenant, user in named[start : start + MAX_BATCH]]
-            self._asked(functools.partial(self._issue, part), f"keys for {_named(owners)}")
+            self._asked(functools.partial(self._issue, part), f"keys for {_named(owners)}", HANGS_S + STREAM_S)
 
     def _issue(self, made: Sequence[KeyRecord], conn: Connection) -> None:
         """The stream acknowledges a key before anybody sees it in the table: what is in use survives Postgres."""
@@ -144,7 +143,7 @@ class KeyTable:
 
         async def asked() -> T:
             async with asyncio.timeout(STREAM_S):
-                nc = await connect_nats(self._nats_url, "turnlog-keys", timeout_s=CONNECT_S)
+                nc = await connect_nats(self._nats_url, "turnlog-keys", timeout_s=STREAM_S)
                 try:
                     return await work(KeyStream(nc, self._keks))
                 finally:
@@ -156,13 +155,13 @@ class KeyTable:
         except (LogUnavailable, TimeoutError) as error:
             raise KeyUnavailable(f"cannot reach the stream of users' keys: {cause(error)}") from error
 
-    def _asked(self, ask: Callable[[Connection], T], what: str) -> T:
+    def _asked(self, ask: Callable[[Connection], T], what: str, within_s: float = HANGS_S) -> T:
         """Asks Postgres, once more on a new connection when the old one turns out to be dead."""
         with self._lock:
             if time.monotonic() < self._away_until:
                 raise KeyUnavailable(f"cannot get {what}: Postgres does not answer; it is tried again soon")
             try:
-                return self._ask_twice(ask)
+                return self._ask_twice(ask, within_s)
             except psycopg.Error as error:
                 self._disconnect()
                 self._away_until = time.monotonic() + AWAY_S
@@ -172,10 +171,10 @@ class KeyTable:
                     "on, others can when it is back. Check DATABASE_URL"
                 ) from error
 
-    def _ask_twice(self, ask: Callable[[Connection], T]) -> T:
+    def _ask_twice(self, ask: Callable[[Connection], T], within_s: float) -> T:
         if self._conn is not None:
             try:
-                return _in_time(ask, self._conn)
+                return _in_time(ask, self._conn, within_s)
             except psycopg.Error:
                 self._disconnect()
         self._conn = psycopg.connect(
@@ -185,7 +184,7 @@ class KeyTable:
             tcp_user_timeout=ANSWER_MS,
             options=f"{session_options()} -c statement_timeout={ANSWER_MS}",
         )
-        return _in_time(ask, self._conn)
+        return _in_time(ask, self._conn, within_s)
 
     def _disconnect(self) -> None:
         conn, self._conn = self._conn, None
@@ -201,10 +200,10 @@ def _named(owners: Collection[Owner]) -> str:
     return f"user {', '.join(users[:3])}{more}" if users else "a batch of events"
 
 
-def _in_time(ask: Callable[[Connection], T], conn: Connection) -> T:
+def _in_time(ask: Callable[[Connection], T], conn: Connection, within_s: float) -> T:
     """Asks, and hangs up on a server that does not answer at all: nobody else in this process goes on meanwhile."""
     with socket.socket(fileno=os.dup(conn.fileno())) as line:
-        timer = threading.Timer(HANGS_S, _hang_up, [line])
+        timer = threading.Timer(within_s, _hang_up, [line])
         timer.daemon = True
         timer.start()
         try:

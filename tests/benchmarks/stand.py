@@ -21,7 +21,7 @@ from turnlog.consumers.servers import ServerOptions, lease, start
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log, connect_nats
 from turnlog.events.stream import StreamOptions
-from turnlog.events.subjects import STREAM
+from turnlog.events.subjects import KEYS_STREAM, STREAM
 from turnlog.migrations.upgrade import upgrade
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import wait_for
@@ -51,8 +51,9 @@ class Stand:
     async def empty_log(self) -> AsyncIterator[Log]:
         """A log without any event."""
         nc = await connect_nats(self.nats_url, "turnlog-bench-setup")
-        with contextlib.suppress(NotFoundError):
-            await nc.jetstream().delete_stream(STREAM)
+        for stream in (STREAM, KEYS_STREAM):
+            with contextlib.suppress(NotFoundError):
+                await nc.jetstream().delete_stream(stream)
         await nc.close()
         log = await Log.connect(self.nats_url, StreamOptions(), "turnlog-bench")
         try:

@@ -15,12 +15,14 @@ from pydantic import SecretStr
 from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.privacy.key_admin import rewrap
 from turnlog.agent.privacy.key_stream import KeyRecord, KeyStream
+from turnlog.agent.use_cases.checkup import _key_waited_for
 from turnlog.agent.use_cases.dead_letters import retry_dead_letters
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ERASED, Event
 from turnlog.events.errors import KeyUnavailable
 from turnlog.events.read import Stored, recorded
 from turnlog.events.subjects import KEYS_STREAM, key_subject, publish_subject
+from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import thread_messages
 
@@ -127,12 +129,17 @@ async def test_a_running_process_gets_a_row_that_the_table_lost_from_the_stream(
 async def test_while_the_stream_is_missing_a_key_that_the_table_lacks_is_waited_for(play: Play, db: Connection) -> None:
     async with play() as stage:
         done = await stage.runtime.log.append(turn(SECRET, user="ann"))
+        await stage.runtime.settle()
         [row] = await rows(db, "DELETE FROM user_keys RETURNING key_id, tenant, user_id, wrapped, kek_id")
     async with play("agent") as stage:
         await stage.runtime.log.nc.jetstream().delete_stream(KEYS_STREAM)
         await db.execute("DELETE FROM user_keys")
         with pytest.raises(KeyUnavailable, match=KEYS_STREAM):
             recorded(await stage.runtime.log.stored(done.seq))
+        await db.execute("DELETE FROM messages")
+        await db.execute("UPDATE projection_positions SET position = 0, updated_at = now() - interval '1 hour'")
+        waits = await _key_waited_for(stage.runtime, await lag(stage.runtime.log, db, stalled_after_s=0.0))
+        assert f"the event at sequence {done.seq} waits for its key" in (waits or "")
     await db.execute(
         "INSERT INTO user_keys (key_id, tenant, user_id, wrapped, kek_id) VALUES (%s, %s, %s, %s, %s)", row
     )

@@ -46,6 +46,8 @@ async def test_a_user_gets_one_key_however_many_ask_first(
         ("acme", "ann", 60),
         ("default", "ann", 60),
     ]
+    on_stream = [one.tenant async for one in key_stream.since(0, await key_stream.head())]
+    assert sorted(on_stream) == ["acme", "default"]
 
 
 async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url: str, key_stream: KeyStream) -> None:
