@@ -66,11 +66,15 @@ def chat(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Chat; the answer streams. Without --message every line of stdin is a message."""
+    """Chat; the answer streams. Without --message every line of stdin is a message.
+
+    A conversation without a label gets what its user said first as one, shortened.
+    """
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.use_cases.asking import Answered, ask
         from turnlog.agent.use_cases.extraction import remembered
+        from turnlog.agent.use_cases.threads import label_thread
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened
 
@@ -92,6 +96,7 @@ def chat(
                         (emit if message else emit_line)(piece)
                     if isinstance(piece, Answered) and not json:
                         _say(await remembered(runtime, *place, user, piece.question_id, text))
+                await label_thread(runtime, *place)
         return 0
 
     run(work, json)

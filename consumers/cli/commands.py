@@ -19,7 +19,7 @@ COMMANDS = {
     "import": ("transfer", "Import conversations from a file"),
     "export": ("transfer", "Write a thread, or all there is of a user"),
     "tail": ("transfer", "Show events as the log gets them"),
-    "threads": ("threads", "List conversations; open, rename or delete one"),
+    "threads": ("threads", "List conversations; open, rename, label or delete one"),
     "messages": ("threads", "Show a thread's transcript"),
     "fork": ("threads", "Start a new thread from any event of a thread"),
     "context": ("contexts", "Show what a model sees of a thread, now or then"),

@@ -18,10 +18,11 @@ Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 
 
 def register(app: typer.Typer) -> None:
-    threads = typer.Typer(help="List conversations, open, rename and delete them.", invoke_without_command=True)
+    threads = typer.Typer(help="List conversations, open, rename, label and delete them.", invoke_without_command=True)
     threads.callback()(listed)
     threads.command("open")(open_)
     threads.command()(rename)
+    threads.command()(label)
     threads.command()(delete)
     app.add_typer(threads, name="threads")
     app.command()(messages)
@@ -79,6 +80,18 @@ def rename(
     async def use(runtime: "Runtime") -> "ThreadInfo":
         place = (tenant_of(runtime.settings, tenant), thread)
         await rename_thread(runtime, *place, label)
+        return await get_thread(runtime, *place)
+
+    serve(use, lambda now: [f"{now.thread} is named {now.label}"], as_json=json, document=_document)
+
+
+def label(thread: Thread, tenant: Tenant = None, json: Json = False) -> None:
+    """Label a conversation that has no label by what its user said first. `turnlog chat` does so by itself."""
+    from turnlog.agent.use_cases.threads import get_thread, label_thread
+
+    async def use(runtime: "Runtime") -> "ThreadInfo":
+        place = (tenant_of(runtime.settings, tenant), thread)
+        await label_thread(runtime, *place)
         return await get_thread(runtime, *place)
 
     serve(use, lambda now: [f"{now.thread} is named {now.label}"], as_json=json, document=_document)

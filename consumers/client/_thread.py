@@ -189,6 +189,10 @@ class Thread(LoopBound):
         """Raises NotFound."""
         await threads.rename_thread(self._runtime, self.tenant, self.id, label)
 
+    async def label(self) -> str:
+        """The label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
+        return await threads.label_thread(self._runtime, self.tenant, self.id)
+
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
         await threads.delete_thread(self._runtime, self.tenant, self.id)

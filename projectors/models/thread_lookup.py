@@ -74,6 +74,17 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
     return await cursor.fetchone()
 
 
+async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:
+    """The highest number of a user's conversations that are labelled by number alone, 0 without one."""
+    rows = await conn.execute(
+        "SELECT coalesce(max(substring(label FROM '^(?:Conversation|会话) ([0-9]{1,9})$')::int), 0) "
+        "FROM thread_activity WHERE tenant = %s AND user_id IS NOT DISTINCT FROM %s",
+        (tenant, user),
+    )
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
+
+
 async def is_there(conn: Connection, tenant: str, thread: str) -> bool:
     rows = await conn.execute("SELECT FROM thread_activity WHERE tenant = %s AND thread_id = %s", (tenant, thread))
     return await rows.fetchone() is not None

@@ -81,3 +81,22 @@ async def test_every_line_of_a_file_or_a_terminal_is_a_message(
     assert [line["thread"] for line in map(json.loads, read.out.splitlines())] == ["read", "read"]
     exported = (await turnlog("export", "read", "--json")).document
     assert [one["content"] for one in exported if one["role"] == "user"] == ["one", "\u4e8c"]
+
+
+async def test_a_chat_labels_its_conversation_once_and_never_over_the_label_of_a_person(turnlog: Cli) -> None:
+    await turnlog("chat", "dogs", "--user", "ann", "-m", "Which dog food is best?")
+    await turnlog("chat", "named", "--user", "ann", "-m", "下周去北京")
+    await turnlog("threads", "rename", "named", "北京")
+    for thread in ("dogs", "named"):
+        await turnlog("chat", thread, "--user", "ann", "-m", "And cats?")
+    listed = (await turnlog("threads", "--json")).document
+    assert {one["thread_id"]: one["label"] for one in listed} == {"dogs": "Which dog food is best?", "named": "北京"}
+
+
+async def test_a_conversation_that_no_chat_began_is_labelled_by_command(turnlog: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "turns.jsonl"
+    file.write_text(json.dumps({"thread": "t", "role": "user", "text": "Which dog food is best?"}) + "\n")
+    await turnlog("import", str(file), "--no-embed")
+    assert (await turnlog("threads", "label", "t")).out == "t is named Which dog food is best?\n"
+    assert (await turnlog("threads", "label", "t", "--json")).document["label"] == "Which dog food is best?"
+    assert (await turnlog("threads", "label", "nope", "--json")).error == "not-found"

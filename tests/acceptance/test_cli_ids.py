@@ -57,6 +57,7 @@ WORDS = {
     "tail": ("--no-follow",),
     "threads": (),
     "threads delete": ("t", "--yes"),
+    "threads label": ("t",),
     "threads open": ("t",),
     "threads rename": ("t", "Tea"),
     "usage": (),

@@ -81,6 +81,7 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(given: dict[str
         assert [one.content for one in await thread.messages(limit=1, newest=True)] == ["echo: Really?"]
         then = await context_as_of(memory.runtime, "default", "t42", said[1].seq)
         assert then.matches and then.context.messages == context.messages
+        assert await thread.label() == "My corgi is called Sesame."
         await thread.rename("Corgis")
         assert (await thread.info()).label == "Corgis"
         assert [(one.thread, one.messages) for one in await memory.threads("ann")] == [("t42", 5)]

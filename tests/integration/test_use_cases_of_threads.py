@@ -9,7 +9,14 @@ from turnlog.agent.threads.receipts import receipts
 from turnlog.agent.use_cases.asking import ask
 from turnlog.agent.use_cases.context import context_as_of, context_of
 from turnlog.agent.use_cases.recall import BadQuery, recall
-from turnlog.agent.use_cases.threads import delete_thread, get_thread, list_threads, open_thread, rename_thread
+from turnlog.agent.use_cases.threads import (
+    delete_thread,
+    get_thread,
+    label_thread,
+    list_threads,
+    open_thread,
+    rename_thread,
+)
 from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt, add_turn, add_turns, transcript
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
@@ -44,6 +51,53 @@ async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None
             await rename_thread(stage.runtime, ACME, "t", "gone")
         with pytest.raises(WrongExpectedVersion):
             await open_thread(stage.runtime, ACME, "other", must_be_new=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("Which dog food is best?", "Which dog food is best?"),
+        ("Hi,\n\nI am planning a trip to Lisbon, in May or June.", "Hi, I am planning a trip to Lisbon, in…"),
+        ("我想预订下周五从上海去北京的高铁票，请帮我看看", "我想预订下周五从上海去北京的高铁票，请…"),
+        ("My GPA 是多少才能申请 Stanford 大学的计算机科学系？", "My GPA 是多少才能申请 Stanford 大学的…"),
+        ("https://example.org/a/very/long/address/of/a/picture", "https://example.org/a/very/long/address…"),
+    ],
+)
+async def test_a_conversation_is_labelled_by_what_its_user_said_first(play: Play, said: str, label: str) -> None:
+    async with play() as stage:
+        await add_turns(stage.runtime, ACME, "t", [NewTurn("assistant", "Hello!"), NewTurn("user", said)], user="ann")
+        await say(stage, "And cats?")
+        assert await label_thread(stage.runtime, ACME, "t") == label
+        listed = await get_thread(stage.runtime, ACME, "t")
+        head = await stage.runtime.log.head()
+        assert (listed.label, await label_thread(stage.runtime, ACME, "t")) == (label, label)
+        assert await stage.runtime.log.head() == head, "once"
+
+
+async def test_a_label_that_a_person_gave_stays(play: Play) -> None:
+    async with play() as stage:
+        await open_thread(stage.runtime, ACME, "opened", "ann", "Dogs")
+        await say(stage, "hello", thread="opened")
+        await say(stage, "hello", thread="renamed")
+        await rename_thread(stage.runtime, ACME, "renamed", "Cats")
+        assert [await label_thread(stage.runtime, ACME, one) for one in ("opened", "renamed")] == ["Dogs", "Cats"]
+        with pytest.raises(NotFound):
+            await label_thread(stage.runtime, ACME, "nobody")
+
+
+async def test_conversations_without_a_word_of_their_user_are_numbered_in_their_language(play: Play) -> None:
+    result = [{"type": "tool_result", "tool_use_id": "c1", "content": "今天晴，二十度"}]
+    firsts = {
+        "empty": [NewTurn("user", ""), NewTurn("assistant", "How can I help?")],
+        "result": [NewTurn("user", result)],
+        "signs": [NewTurn("user", "？！"), NewTurn("assistant", "请问有什么可以帮您？")],
+    }
+    async with play() as stage:
+        for thread, turns in firsts.items():
+            await add_turns(stage.runtime, ACME, thread, turns, user="ann")
+        await open_thread(stage.runtime, ACME, "without turns", "bob")
+        labels = [await label_thread(stage.runtime, ACME, thread) for thread in (*firsts, "without turns")]
+    assert labels == ["Conversation 1", "会话 2", "会话 3", "Conversation 1"]
 
 
 async def test_a_turn_that_is_appended_again_with_its_id_is_stored_once(play: Play) -> None:
