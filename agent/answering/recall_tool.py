@@ -1,7 +1,7 @@
 """recall_memory: the tool the model may call for what is not in its window (C9)."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -26,6 +26,7 @@ SCHEMA: dict[str, Any] = {
             "properties": {
                 "query": {"type": "string", "description": "What to look for, in the conversation's language."},
                 "k": {"type": "integer", "minimum": 1, "maximum": 20},
+                "topic": {"type": "string", "description": "Only turns with this one of the recallable topics."},
             },
             "required": ["query"],
             "additionalProperties": False,
@@ -75,15 +76,19 @@ async def run_tool(
         arguments = json.loads(call.arguments or "{}")
         query = str(arguments["query"])
         k = min(MAX_K, max(1, int(arguments.get("k") or top_k)))
+        topic = str(arguments.get("topic") or "").strip() or None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return ToolResult(json.dumps({"error": f"arguments must be {{'query': text, 'k': number}}: {error!r}"}))
-    found = await recall.search(conn, scope, query, k, before_seq)
+        wanted = "{'query': text, 'k': number, 'topic': text}"
+        return ToolResult(json.dumps({"error": f"arguments must be {wanted}: {error!r}"}))
+    found = await recall.search(conn, replace(scope, topic=topic), query, k, before_seq)
     items = [
         {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
         for one in found
     ]
-    known = await memories.found(query, k) if memories else []
+    known = await memories.found(query, k) if memories and topic is None else []
     said: dict[str, Any] = {"items": items}
+    if topic is not None and not items:
+        said["note"] = f"no earlier turn has the topic {topic!r}; search again without it"
     if known:
         said["memories"] = [{"since": f"{one.valid_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
     return ToolResult(

@@ -1,7 +1,7 @@
 """Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from turnlog.agent.archive.restoring import restored_if_archived
@@ -15,11 +15,12 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
 from turnlog.projectors.models.memories.lookup import StoredMemory
 from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.thread_lookup import is_there
 
+TOPICS_NAMED = 20
 TURN_READS = ("vectors", "thread_activity", "archives")
 READS_OF_MEMORIES = ("memories", "entities")
 
@@ -50,6 +51,7 @@ async def recall(
     *,
     user: str | None = None,
     thread: str | None = None,
+    topic: str | None = None,
     k: int | None = None,
     as_of: datetime | None = None,
     history: bool = False,
@@ -58,22 +60,25 @@ async def recall(
 ) -> Found:
     """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
 
+    topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
     as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
     found; memories come first. keyword_only: leaves vectors out. k: MEMORY_RECALL_TOP_K by default. An archived thread
     is restored. Raises BadQuery, NotFound, InvalidToken.
     """
-    _check(tenant, query, user, thread, as_of is not None or history)
+    query = query if query.strip() else topic or ""
+    _check(tenant, query, user, thread, topic, as_of is not None or history)
     k = k or runtime.settings.recall_top_k
     await _settle(runtime, tenant, user, thread)
     known = MemoriesFound()
     turns: list[Recalled] = []
     degraded: str | None = None
     async with runtime.pool.connection() as conn:
-        if user is not None:
+        if user is not None and topic is None:
             scope = MemoryScope(tenant, memory_thread(user), datetime.now(UTC), as_of, history)
             known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
         if as_of is None:
-            turns, degraded = await _turns(runtime, conn, tenant, query, user, thread, k, keyword_only)
+            scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
+            turns, degraded = await _turns(runtime, conn, scope_of_turns, query, k, keyword_only)
     memories = list(known.memories)
     return Found(_that_fit(runtime, turns, memories, max_tokens), memories, degraded, known.degraded)
 
@@ -97,20 +102,25 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
 async def _turns(
     runtime: Runtime,
     conn: Connection,
-    tenant: str,
+    scope: Scope,
     query: str,
-    user: str | None,
-    thread: str | None,
     k: int,
     keyword_only: bool,
 ) -> tuple[list[Recalled], str | None]:
     search = recall_of(runtime, keyword_only)
     days = date_words(query, datetime.now(UTC), runtime.settings.zone)
-    scope = Scope(tenant, thread, user if thread is None else None)
     found = await search.search(conn, scope, query, k, when=days)
-    if not found and thread is not None and not await is_there(conn, tenant, thread):
-        raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
+    if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
+        raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
+    if not found and scope.topic is not None:
+        raise NotFound(await _no_topic(conn, scope))
     return found, search.degraded
+
+
+async def _no_topic(conn: Connection, scope: Scope) -> str:
+    known = await topics_in(conn, await with_parents(conn, replace(scope, topic=None)), TOPICS_NAMED)
+    there = f"the most common ones here: {', '.join(known)}" if known else "topics come with every ten turns"
+    return f"no turn has the topic {scope.topic!r}; {there}"
 
 
 async def _memories(
@@ -150,12 +160,16 @@ def _that_fit(
     return kept
 
 
-def _check(tenant: str, query: str, user: str | None, thread: str | None, of_memories: bool) -> None:
+def _check(tenant: str, query: str, user: str | None, thread: str | None, topic: str | None, of_memories: bool) -> None:
     check_place(tenant, thread, user)
     if not query.strip():
         raise BadQuery("give a question: there is nothing to look for in a blank one")
     if thread is None and user is None:
         raise BadQuery("say where to look: a thread, or a user for all of theirs")
+    if topic is not None and not topic.strip():
+        raise BadQuery("the topic is blank; leave it out to search all turns")
+    if topic is not None and of_memories:
+        raise BadQuery("as_of and history are about memories, which have no topics; leave the topic out")
     if of_memories and user is None:
         raise BadQuery("as_of and history are about memories: say whose with user")
 

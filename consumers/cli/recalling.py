@@ -34,6 +34,7 @@ class Asked:
 
     thread: str | None
     user: str | None
+    topic: str | None
     k: int | None
     keyword_only: bool
 
@@ -51,10 +52,11 @@ def recall_command(
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     thread: Annotated[str | None, typer.Option("--thread", "-t")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only turns with this topic; QUERY may then be left out.")] = None,
     k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
     explain: Annotated[bool, typer.Option(help="Show the parts of each score.")] = False,
     batch: Annotated[
-        Path | None, typer.Option(help='JSON lines {"query","thread","k"}; answers as JSON lines.')
+        Path | None, typer.Option(help='JSON lines {"query","thread","topic","k"}; answers as JSON lines.')
     ] = None,
     keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
     as_of: Annotated[str | None, typer.Option(help="Only memories valid then: a time, a date or 'last March'.")] = None,
@@ -64,14 +66,14 @@ def recall_command(
     json: Json = False,
 ) -> None:
     """Search turns, and with a user their memories, by meaning, words, names and dates."""
-    asked = Asked(thread, user, k, keyword_only)
+    asked = Asked(thread, user, topic, k, keyword_only)
     if batch is not None:
         run(lambda settings: _batch(settings, tenant_of(settings, tenant), asked, batch), json)
 
     def check() -> None:
         from turnlog.agent.use_cases.recall import BadQuery
 
-        if not query:
+        if not query and topic is None:
             raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
         if user is None and (as_of or past):
             raise BadQuery("--as-of and --history are about memories: say whose with --user")
@@ -85,7 +87,7 @@ def recall_command(
         return _lines(answer.found, explain, nothing)
 
     def document(answer: Answer) -> dict[str, Any]:
-        return _document(query or "", answer, user is not None, explain)
+        return _document(query or topic or "", answer, user is not None, explain)
 
     serve(use, lines, as_json=json, document=document, first=check, projecting=False)
 
@@ -105,6 +107,7 @@ async def _answer(
         query,
         user=asked.user,
         thread=asked.thread,
+        topic=asked.topic,
         k=asked.k,
         as_of=None if as_of is None else time_of(as_of, now, runtime.settings.zone),
         history=history,
@@ -202,8 +205,9 @@ async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str)
     from turnlog.agent.use_cases.recall import BadQuery, recall
 
     given = json.loads(line)
-    if not isinstance(given, dict) or not isinstance(given.get("query"), str):
-        raise BadQuery('a line must be an object with "query", "thread" (or "user") and "k"')
+    texts = ("query", "topic") if isinstance(given, dict) and "topic" in given else ("query",)
+    if not isinstance(given, dict) or not all(isinstance(given.get(name), str) for name in texts):
+        raise BadQuery('a line must be an object with "query", "thread" (or "user"), "topic" and "k"')
     k = int(given.get("k") or asked.k or runtime.settings.recall_top_k)
     thread, user = given.get("thread") or asked.thread, given.get("user") or asked.user
     found = await recall(
@@ -212,6 +216,7 @@ async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str)
         given["query"],
         user=user if thread is None else None,
         thread=thread,
+        topic=given.get("topic") or asked.topic,
         k=k,
         keyword_only=asked.keyword_only,
     )

@@ -48,6 +48,7 @@ class Memory(LoopBound):
         *,
         user: str | None = None,
         thread: str | None = None,
+        topic: str | None = None,
         k: int = 5,
         as_of: datetime | None = None,
         history: bool = False,
@@ -55,8 +56,9 @@ class Memory(LoopBound):
     ) -> Found:
         """The k turns of a thread, or of all threads of a user, that the query is about; with a user, k memories too.
 
-        By meaning, words, names and dates; `degraded` says why vectors took no part. as_of: only memories, those that
-        held then; history: memories that ended too. Raises BadQuery, NotFound.
+        By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
+        memories. as_of: only memories, those that held then; history: memories that ended too. Raises BadQuery,
+        NotFound.
         """
         return await recall(
             self.runtime,
@@ -64,6 +66,7 @@ class Memory(LoopBound):
             query,
             user=user,
             thread=thread,
+            topic=topic,
             k=k,
             as_of=as_of,
             history=history,

@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from helpers.memory_events import entities, recorded, yesterdays_of_zone_and_utc
 from helpers.preloaded_cli import run_command
-from helpers.sample_events import turn
+from helpers.sample_events import derivation, event, turn
 from helpers.servers import now
 
+from turnlog.events.contracts import TopicsTagged
 from turnlog.events.log import Log
 
 
@@ -52,6 +53,28 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
     assert code == 0
     assert "I live in Berlin" in text
     assert ") × importance 0.7" in text
+
+
+async def test_recall_of_a_topic_has_its_turns_and_an_unknown_topic_names_those_there_are(
+    log: Log, environment: dict[str, str], tmp_path: Path
+) -> None:
+    said = ["我的论文什么时候交？", "My essay is about boats.", "Boats are fine."]
+    about = derivation(1, 3)
+    tagged = TopicsTagged(topics={"论文": 1, "Essay": 1}, derivation=about)
+    await log.append_many([*(turn(text, user="ann", minutes=n) for n, text in enumerate(said)), event(tagged)])
+    batch = tmp_path / "asked.jsonl"
+    lines = [{"query": "boats", "thread": "t", "topic": topic} for topic in ("essay", "tea", 3)]
+    batch.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    where, asked = ("recall", "--keyword-only"), ("boats", "--topic", "ESSAY", "--json")
+    for place in (("--thread", "t"), ("--user", "ann")):
+        found = json.loads((await turnlog(environment, *where, *place, *asked))[1])
+        assert [one["text"] for one in found["items"]] == ["My essay is about boats."]
+    code, text = await turnlog(environment, *where, "--thread", "t", "--topic", "论文")
+    assert (code, "我的论文什么时候交？" in text, "boats" in text) == (0, True, False)
+    code, text = await turnlog(environment, *where, "--thread", "t", "--topic", "tea")
+    assert code == 1 and "'tea'" in text and "essay, 论文" in text
+    code, text = await turnlog(environment, *where, "--batch", str(batch))
+    assert [len(json.loads(line)["items"]) for line in text.splitlines()] == [1, 0, 0]
 
 
 @pytest.mark.parametrize("question", ["What did I buy yesterday?", "昨天我买了什么？"])

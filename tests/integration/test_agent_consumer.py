@@ -77,6 +77,20 @@ async def test_the_model_recalls_what_its_window_no_longer_holds(play: Play, mod
     assert len(usages) == 2
 
 
+async def test_the_model_searches_one_topic_and_hears_when_no_turn_has_it(play: Play, model: OpenAIServer) -> None:
+    calls = [{"query": "Lisbon", "topic": "Marathon"}, {"query": "Lisbon", "topic": "chess"}]
+    model.reply(tool_calls=[("recall_memory", given) for given in calls])
+    model.reply("In Lisbon.")
+    async with play(context_window=1_500) as stage:
+        await stage.runtime.log.append(turn("Lisbon is the capital.", minutes=-1))
+        await long_ago(stage)
+        await stage.runtime.log.append(event(TopicsTagged(topics={"marathon": 1}, derivation=derivation(1, 2))))
+        assert await ask(stage, "Where did I run?") == "In Lisbon."
+    marathon, chess = (json.loads(m["content"]) for m in model.bodies("chat")[1]["messages"][-2:])
+    assert [one["text"] for one in marathon["items"]] == ["I ran a marathon in Lisbon."]
+    assert chess["items"] == [] and "without it" in chess["note"]
+
+
 async def test_wrong_arguments_and_unknown_tools_are_told_to_the_model_which_goes_on(
     play: Play, model: OpenAIServer
 ) -> None:

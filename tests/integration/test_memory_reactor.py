@@ -114,6 +114,16 @@ async def test_topics_are_tagged_every_ten_messages_and_counted(play: Play) -> N
         assert await stage.rows("SELECT topic, mention_count FROM memory_topics") == [("trip", 4)]
 
 
+async def test_turns_of_a_long_import_have_the_topics_of_their_part_only(play: Play, model: MemoryServer) -> None:
+    model.first["topics"] = [Step(text='{"boats": 1}'), Step(text='{"trees": 1}')]
+    async with play("projectors") as stage:
+        seqs = await stage.say(1, 70)
+    async with play() as stage:
+        await stage.until("topics_tagged", 2)
+        tagged = "SELECT seq, topics[1] FROM memory_vectors ORDER BY seq"
+        assert await stage.rows(tagged) == [(seq, "boats" if n < 60 else "trees") for n, seq in enumerate(seqs)]
+
+
 async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_from_its_result(play: Play) -> None:
     call = ToolCall(id="call_1", name="calendar", arguments="{}")
     async with play() as stage:

@@ -11,6 +11,7 @@ from turnlog.projectors.models.chunks.projection import VECTORS
 
 CHUNKS = "SELECT seq, seqs, speaker, chunk FROM memory_vectors ORDER BY seq, piece"
 TOPICS = "SELECT chunk, topics FROM memory_vectors ORDER BY seq"
+CHAT = ("Hi.", "Hello.", "What about the essay?", "due 8 May", "In May.", "Thanks.")
 VECTOR_ROWS = "SELECT chunk, embedding::text, embedding_model FROM memory_vectors ORDER BY seq"
 EPISODES = (
     "SELECT q.chunk, a.chunk FROM memory_episodes e JOIN memory_vectors q ON q.id = e.question_chunk "
@@ -75,13 +76,42 @@ async def test_a_long_turn_is_cut_and_a_monstrous_word_is_no_poison(db: Connecti
     )
 
 
-async def test_topics_go_to_the_chunks_of_their_span_that_name_them(db: Connection) -> None:
+async def test_topics_go_to_the_chunks_of_their_span_that_name_them_in_any_form(db: Connection) -> None:
     await (
         Spec(db, VECTORS)
-        .given(turn("my ESSAY"), turn("申请学校"), turn("nothing"), turn("another essay"))
-        .when(tagged(seq(1), seq(3), "essay", "申请"), tagged(seq(1), seq(1), "my", "essay"))
-        .then(TOPICS, [("my ESSAY", ["essay", "my"]), ("申请学校", ["申请"]), ("nothing", []), ("another essay", [])])
+        .given(turn("two ESSAYS"), turn("申请学校"), turn("nothing"), turn("another essay"))
+        .when(tagged(seq(1), seq(3), "Essay", "申请"), tagged(seq(1), seq(1), "essay"))
+        .then(TOPICS, [("two ESSAYS", ["essay"]), ("申请学校", ["申请"]), ("nothing", []), ("another essay", [])])
     )
+
+
+async def test_a_topic_goes_to_the_question_and_the_answer_when_one_of_them_names_it(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("Hi."), turn("Hello.", "assistant"), turn("What about the essay?"), turn("due 8 May", "tool"))
+        .when(turn("In May.", "assistant"), turn("Thanks."), tagged(seq(1), seq(6), "essay"))
+        .then(TOPICS, [(said, ["essay"] if 2 < n < 6 else []) for n, said in enumerate(CHAT, 1)])
+    )
+
+
+async def test_a_topic_that_no_turn_names_goes_to_its_whole_span(db: Connection) -> None:
+    await (
+        Spec(db, VECTORS)
+        .given(turn("before"), turn("Postgres or NATS?"), turn("The former."), tagged(seq(2), seq(3), "Databases"))
+        .when(turn("after"))
+        .then(
+            TOPICS,
+            [("before", []), ("Postgres or NATS?", ["databases"]), ("The former.", ["databases"]), ("after", [])],
+        )
+    )
+
+
+async def test_oversized_and_blank_topics_are_cut_or_left_out(db: Connection) -> None:
+    spec = Spec(db, VECTORS).given(turn("hi"), tagged(seq(1), seq(1), "长" * 9_000, " ", "of"))
+    await spec.then(TOPICS, [("hi", ["of", "长" * 100])])
+    many = [str(n) for n in range(5_000)]
+    spec = Spec(db, VECTORS).given(turn("hi"), tagged(seq(1), seq(1), *many))
+    await spec.then("SELECT cardinality(topics) FROM memory_vectors", [(1_000,)])
 
 
 async def test_a_tag_reaches_no_turn_that_comes_after_it(db: Connection) -> None:

@@ -98,3 +98,20 @@ async def test_chinese_and_english_are_found_by_their_words(log: Log, db: Connec
     await settled()
     assert (await search(db, "数据库怎么设计的？", 1))[0].seq == 1
     assert (await search(db, "what about weather", 1))[0].seq == 2
+
+
+async def test_turns_of_one_topic_are_found_by_their_index_among_many_others(db: Connection) -> None:
+    await db.execute(
+        "INSERT INTO memory_vectors (tenant, thread_id, id, user_id, seq, seqs, event_ids, source_ids, piece, role, "
+        "speaker, chunk, index_text, terms, topics, created_at) SELECT 'default', 't', n::text, 'ann', n, ARRAY[n], "
+        "ARRAY[gen_random_uuid()], '{NULL}', 0, 'user', 'user', 'boat ' || n, 'boat ' || n, '{boat}', "
+        "CASE WHEN n % 1000 = 0 THEN '{essay}'::text[] ELSE ARRAY['other ' || n % 50] END, now() "
+        "FROM generate_series(1, 20000) n"
+    )
+    await db.execute("ANALYZE memory_vectors")
+    essay, of_ann = Scope("default", "t", topic="Essay"), Scope("default", user="ann", topic="essay")
+    for scope in (essay, of_ann):
+        plan = await db.execute(f"EXPLAIN {scope.searched.rows('v.id')}".encode(), scope.params)
+        assert "memory_vectors_topics" in str(await plan.fetchall())
+        assert {one.seq % 1000 for one in await search(db, "boat", 50, scope)} == {0}
+    assert len(await search(db, "boat", 50, essay)) == 20

@@ -16,7 +16,7 @@ from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.summarising.derive import Deriver
+from turnlog.agent.summarising.derive import PIECE_TEXTS, Deriver
 from turnlog.agent.summarising.facts import Thread, is_still_there, load, texts
 from turnlog.agent.summarising.plan import Facts, Plan, plan
 from turnlog.agent.summarising.results import NAME as NAME
@@ -93,10 +93,13 @@ class MemoryReactor:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
     async def _topics(self, round_: Round, through: int) -> None:
+        """One event for each PIECE_TEXTS turns: those of a long import must not share all of its topics."""
         span = round_.thread.span(round_.thread.tagged_through, through)
         with round_.step("topics", self._model):
-            made = await round_.deriver.topics(texts(span))
-            round_.events.append(topics_tagged(round_.thread, made, self._model, span, through))
+            for first in range(0, len(span), PIECE_TEXTS):
+                part = span[first : first + PIECE_TEXTS]
+                made = await round_.deriver.topics(texts(part))
+                round_.events.append(topics_tagged(round_.thread, made, self._model, part, part[-1].seq))
 
     async def _summary(self, round_: Round, through: int) -> None:
         thread = round_.thread

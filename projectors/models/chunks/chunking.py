@@ -21,6 +21,7 @@ from turnlog.projectors.models.terms import MONTHS, terms
 
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
 OVERLAP_TOKENS = 60
+TAG_CHARS = 100
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
 _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
@@ -161,6 +162,11 @@ def fold(found: Iterable[Chunk]) -> list[Chunk]:
                 source_ids=first.source_ids + chunk.source_ids,
             )
     return list(by_id.values())
+
+
+def topic_tag(topic: str) -> str:
+    """A topic as chunks are tagged with it: in lower case, with single spaces, and as an index can hold it."""
+    return " ".join(clean(topic).encode(errors="replace").decode().lower().split())[:TAG_CHARS]
 
 
 def day(time: datetime) -> str:

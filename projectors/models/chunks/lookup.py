@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import SearchScope, decode_vectors
+from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.forks import parents
 
 WHOLE_SCOPE_UP_TO = 2_000
@@ -22,17 +23,23 @@ FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chun
 class Scope:
     """Which chunks to search: those of one thread, or of all threads of a user, in one tenant.
 
+    topic: only chunks with this topic, in any case.
     parents: of a fork, (thread, last sequence that belongs to the fork); `with_parents` adds them.
     """
 
     tenant: str
     thread: str | None = None
     user: str | None = None
+    topic: str | None = None
     parents: tuple[tuple[str, int], ...] = ()
 
     @property
     def where(self) -> str:
         """The condition on rows `v` of memory_vectors."""
+        return self._place if self.topic is None else f"{self._place} AND v.topics @> ARRAY[%(topic)s::text]"
+
+    @property
+    def _place(self) -> str:
         if self.thread is None:
             return "v.tenant = %(tenant)s AND v.user_id = %(user)s"
         if not self.parents:
@@ -51,6 +58,7 @@ class Scope:
             "tenant": self.tenant,
             "thread": self.thread,
             "user": self.user,
+            "topic": topic_tag(self.topic or ""),
             "lineage": [thread for thread, _ in lineage],
             "through": [through for _, through in lineage],
         }
@@ -98,6 +106,16 @@ class Stamp:
     @property
     def large(self) -> bool:
         return self.chunks > WHOLE_SCOPE_UP_TO
+
+
+async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
+    """The topics of a scope's chunks, those of most chunks first."""
+    rows = await conn.execute(
+        f"SELECT topic FROM ({scope.searched.rows('unnest(v.topics) AS topic')}) tagged "
+        f"GROUP BY topic ORDER BY count(*) DESC, topic LIMIT {most:d}".encode(),
+        scope.params,
+    )
+    return [str(topic) for (topic,) in await rows.fetchall()]
 
 
 async def scope_stamp(conn: Connection, scope: Scope, model: str | None) -> Stamp:

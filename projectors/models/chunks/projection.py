@@ -2,9 +2,13 @@
 
 Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model (L7).
 An episode is a question and its answer; it names two chunks and repeats neither text nor vector.
+A topic of a span of turns goes to the chunks with at least half as many of its words as the chunk that has most, and to
+the other turns of their exchange (a user's turn and what follows it): the span is up to 60 turns, and a tag on all of
+them would find nothing. Only a topic that no turn names, as a model may phrase it, goes to the whole span.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
@@ -25,9 +29,10 @@ from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Stateme
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.engine.writer import array_literal
-from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
+from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
 from turnlog.projectors.models.restored import anew, restored_events
+from turnlog.projectors.models.terms import terms
 
 memory_vectors = sa.Table(
     "memory_vectors",
@@ -97,12 +102,23 @@ ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
 SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
 WHERE memory_episodes.answer_seq < excluded.answer_seq"""
 
-_TAG = """
-UPDATE memory_vectors SET topics = (
-  SELECT array_agg(DISTINCT topic ORDER BY topic) FROM unnest(topics || %(topics)s::text[]) topic
-  WHERE topic = ANY(memory_vectors.topics) OR strpos(lower(index_text), lower(topic)) > 0)
-WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
-AND EXISTS (SELECT FROM unnest(%(topics)s::text[]) topic WHERE strpos(lower(index_text), lower(topic)) > 0)"""
+# What turnlog's own events stay below; anyone may publish a larger one.
+_WORDS_OF_TOPICS, _TAGGED_CHUNKS = 1_000, 2_000
+# words: parallel to topics, one entry for each word of a topic.
+_TAG = f"""
+WITH span AS (
+  SELECT id, terms, count(*) FILTER (WHERE role = 'user' AND piece = 0) OVER (ORDER BY seq, piece, id) AS exchange
+  FROM memory_vectors WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s AND %(last)s
+  ORDER BY seq, piece, id LIMIT {_TAGGED_CHUNKS}),
+named AS (
+  SELECT id, exchange, topic, count(*) FILTER (WHERE word = ANY(terms)) AS words
+  FROM span, unnest(%(topics)s::text[], %(words)s::text[]) t (topic, word) GROUP BY id, exchange, topic),
+near AS (SELECT *, max(words) OVER (PARTITION BY topic) AS most FROM named),
+tagged AS (SELECT id, topic, bool_or(2 * words >= most) OVER (PARTITION BY topic, exchange) AS has_it FROM near),
+found AS (SELECT id, array_agg(topic) AS topics FROM tagged WHERE has_it GROUP BY id)
+UPDATE memory_vectors v
+SET topics = ARRAY(SELECT DISTINCT topic FROM unnest(v.topics || found.topics) topic ORDER BY topic)
+FROM found WHERE v.tenant = %(tenant)s AND v.thread_id = %(thread)s AND v.id = found.id"""
 
 _EMBED = """
 UPDATE memory_vectors v SET embedding = c.embedding, embedding_model = c.model FROM embedding_cache c
@@ -175,8 +191,13 @@ def _update(recorded: Recorded) -> Change | None:
     place = {"tenant": event.tenant, "thread": event.thread}
     match event.data:
         case TopicsTagged(topics=topics, derivation=d):
+            pairs = (
+                (tag, word) for tag in map(topic_tag, topics) if tag for word in dict.fromkeys(terms(tag)) or [tag]
+            )
+            words = list(islice(pairs, _WORDS_OF_TOPICS))
+            span = {"first": d.from_seq, "last": min(d.through_seq, recorded.seq)}
             return Statement(
-                _TAG, [{**place, "topics": list(topics), "first": d.from_seq, "last": min(d.through_seq, recorded.seq)}]
+                _TAG, [{**place, **span, "topics": [tag for tag, _ in words], "words": [word for _, word in words]}]
             )
         case ChunksEmbedded(model=model, chunk_ids=ids):
             return Statement(_EMBED, [{**place, "model": model, "ids": list(ids), "seq": recorded.seq}])
@@ -185,7 +206,7 @@ def _update(recorded: Recorded) -> Change | None:
 
 VECTORS = Projection(
     "vectors",
-    2,  # 1 took the first turn that says a question for the question, also when it was asked again
+    3,  # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,
     project,
