@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from turnlog.agent.private_files import open_private, private_folder
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import KeyUnavailable, TurnlogError
 
@@ -113,7 +114,7 @@ def _kek(text: str, source: str) -> Kek:
 def _make(path: Path) -> None:
     """Once: the first process that links the file wins."""
     with _file_errors(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         mine = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
         _write(mine, new_kek())
         try:
@@ -125,11 +126,8 @@ def _make(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = open_private(path, os.O_WRONLY | os.O_EXCL)
     try:
-        if os.geteuid() == 0:  # a file made by root in a user's folder must stay readable for the user
-            owner = path.parent.stat()
-            os.fchown(file, owner.st_uid, owner.st_gid)
         os.write(file, text.encode() + b"\n")
         os.fsync(file)
     finally:

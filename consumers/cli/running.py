@@ -47,19 +47,20 @@ def up(
             where = {"pid": pid, "home": str(settings.home), "log": str(background.log_path(settings))}
             emit(where) if json else out.print(f"turnlog runs in the background (pid {pid}); log: {where['log']}")
             return 0
-        background.refuse_second(settings)
-        port = settings.metrics_port
-        async with opened(settings, "turnlog-up") as runtime, playing(runtime, ROLES, shared=True, metrics_port=port):
-            if not settings.nats_url or not settings.database_url:
-                await embedded.keep(settings.home)
-            with background.registered(settings):
+        with background.only_one(settings) as say_ready:
+            async with (
+                opened(settings, "turnlog-up") as runtime,
+                playing(runtime, ROLES, shared=True, metrics_port=settings.metrics_port),
+                background.kept_servers(settings, runtime.nats_url),
+                _until_signal() as stopped,
+            ):
+                say_ready()
                 ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
                 emit(ready) if json else out.print(f"turnlog is up ({', '.join(ROLES)}); Ctrl-C ends it", markup=False)
-                async with _until_signal() as stopped:
-                    await _ended(stopped, runtime.log)
-            err.print("finishing what is under way …")
-        if not settings.nats_url or not settings.database_url:
-            await embedded.stop(settings.home)
+                await _ended(stopped, runtime.log)
+                err.print("finishing what is under way …")
+            if not settings.nats_url or not settings.database_url:
+                await embedded.stop(settings.home)
         return 0
 
     run(work, json)

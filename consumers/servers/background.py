@@ -1,25 +1,34 @@
-"""`turnlog up` as one process per home: its pid file, in the foreground and in the background."""
+"""`turnlog up` as one process per home: its lock, its start in the background, its end, the servers that it keeps."""
 
 import asyncio
 import contextlib
-import json
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import IO
+from urllib.parse import urlsplit
 
 import psutil
 
+from turnlog.agent.private_files import open_private, private_folder
 from turnlog.agent.settings import Settings
-from turnlog.consumers.servers.processes import alive, wait_until
+from turnlog.consumers.servers import servers
+from turnlog.consumers.servers.errors import folder_errors
+from turnlog.consumers.servers.home import home_at, try_lock
+from turnlog.consumers.servers.processes import alive, end
 from turnlog.events.errors import TurnlogError
 
+logger = logging.getLogger("turnlog.servers")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 40.0
 POLL_S = 0.1
+WATCH_S = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+# A server that ran for so long is started again without a pause.
+STEADY_S = 60.0
 
 
 class AlreadyUp(TurnlogError):
@@ -28,8 +37,9 @@ class AlreadyUp(TurnlogError):
     code = "already-up"
 
 
-def pid_path(settings: Settings) -> Path:
-    return settings.home / "up.json"
+def lock_path(settings: Settings) -> Path:
+    """This home's `up` holds its lock from before the start to the end. It says "PID", then "PID ready"."""
+    return home_at(settings.home).path / "up"
 
 
 def log_path(settings: Settings) -> Path:
@@ -37,65 +47,143 @@ def log_path(settings: Settings) -> Path:
 
 
 def running_pid(settings: Settings) -> int | None:
-    """The pid of this home's `up`; None for a file left by a crash, a reused pid or a zombie."""
+    """The pid of this home's `up`, also while it starts; None for what a killed one left behind, or a zombie."""
+    path = lock_path(settings)
     try:
-        found = json.loads(pid_path(settings).read_text("utf-8"))
-        process = psutil.Process(int(found["pid"]))
-        is_it = abs(process.create_time() - float(found["created"])) < 1.0
-        return process.pid if is_it and alive(process) else None
-    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        process = psutil.Process(int(path.read_text("utf-8").split()[0]))
+        return process.pid if any(file.path == str(path) for file in process.open_files()) else None
+    except (OSError, ValueError, IndexError, psutil.Error):
         return None
 
 
-def refuse_second(settings: Settings) -> None:
-    """Raises AlreadyUp."""
-    if (pid := running_pid(settings)) is not None and pid != os.getpid():
-        raise AlreadyUp(f"turnlog is up already for {settings.home} (pid {pid}); `turnlog down` ends it")
-
-
 @contextlib.contextmanager
-def registered(settings: Settings) -> Iterator[None]:
-    settings.home.mkdir(parents=True, exist_ok=True)
-    created = psutil.Process().create_time()
-    pid_path(settings).write_text(json.dumps({"pid": os.getpid(), "created": created}), "utf-8")
+def only_one(settings: Settings) -> Iterator[Callable[[], None]]:
+    """Makes this process the `up` of the home. Gives the function that says it is ready. Raises AlreadyUp."""
+    with folder_errors(settings.home):
+        private_folder(settings.home)
+        lock = open_private(lock_path(settings), os.O_RDWR)
     try:
-        yield
+        if not try_lock(lock):
+            raise _already_up(settings)
+        _write(lock, str(os.getpid()))
+        yield lambda: _write(lock, f"{os.getpid()} ready")
     finally:
-        pid_path(settings).unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _write(file: int, text: str) -> None:
+    os.pwrite(file, text.encode(), 0)
+    os.ftruncate(file, len(text))
+
+
+def _already_up(settings: Settings) -> AlreadyUp:
+    pid = running_pid(settings)
+    return AlreadyUp(
+        f"turnlog is up already for {settings.home}{f' (pid {pid})' if pid else ''}; `turnlog down` ends it"
+    )
 
 
 async def start(settings: Settings) -> int:
     """Starts `up` detached from the terminal and waits until it is ready. Raises AlreadyUp, TurnlogError."""
-    refuse_second(settings)
-    settings.home.mkdir(parents=True, exist_ok=True)
-    with log_path(settings).open("ab") as log:
+    if running_pid(settings) is not None:
+        raise _already_up(settings)
+    with folder_errors(settings.home):
+        private_folder(settings.home)
+        log = open_private(log_path(settings), os.O_WRONLY | os.O_APPEND)
+    try:
         child = await asyncio.to_thread(_spawn, log)
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while running_pid(settings) is None:
-            if child.poll() is not None:
-                raise TurnlogError(f"turnlog did not start: {_last_line(log_path(settings))}")
-            await asyncio.sleep(POLL_S)
+    finally:
+        os.close(log)
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await _ready(settings, child)
+    except TimeoutError:
+        raise TurnlogError(
+            f"turnlog is not ready after {START_TIMEOUT_S:g} s and goes on starting: see {log_path(settings)}; "
+            "`turnlog down` ends it"
+        ) from None
     return child.pid
 
 
+async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> None:
+    while _said(settings) != f"{child.pid} ready":
+        if child.poll() is not None:
+            if running_pid(settings) is not None:  # another one was faster
+                raise _already_up(settings)
+            raise TurnlogError(f"turnlog did not start: {_last_line(log_path(settings))}")
+        await asyncio.sleep(POLL_S)
+
+
+def _said(settings: Settings) -> str:
+    path = lock_path(settings)
+    return path.read_text("utf-8") if path.exists() else ""
+
+
 async def stop(settings: Settings) -> int | None:
-    """Ends this home's `up` with SIGTERM, then SIGKILL; returns its pid, None if none was running."""
+    """Ends this home's `up` with SIGTERM, then SIGKILL; returns its pid, None if none was running.
+
+    Raises ServerStopFailed.
+    """
     pid = running_pid(settings)
     if pid is None:
         return None
     process = psutil.Process(pid)
-    process.send_signal(signal.SIGTERM)
-    if not await wait_until(lambda: _is_gone(process), lambda: True, STOP_TIMEOUT_S):
-        process.kill()
+    await end([process], [(signal.SIGTERM, STOP_TIMEOUT_S)], lambda: [process] if alive(process) else [])
     return pid
 
 
-async def _is_gone(process: psutil.Process) -> bool:
-    """A zombie counts as gone: its parent may never collect the exit status, as often in a container."""
-    return not alive(process)
+@contextlib.asynccontextmanager
+async def kept_servers(settings: Settings, nats_url: str) -> AsyncIterator[None]:
+    """While the block runs, starts embedded servers again that end, unless `servers.stop` ended them."""
+    if settings.nats_url and settings.database_url:
+        yield
+        return
+    await servers.keep(settings.home)
+    # Every client knows the port, so the server waits for it if another program has taken it.
+    options = servers.ServerOptions(nats_port=urlsplit(nats_url).port or 0) if settings.nats_url is None else None
+    watch = asyncio.create_task(_watch(settings.home, options), name="keep-servers")
+    try:
+        yield
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
 
 
-def _spawn(log: IO[bytes]) -> "subprocess.Popen[bytes]":
+async def _watch(home: Path, options: servers.ServerOptions | None) -> None:
+    loop, flag = asyncio.get_running_loop(), home_at(home).keep_flag
+    watched, pause, tried = _processes(home), 0.0, -STEADY_S
+    while True:
+        await asyncio.sleep(WATCH_S)
+        gone = " and ".join(name for name, process in watched.items() if process is None or not alive(process))
+        if not gone:
+            continue
+        if not flag.exists():
+            return
+        pause = 0.0 if loop.time() - tried > STEADY_S else min(max(2 * pause, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        logger.warning("%s ended unexpectedly and is started again in %g s", gone, pause)
+        await asyncio.sleep(pause)
+        try:
+            await servers.start(home, options)
+            watched = _processes(home)
+            logger.warning("%s runs again", gone)
+        except TurnlogError as error:
+            logger.error("%s does not start: %s", gone, error)
+        tried = loop.time()
+
+
+def _processes(home: Path) -> dict[str, psutil.Process | None]:
+    now = servers.status(home)
+    return {name: _process(one) for name, one in (("nats-server", now.nats), ("Postgres", now.postgres))}
+
+
+def _process(found: servers.Running | None) -> psutil.Process | None:
+    try:
+        return psutil.Process(found.pid) if found else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _spawn(log: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from turnlog.agent.private_files import open_private, private_folder
 from turnlog.consumers.servers.errors import ServerStartFailed, folder_errors
 from turnlog.consumers.servers.identity import Identity
 
@@ -63,11 +64,10 @@ def home_at(path: Path) -> Home:
 async def locked(home: Home) -> AsyncIterator[None]:
     """Lets one command run at a time; the kernel releases a killed one's lock. Raises ServerStartFailed."""
     with folder_errors(home.path):
-        home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = _open(home.path / "lock")
+        lock = open_private(private_folder(home.path) / "lock", os.O_RDWR)
     try:
         deadline = asyncio.get_running_loop().time() + LOCK_TIMEOUT_S
-        while not _try_lock(lock, fcntl.LOCK_EX):
+        while not try_lock(lock):
             if asyncio.get_running_loop().time() > deadline:
                 raise ServerStartFailed(f"another command has been starting or stopping in {home.path} for too long")
             await asyncio.sleep(0.05)
@@ -82,7 +82,7 @@ def hold_lease(home: Home) -> int:
     It is a shared kernel lock: a killed holder's lease ends at once, independent of pids and clocks. (A child forked
     without exec shares it.)
     """
-    share = _open(home.path / "lease")
+    share = open_private(home.path / "lease", os.O_RDWR)
     fcntl.flock(share, fcntl.LOCK_SH)
     return share
 
@@ -91,25 +91,17 @@ def is_leased(home: Home) -> bool:
     """Whether any process holds a lease. Call it inside `locked`."""
     if not (home.path / "lease").exists():
         return False
-    lease = _open(home.path / "lease")
+    lease = open_private(home.path / "lease", os.O_RDWR)
     try:
-        return not _try_lock(lease, fcntl.LOCK_EX)
+        return not try_lock(lease)
     finally:
         os.close(lease)
 
 
-def _open(path: Path) -> int:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if os.geteuid() == 0:
-        # Files that root creates in a user's folder must stay accessible to the user.
-        owner = path.parent.stat()
-        os.fchown(lock, owner.st_uid, owner.st_gid)
-    return lock
-
-
-def _try_lock(lock: int, kind: int) -> bool:
+def try_lock(file: int) -> bool:
+    """Takes the exclusive lock unless another process holds one; the kernel releases that of a killed process."""
     try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,6 +1,5 @@
-"""`turnlog up` in the background: which process it is, and when it is none."""
+"""`turnlog up` in the background: which process it is, and when none is."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,21 +9,49 @@ import psutil
 import pytest
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.servers.background import pid_path, running_pid, stop
+from turnlog.consumers.servers.background import AlreadyUp, lock_path, only_one, running_pid, stop
+
+UP = """
+import os, sys
+from pathlib import Path
+from turnlog.agent.settings import Settings
+from turnlog.consumers.servers.background import only_one
+with only_one(Settings(home=Path(sys.argv[1]))):
+    print("here", flush=True)
+    input()
+"""
 
 
 @pytest.fixture
-def up() -> Iterator[psutil.Process]:
-    """A process that ends at a signal and whose exit status stays where it is."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+def up(tmp_path: Path) -> Iterator[psutil.Process]:
+    """A process that is the `up` of the home, ends at a signal, and whose exit status stays where it is."""
+    with subprocess.Popen(
+        [sys.executable, "-c", UP, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
         yield psutil.Process(process.pid)
 
 
 async def test_an_up_whose_exit_status_nobody_collected_has_ended(up: psutil.Process, tmp_path: Path) -> None:
     """In a container nobody may ever do so; `down` and the next `up` do not wait for it."""
     settings = Settings(home=tmp_path)
-    pid_path(settings).write_text(json.dumps({"pid": up.pid, "created": up.create_time()}), "utf-8")
     assert running_pid(settings) == up.pid
     assert await stop(settings) == up.pid
     assert up.status() == psutil.STATUS_ZOMBIE
     assert (running_pid(settings), await stop(settings)) == (None, None)
+
+
+def test_a_second_up_is_refused_while_the_first_one_starts(up: psutil.Process, tmp_path: Path) -> None:
+    with pytest.raises(AlreadyUp, match=f"pid {up.pid}.*turnlog down"), only_one(Settings(home=tmp_path)):
+        pass
+    up.kill()
+    up.wait()
+    with only_one(Settings(home=tmp_path)):
+        pass
+
+
+def test_a_pid_that_another_process_has_now_is_no_up(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    lock_path(settings).write_text(f"{psutil.Process().pid} ready")
+    assert running_pid(settings) is None

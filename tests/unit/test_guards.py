@@ -32,6 +32,7 @@ ENVIRONMENT = {
 OWN_SERVERS = {
     "acceptance/test_cli.py": "one `turnlog up` for all commands",
     "acceptance/test_docs.py": "commands of the pages begin without servers",
+    "acceptance/test_up.py": "kills both servers",
     "integration/test_append_crash.py": "kills NATS",
     "integration/test_chaos_small.py": "kills everything",
     "integration/test_cluster.py": "three NATS nodes",

@@ -1,0 +1,52 @@
+"""Folders and files of turnlog's own: only their owner may read them, whichever command makes them."""
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+logger = logging.getLogger("turnlog.files")
+# Search by others stays: Postgres and nats-server run as another user when root starts them.
+OTHERS = 0o066
+
+
+def private_folder(path: Path) -> Path:
+    """Makes the folder, and closes to others one that they could read. Returns it. Raises OSError."""
+    if not path.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        _give_to_owner_of(path.parent, path)
+    mode = path.stat().st_mode
+    if mode & OTHERS:
+        _close(path, mode)
+    return path
+
+
+def _close(folder: Path, mode: int) -> None:
+    try:
+        if mode & stat.S_ISVTX:
+            raise PermissionError("it is shared by all users")
+        folder.chmod(0o700)
+    except PermissionError as error:
+        reason = error.strerror or error
+        logger.warning("other users can read %s, and this user cannot change that: %s; chmod 700 it", folder, reason)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """As os.open; the file belongs to the folder's owner, and only they may read it. Raises OSError."""
+    file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_mode & 0o077:
+            os.fchmod(file, 0o600)
+        _give_to_owner_of(path.parent, file)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _give_to_owner_of(folder: Path, made: Path | int) -> None:
+    """What root makes in a user's folder must stay accessible to the user."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        os.chown(made, owner.st_uid, owner.st_gid)

@@ -1,0 +1,120 @@
+"""`turnlog up` as a process: one per home, its end, its files, and the servers that it starts again."""
+
+import asyncio
+import json
+import re
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from helpers.cli_process import COMMAND, environment
+from helpers.embedded_home import kill, pids
+from helpers.sample_events import event, turn
+from helpers.servers import eventually, processes_left_in
+
+from turnlog.agent.settings import Settings
+from turnlog.consumers.servers import Servers, background, start
+from turnlog.consumers.servers.home import home_at, locked
+from turnlog.events.contracts import AnswerRequested
+from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
+
+
+@pytest.fixture
+async def place(home: Path) -> AsyncIterator[Path]:
+    """A home whose `up` ends with the test."""
+    yield home
+    await background.stop(Settings(home=home))
+
+
+async def command(home: Path, *words: str) -> tuple[int, Any]:
+    """(exit code, document) of a command."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *words, "--json", env=environment(home), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
+    )
+    out, _ = await process.communicate()
+    return process.returncode or 0, json.loads(out)
+
+
+def ups_of(home: Path) -> list[int]:
+    """Every living `up` with this home in its environment."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "environ", "status"])
+        if (process.info["environ"] or {}).get("TURNLOG_HOME") == str(home)
+        and "up" in (process.info["cmdline"] or [])
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) -> None:
+    done = await asyncio.gather(*(command(place, "up", "--detach") for _ in range(3)))
+    [up] = [document for code, document in done if code == 0]
+    assert [document["error"]["code"] for code, document in done if code != 0] == ["already-up", "already-up"]
+    assert ups_of(place) == [up["pid"]]
+    assert await command(place, "down") == (0, {"stopped": True, "pid": up["pid"]})
+    assert (ups_of(place), processes_left_in(place)) == ([], [])
+
+
+async def test_an_up_that_is_still_starting_is_seen_and_ended(place: Path) -> None:
+    settings = Settings(home=place)
+    async with locked(home_at(place)):  # so it waits before it starts the servers
+        up = await asyncio.create_subprocess_exec(
+            *COMMAND, "up", env=environment(place), stdout=DEVNULL, stderr=DEVNULL
+        )
+
+        async def is_seen() -> bool:
+            return background.running_pid(settings) == up.pid
+
+        await eventually(is_seen)
+        assert await background.stop(settings) == up.pid
+        await up.wait()
+    assert (ups_of(place), processes_left_in(place)) == ([], [])
+
+
+async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_answered(place: Path) -> None:
+    code, up = await command(place, "up", "--detach")
+    assert code == 0
+    servers = await start(place)
+    for name in ("nats", "postgres"):
+        before = pids(place)[name]
+        await kill(place, name)
+
+        async def runs_again(name: str = name, before: int = before) -> bool:
+            return pids(place).get(name, before) != before
+
+        await eventually(runs_again)
+        await is_answered(servers, name)
+    assert ups_of(place) == [up["pid"]]
+    lines = background.log_path(Settings(home=place)).read_text("utf-8")
+    for name in ("nats-server", "Postgres"):
+        assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
+
+
+async def is_answered(servers: Servers, thread: str) -> None:
+    """Asks in the thread, and waits until question and answer are in the read model."""
+    log = await Log.connect(servers.nats_url, StreamOptions())
+    question = turn("What is left to do?", thread=thread)
+    await log.append_many([question, event(AnswerRequested(turn_id=question.id), thread)])
+    await log.close()
+
+    async def has_both() -> bool:
+        try:
+            async with await psycopg.AsyncConnection.connect(servers.database_url) as db:
+                found = await db.execute("SELECT role FROM messages WHERE thread_id = %s", (thread,))
+                return {"user", "assistant"} <= {role for (role,) in await found.fetchall()}
+        except psycopg.OperationalError:  # it starts
+            return False
+
+    await eventually(has_both)
+
+
+async def test_a_folder_that_up_fills_is_closed_to_other_users(place: Path) -> None:
+    place.chmod(0o755)
+    (place / "turnlog.log").touch(0o644)
+    assert (await command(place, "up", "--detach"))[0] == 0
+    assert [path.name for path in (place, *place.iterdir()) if path.stat().st_mode & 0o066] == []
