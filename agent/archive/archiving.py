@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from turnlog.agent.archive.files import ArchivedRow, path_of, remove, write_archive
+from turnlog.agent.archive.files import ArchivedRow, path_of, remove, sealed, write_archive
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, ThreadArchived
 from turnlog.events.contracts.base import in_calendar
@@ -52,14 +52,15 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
     """Returns False if the conversation went on meanwhile, has several users, or an event too large to restore.
 
     A crash after the file was written leaves one without an event; the next run overwrites it. Raises OSError,
-    ArchiveDamaged, LogUnavailable, GapInLog.
+    ArchiveDamaged, LogUnavailable, GapInLog, KeyUnavailable.
     """
     head = await log.thread_head(cold.tenant, cold.thread)
     rows = await thread_rows(log, cold.tenant, cold.thread, head)
     if not _fits(rows, cold, largest(log)):
         return False
     path = path_of(cold.tenant, cold.thread, rows)
-    digest = await asyncio.to_thread(write_archive, folder, path, rows)
+    kept = await asyncio.to_thread(sealed, rows, log.keyring, cold.tenant, path)
+    digest = await asyncio.to_thread(write_archive, folder, path, kept)
     try:
         await log.append_many([_archived(cold, head, rows, path, digest)], expected=head, fresh=True)
     except WrongExpectedVersion:

@@ -1,17 +1,27 @@
-"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month (L4)."""
+"""Archived conversations as Parquet files: one per conversation, in folders by tenant and last month (L4).
+
+What is in clear in the log, as a conversation without a user is, is sealed in the file with a key of the tenant.
+"""
 
 import hashlib
 import os
+import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from turnlog.events.errors import TurnlogError
+from cryptography.exceptions import InvalidTag
+
+from turnlog.agent.private_files import open_private, private_folder
+from turnlog.events.errors import InvalidEvent, TurnlogError
+from turnlog.events.sealing import NONCE_BYTES, Keyring, key_ids_in
 from turnlog.events.subjects import thread_token
 
 COMPRESSION = "zstd"
+# The owner of a tenant's key: no user has this id, so no erasure destroys it.
+TENANT = ""
 
 
 class ArchiveMissing(TurnlogError):
@@ -28,7 +38,10 @@ class ArchiveDamaged(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRow:
-    """An event of the log. envelope: its bytes in the log, with sealed fields still sealed."""
+    """An event of the log. envelope: its bytes in the log, with sealed fields still sealed.
+
+    key: of the tenant's key that seals the envelope in the file; None for one that is in the file as in the log.
+    """
 
     seq: int
     stored_at: datetime
@@ -37,6 +50,7 @@ class ArchivedRow:
     user: str | None
     time: datetime
     envelope: bytes
+    key: str | None = None
 
 
 NAMES = tuple(field.name for field in fields(ArchivedRow))
@@ -48,18 +62,55 @@ def path_of(tenant: str, thread: str, rows: Sequence[ArchivedRow]) -> str:
     return f"{tenant}/{last.time.astimezone(UTC):%Y-%m}/{thread_token(thread)}-{rows[-1].seq}.parquet"
 
 
+def sealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
+    """The rows as they are in the file. Raises KeyUnavailable."""
+    if keyring is None:
+        return list(rows)
+    key = keyring.current(tenant, TENANT)
+
+    def seal(row: ArchivedRow) -> ArchivedRow:
+        nonce = os.urandom(NONCE_BYTES)
+        words = key.cipher.encrypt(nonce, zlib.compress(row.envelope, 1), _bound(row, path))
+        return replace(row, envelope=nonce + words, key=key.id)
+
+    return [row if key_ids_in([row.envelope]) else seal(row) for row in rows]
+
+
+def unsealed(rows: Iterable[ArchivedRow], keyring: Keyring | None, tenant: str, path: str) -> list[ArchivedRow]:
+    """The rows as they are in the log. Raises KeyUnavailable, ArchiveDamaged."""
+
+    def unseal(row: ArchivedRow, key_id: str) -> ArchivedRow:
+        key = keyring.find(tenant, TENANT, key_id) if keyring else None
+        if key is None:
+            raise ArchiveDamaged(f"{path} is sealed with key {key_id} of tenant {tenant!r}, which is lost or not given")
+        words = key.cipher.decrypt(row.envelope[:NONCE_BYTES], row.envelope[NONCE_BYTES:], _bound(row, path))
+        return replace(row, envelope=zlib.decompress(words), key=None)
+
+    try:
+        return [row if row.key is None else unseal(row, row.key) for row in rows]
+    except (InvalidTag, InvalidEvent, zlib.error) as error:
+        reason = str(error) or "it was changed"
+        raise ArchiveDamaged(f"{path} does not open with the key of tenant {tenant!r}: {reason}") from None
+
+
+def _bound(row: ArchivedRow, path: str) -> bytes:
+    return f"{path}\0{row.seq}\0{row.event_id}".encode()
+
+
 def write_archive(folder: Path, path: str, rows: Sequence[ArchivedRow]) -> str:
     """Writes the file atomically, reads it back, and returns its SHA-256. Raises OSError, ArchiveDamaged."""
     import pyarrow as pa  # slow to load, and only the archive needs it
     import pyarrow.parquet as pq
 
     file = folder / path
-    file.parent.mkdir(parents=True, exist_ok=True)
+    for place in (folder, file.parent.parent, file.parent):
+        private_folder(place)
     temporary = file.with_suffix(".part")
     columns = zip(*(astuple(row) for row in rows), strict=True)
     schema = _schema()
     table = pa.table([pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)], schema=schema)
-    pq.write_table(table, temporary, compression=COMPRESSION)
+    with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_TRUNC), "wb") as handle:
+        pq.write_table(table, handle, compression=COMPRESSION)
     _sync(temporary)
     temporary.replace(file)
     _sync(file.parent)
@@ -82,7 +133,9 @@ def read_archive(folder: Path, path: str, sha256: str) -> list[ArchivedRow]:
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ArchiveDamaged(f"{file} was changed since it was written; put a copy of the file that was written there")
     found = pq.read_table(pa.BufferReader(data)).to_pydict()
-    return [ArchivedRow(*values) for values in zip(*(found[name] for name in NAMES), strict=True)]
+    # Files of earlier versions have no column `key`.
+    columns = [found[name] for name in NAMES if name in found]
+    return [ArchivedRow(*values) for values in zip(*columns, strict=True)]
 
 
 def files_of(folder: Path, tenant: str, threads: Iterable[str]) -> list[str]:
@@ -101,7 +154,7 @@ def _schema() -> Any:
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
-    types = (pa.int64(), moment, pa.string(), pa.string(), pa.string(), moment, pa.binary())
+    types = (pa.int64(), moment, pa.string(), pa.string(), pa.string(), moment, pa.binary(), pa.string())
     return pa.schema(list(zip(NAMES, types, strict=True)))
 
 

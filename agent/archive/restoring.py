@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid5
 
 from turnlog.agent.archive.archiving import OF_ARCHIVE, SOURCE, archived_row, largest, thread_rows
-from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive
+from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive, unsealed
 from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, ThreadArchived, ThreadRestored
@@ -84,11 +84,14 @@ async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
 async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
     from turnlog.projectors.models.archives import own_path  # loads SQLAlchemy
 
+    tenant = found.event.tenant
     try:
-        return await asyncio.to_thread(read_archive, folder, own_path(found.event, found.data), found.data.sha256)
+        path = own_path(found.event, found.data)
+        rows = await asyncio.to_thread(read_archive, folder, path, found.data.sha256)
+        return await asyncio.to_thread(unsealed, rows, log.keyring, tenant, path)
     except (ArchiveMissing, ArchiveDamaged, InvalidEvent) as error:
         logger.warning("%s; the conversation is restored from the log itself", error)
-    rows = await thread_rows(log, found.event.tenant, found.event.thread, found.data.through_seq)
+    rows = await thread_rows(log, tenant, found.event.thread, found.data.through_seq)
     return [row for row in rows if row.seq >= found.data.from_seq]
 
 

@@ -37,7 +37,7 @@ UPDATE user_keys k SET wrapped = NULL, destroyed_at = now(), seq = placed.seq
 FROM unnest(%s::uuid[], %s::bigint[]) AS placed (key_id, seq)
 WHERE k.key_id = placed.key_id AND destroyed_at IS NULL"""
 _COUNTS = """
-SELECT kek_id, count(DISTINCT (tenant, user_id)) AS users,
+SELECT kek_id, count(DISTINCT (tenant, user_id)) FILTER (WHERE user_id <> '') AS users,
   count(*) FILTER (WHERE retired_at IS NULL AND destroyed_at IS NULL) AS current,
   count(*) FILTER (WHERE retired_at IS NOT NULL AND destroyed_at IS NULL) AS retired,
   count(*) FILTER (WHERE destroyed_at IS NOT NULL) AS destroyed

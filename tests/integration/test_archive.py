@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,7 +28,15 @@ from helpers.stage import Play, player
 
 from turnlog.agent.archive import archiving
 from turnlog.agent.archive import files as archive_files
-from turnlog.agent.archive.files import ArchiveDamaged, ArchivedRow, ArchiveMissing, read_archive, write_archive
+from turnlog.agent.archive.files import (
+    TENANT,
+    ArchiveDamaged,
+    ArchivedRow,
+    ArchiveMissing,
+    read_archive,
+    unsealed,
+    write_archive,
+)
 from turnlog.agent.jobs.archiving import archive_cold, archive_older, cold_ones
 from turnlog.agent.jobs.job import Done
 from turnlog.agent.privacy.needles import Needles
@@ -89,20 +97,50 @@ async def test_the_file_is_parquet_by_month_and_holds_the_log_byte_for_byte(play
         [data] = await stage.all("thread_archived")
         assert data.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
         kept = read_archive(stage.runtime.settings.archive, data.path, data.sha256)
+        kept = unsealed(kept, stage.runtime.log.keyring, "default", data.path)
         stored = [await stage.runtime.log.stored(row.seq) for row in kept]
         assert [(row.seq, row.envelope) for row in kept] == [(one.seq, one.body) for one in stored]
         assert {(row.user, row.type) for row in kept} >= {("ann", "turn_recorded"), ("ann", "chunks_embedded")}
 
 
-async def test_a_search_finds_words_in_a_file_though_it_is_compressed(play: Play) -> None:
+async def test_words_without_a_user_are_sealed_in_the_file_by_a_key_of_the_tenant(play: Play) -> None:
     async with play() as stage:
         await append_conversations(stage, user=None)
+        before = await table_rows(stage)
         await archive_threads(stage)
         [file] = stored_files(stage)
+        assert words_in(file) == 0
+        assert await stage.rows("SELECT tenant FROM user_keys WHERE user_id = %s", TENANT) == [("default",)]
+        assert [path.stat().st_mode & 0o077 for path in (file, file.parent, file.parent.parent)] == [0, 0, 0]
+        assert await restore_thread(stage)
+        assert await table_rows(stage) == before
+
+
+async def test_a_file_of_an_earlier_version_is_searched_though_it_is_compressed_and_comes_back(
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with play() as stage:
+        await append_conversations(stage, user=None)
+        before = await table_rows(stage)
+        with monkeypatch.context() as patch:  # they had everything as in the log, and no column `key`
+            patch.setattr(archiving, "sealed", lambda rows, *_: rows)
+            patch.setattr(archive_files, "_schema", lambda schema=archive_files._schema(): schema.remove(7))
+            patch.setattr(archive_files, "astuple", lambda row: astuple(row)[:7])
+            await archive_threads(stage)
+        [file] = stored_files(stage)
+        assert "key" not in pq.read_schema(file).names
         assert TEXTS[0].encode() not in file.read_bytes()
-        scan = Scan()
-        scan_files([("archive files", file)], Needles([TEXTS[0]]), scan, lambda done, total: None)
-        assert scan.hits == {f"file {file}": 1}
+        assert words_in(file) == 1
+        assert await restore_thread(stage)
+        assert "restored from the log itself" not in caplog.text
+        assert await table_rows(stage) == before
+
+
+def words_in(file: Path) -> int:
+    """How often an erasure finds the first text in the file."""
+    scan = Scan()
+    scan_files([("archive files", file)], Needles([TEXTS[0]]), scan, lambda done, total: None)
+    return scan.hits.get(f"file {file}", 0)
 
 
 async def test_a_file_that_does_not_read_back_as_it_was_written_is_not_told_of(
