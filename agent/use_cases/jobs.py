@@ -1,18 +1,23 @@
-"""Scheduled jobs: when each ran last, when it is due, and running one now (M4, M6)."""
+"""Scheduled jobs: when each ran last, when it is due, running one now, and what decay does next (M4, M6; E 10.6)."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import get_args
 
 from turnlog.agent.jobs.archiving import archive_cold
 from turnlog.agent.jobs.compaction import compact
 from turnlog.agent.jobs.decay import decay
 from turnlog.agent.jobs.job import Job, JobUnderWay, last_runs, run_now
 from turnlog.agent.jobs.schedule import Schedule
+from turnlog.agent.memory.deciding.policy import Policy, Tier, fate, score
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import JobRan
 from turnlog.events.errors import NotFound
+from turnlog.events.subjects import check_place, is_memory_thread
+from turnlog.projectors.models.memories.lookup import policy_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,22 @@ class JobState:
     timezone: str
     next_due_at: datetime
     last: JobRan | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecayStats:
+    """Of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories. scheduled: what the run
+    of the decay job that is due next does with them, if nobody says or reads them until then."""
+
+    total_memories: int
+    archived: int
+    by_tier: dict[Tier, int]
+    average_importance: float
+    average_freshness: float
+    next_due_at: datetime
+    scheduled_for_archive: int
+    scheduled_for_delete: int
+    scheduled_for_expiry: int
 
 
 def all_jobs(settings: Settings) -> tuple[Job, ...]:
@@ -57,3 +78,34 @@ async def run_job(runtime: Runtime, name: str, due_at: datetime, progress: OnPro
     if ran is None:
         raise JobUnderWay(f"another worker runs {name} just now; `turnlog jobs` shows when it is done")
     return ran
+
+
+async def decay_stats(runtime: Runtime, tenant: str, user: str | None = None) -> DecayStats:
+    """Of a tenant's memories, or of one user's. Raises InvalidToken."""
+    check_place(tenant, user=user)
+    settings, now = runtime.settings, datetime.now(UTC)
+    policy, due_at = Policy.of(settings), Schedule.of(settings.decay_at, settings.timezone).after(now)
+    await runtime.settle(names=("memories",))
+    counts: Counter[str] = Counter()
+    importance = freshness = 0.0
+    async with runtime.pool.connection() as conn:
+        async for row in policy_rows(conn, tenant, user):
+            if not is_memory_thread(row.thread, row.user):  # a trial derivation
+                continue
+            scored, due = score(row, now, policy), fate(row, due_at, policy)
+            if row.status == "archived":
+                due = "keep" if due == "archive" else due
+            counts.update(("all", row.status, scored.tier, due))
+            importance, freshness = importance + scored.importance, freshness + scored.freshness
+    count = max(counts["all"], 1)
+    return DecayStats(
+        total_memories=counts["all"],
+        archived=counts["archived"],
+        by_tier={tier: counts[tier] for tier in get_args(Tier)},
+        average_importance=importance / count,
+        average_freshness=freshness / count,
+        next_due_at=due_at,
+        scheduled_for_archive=counts["archive"],
+        scheduled_for_delete=counts["delete"],
+        scheduled_for_expiry=counts["expire"],
+    )

@@ -1,4 +1,4 @@
-"""memories (list, show, archive), remember, edit, rate, revert, forget: long-term memory by hand (M5, E 11.5)."""
+"""memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand (E 11.5)."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from turnlog.events.contracts import MemoryKind
 if TYPE_CHECKING:
     from turnlog.agent.memory.deciding.outcomes import Outcome
     from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.jobs import DecayStats
     from turnlog.agent.use_cases.memories import MemoryView
     from turnlog.agent.use_cases.memory_changes import Forgotten, Reverted
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
     memories.callback()(listed)
     memories.command()(show)
     memories.command()(archive)
+    memories.command()(stats)
     app.add_typer(memories, name="memories")
     for command in (remember, edit, rate, revert, forget):
         app.command()(command)
@@ -112,6 +114,20 @@ def archive(
         lambda rt: archive_memory(rt, tenant_of(rt.settings, tenant), user, which, reason),
         lambda made: [f"“{made.content}” is archived: {made.reason}"],
         as_json=json,
+    )
+
+
+def stats(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """How many memories are in which tier, how fresh and important they are, and what the decay job does next."""
+
+    from turnlog.agent.use_cases.jobs import decay_stats
+
+    serve(
+        lambda rt: decay_stats(rt, tenant_of(rt.settings, tenant), user), _stats_lines, as_json=json, projecting=False
     )
 
 
@@ -209,6 +225,16 @@ def forget(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, js
         return [f"forgot {count} {'memory' if count == 1 else 'memories'}"]
 
     serve(use, lines, as_json=json, first=lambda: someone_to_ask(yes, json))
+
+
+def _stats_lines(found: "DecayStats") -> list[str]:
+    averages = f"importance {found.average_importance:.2f}, freshness {found.average_freshness:.2f} on average"
+    archives = f"archives {found.scheduled_for_archive:,}, deletes {found.scheduled_for_delete:,}"
+    return [
+        f"{found.total_memories:,} memories, {found.archived:,} of them archived; {averages}",
+        *(f"  {count:>9,}  {tier}" for tier, count in found.by_tier.items()),
+        f"decay on {found.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {found.scheduled_for_expiry:,} that expire",
+    ]
 
 
 def _time(runtime: "Runtime", given: str | None) -> datetime | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -15,6 +15,7 @@ from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.memory.deciding.policy import Policy, fate
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.consumers.workers.jobs import keep_jobs
 from turnlog.events.contracts import JobRan
@@ -181,3 +182,33 @@ async def test_a_run_by_hand_is_as_of_the_time_it_is_given(runtime: Runtime) -> 
     job = Job("decay", NIGHTLY, decay)
     made = await run_now(runtime, job, DUE + timedelta(days=400), lambda done, total: None)
     assert made is not None and made.counts["deleted"] == 1
+
+
+async def test_statistics_say_how_decay_left_the_memories_and_what_its_next_run_does(runtime: Runtime) -> None:
+    now = datetime.now(UTC)
+    ages = {"ann": (0, 30, 200, 400), "bob": (0,)}
+    for user, days in ages.items():
+        said = [memory_of(n, valid_from=now - timedelta(days=n), importance=0.9) for n in days]
+        await runtime.log.append_many([memory_event(one, user) for one in said])
+    found = await decay_stats(runtime, "default", "ann")
+    assert found == DecayStats(
+        total_memories=4,
+        archived=0,
+        by_tier={"WORKING": 1, "SHORT": 1, "LONG": 2, "ARCHIVE": 0},
+        average_importance=pytest.approx((0.9 + 0.6 + 0.1 + 0.1) / 4, abs=0.01),
+        average_freshness=pytest.approx((1 + 0.0498) / 4, abs=0.01),
+        next_due_at=found.next_due_at,
+        scheduled_for_archive=1,
+        scheduled_for_delete=1,
+        scheduled_for_expiry=0,
+    )
+    assert now < found.next_due_at
+    await decay(runtime, found.next_due_at, lambda done, total: None)
+    after = await decay_stats(runtime, "default", "ann")
+    assert (after.total_memories, after.archived, after.scheduled_for_archive, after.scheduled_for_delete) == (
+        *(3, 1),
+        *(0, 0),
+    )
+    assert (await decay_stats(runtime, "default")).total_memories == 4
+    empty = await decay_stats(runtime, "default", "nobody")
+    assert (empty.total_memories, empty.average_importance, empty.scheduled_for_archive) == (0, 0, 0)

@@ -276,6 +276,16 @@ async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_i
     return {UUID(found) for (found,) in await rows.fetchall()}
 
 
+async def unforgotten(conn: Connection, tenant: str, thread: str, limit: int) -> list[UUID]:
+    """Ids of memories with words, in any other status, oldest first."""
+    rows = await conn.execute(
+        "SELECT id FROM memories WHERE tenant = %s AND thread_id = %s AND status <> 'forgotten' "
+        "ORDER BY seq, id LIMIT %s",
+        (tenant, thread, limit),
+    )
+    return [id_ for (id_,) in await rows.fetchall()]
+
+
 async def extraction_progress(
     conn: Connection, tenant: str, thread: str, conversation: str, stage: str
 ) -> Progress | None:
@@ -331,11 +341,14 @@ SELECT tenant, thread_id, user_id, id, status, importance, importance_at, confid
 FROM memories WHERE status IN ('valid', 'archived')"""
 
 
-async def policy_rows(conn: Connection) -> AsyncIterator[PolicyRow]:
-    """Every valid or archived memory of all tenants, ordered by user, from a server-side cursor."""
+async def policy_rows(conn: Connection, tenant: str | None = None, user: str | None = None) -> AsyncIterator[PolicyRow]:
+    """Every valid or archived memory of all tenants, or of one, or of one user, ordered by user, from a server-side
+    cursor."""
+    chosen = "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user)s::text IS NULL OR user_id = %(user)s)"
+    query = f"{_POLICY_ROWS} AND {chosen} ORDER BY tenant, thread_id, id"
     async with conn.transaction(), conn.cursor("memory_policy_rows") as cursor:
         cursor.itersize = 2_000
-        await cursor.execute(f"{_POLICY_ROWS} ORDER BY tenant, thread_id, id".encode())
+        await cursor.execute(query.encode(), {"tenant": tenant, "user": user})
         async for row in cursor:
             yield PolicyRow(*row)
 
