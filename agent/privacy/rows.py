@@ -80,6 +80,19 @@ async def known_threads(conn: Connection, person: Person) -> set[str]:
     return found | {str(thread) for (thread,) in await rows.fetchall() if person.owns(str(thread))}
 
 
+async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
+    """Those of the threads in which another user has rows."""
+    found: set[str] = set()
+    for table in (table for table in _tables() if "user_id" in table.columns):
+        rows = await conn.execute(
+            f"SELECT DISTINCT thread_id FROM {table.name} "
+            "WHERE tenant = %s AND thread_id = ANY(%s) AND user_id NOT IN (%s, '')".encode(),
+            (person.tenant, list(threads), person.user),
+        )
+        found |= {str(thread) for (thread,) in await rows.fetchall()}
+    return found
+
+
 async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, int]:
     """Table → number of rows in the person's threads or with their id."""
     counts: dict[str, int] = {}

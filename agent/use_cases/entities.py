@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from turnlog.agent.runtime import Runtime
 from turnlog.events.append import deciding_again
-from turnlog.events.contracts import EntitiesFound, Entity, EntityRelation, Event
+from turnlog.events.contracts import EntitiesCleared, EntitiesFound, Entity, EntityRelation, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant, memory_thread
 from turnlog.projectors.models.entities import entities_of, entity_of
@@ -81,6 +81,16 @@ async def update_entity(runtime: Runtime, tenant: str, user: str, given: EntityI
     Raises NotFound for an unknown type and name, InvalidEntity, InvalidToken.
     """
     return await _write(runtime, tenant, user, given, is_new=False)
+
+
+async def clear_entities(runtime: Runtime, tenant: str, user: str) -> int:
+    """Removes all entities of a user from the read models; returns how many there were. Raises InvalidToken."""
+    count = len(await list_entities(runtime, tenant, user, limit=2**31))
+    if count:
+        about = {"source": SOURCE, "tenant": tenant, "thread": memory_thread(user), "user": user}
+        await runtime.log.append(Event(data=EntitiesCleared(), **about))
+        await runtime.settle(names=READS)
+    return count
 
 
 async def _write(runtime: Runtime, tenant: str, user: str, given: EntityInput, is_new: bool) -> EntityFound:

@@ -164,6 +164,16 @@ async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
     return Forgotten(tuple(await _memories(runtime).forget(tenant, user, row.id)))
 
 
+async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:
+    """Drops the content of every memory of a user from every read model, also of those that ended; returns how many.
+
+    Turns that were a memory's source are not extracted from again. Raises InvalidToken.
+    """
+    count = await _memories(runtime).forget_all(tenant, user)
+    await runtime.settle(names=READS)
+    return count
+
+
 async def answer_conflict(
     runtime: Runtime, tenant: str, user: str, answer: Answer, given: str | None = None
 ) -> Answered:

@@ -1,4 +1,5 @@
-"""All that there is of a person: as one document, and erased with a receipt (M9, E 13.4); a transcript, masked."""
+"""All that there is of a person: as one document, cleared in part, and erased with a receipt (M9, E 13.4); a
+transcript, masked."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnlog.agent.archive.restoring import restored_of_user
-from turnlog.agent.privacy import erase
+from turnlog.agent.privacy import erase, rows
 from turnlog.agent.privacy.erase import Plan, Step, Surroundings
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel
-from turnlog.agent.privacy.traces import person_of
+from turnlog.agent.privacy.traces import Person, person_of
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.entities import clear_entities, list_entities
+from turnlog.agent.use_cases.memory_changes import forget_all
 from turnlog.agent.use_cases.turns import transcript
-from turnlog.events.errors import NotFound
+from turnlog.events.contracts import Event, ThreadDeleted
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import OWN_THREADS, SHADOW, memory_thread
+from turnlog.projectors.models.memories.lookup import unforgotten
 from turnlog.projectors.models.message import Message
 
 _ALL = 2**62
@@ -96,6 +102,77 @@ async def erase_person(
     Cannot be undone; one that was killed is run again. Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime.
     """
     return await erase.erase(_surroundings(runtime, reach), plan, reason, full)
+
+
+class NothingNamed(TurnlogError):
+    """A call to clear names no part of a person's data."""
+
+    code = "nothing-named"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What to clear of a person (E 13.4 ClearOptions)."""
+
+    memories: bool = False
+    conversations: bool = False
+    entities: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What there is to clear, or was cleared. memories: with their words, ended ones too. kept: conversations in which
+    other people speak, which stay."""
+
+    user: str
+    memories: int
+    conversations: tuple[str, ...]
+    entities: int
+    kept: tuple[str, ...]
+
+
+async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
+    """Changes nothing. Raises NothingNamed, InvalidToken."""
+    person = _clearable(tenant, user, parts)
+    await runtime.settle()
+    async with runtime.pool.connection() as conn:
+        memories = await unforgotten(conn, tenant, memory_thread(user), _ALL) if parts.memories else []
+        known = await rows.known_threads(conn, person) if parts.conversations else set()
+        talks = sorted(thread for thread in known if not thread.startswith(OWN_THREADS))
+        shared = await rows.threads_with_others(conn, person, talks) if talks else set()
+    entities = await list_entities(runtime, tenant, user, limit=_ALL) if parts.entities else []
+    own = tuple(thread for thread in talks if thread not in shared)
+    return Clearing(user, len(memories), own, len(entities), tuple(sorted(shared)))
+
+
+async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
+    """Removes these parts of a person's data from every read model, and returns what it removed.
+
+    The log keeps the events and the person's key opens them: only `erase_person` makes them unreadable. Memories are
+    forgotten, with trial derivations of them; conversations are deleted. A repeated call finds nothing more. Raises
+    NothingNamed, InvalidToken, LogUnavailable, NotProjectedInTime.
+    """
+    plan = await plan_clearing(runtime, tenant, user, parts)
+    gone = [*plan.conversations, *(await _shadows(runtime, tenant, user) if parts.memories else [])]
+    about = {"source": "turnlog/clear", "tenant": tenant, "user": user}
+    if gone:
+        await runtime.log.append_many([Event(thread=thread, data=ThreadDeleted(), **about) for thread in gone])
+    memories = await forget_all(runtime, tenant, user) if parts.memories else 0
+    entities = await clear_entities(runtime, tenant, user) if parts.entities else 0
+    await runtime.settle()
+    return Clearing(user, memories, plan.conversations, entities, plan.kept)
+
+
+def _clearable(tenant: str, user: str, parts: Parts) -> Person:
+    if parts == Parts():
+        raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
+    return person_of(tenant, user)
+
+
+async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
+    async with runtime.pool.connection() as conn:
+        known = await rows.known_threads(conn, person_of(tenant, user))
+    return sorted(thread for thread in known if thread.startswith(SHADOW))
 
 
 def _surroundings(runtime: Runtime, reach: ErasureReach) -> Surroundings:

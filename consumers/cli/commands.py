@@ -40,6 +40,7 @@ COMMANDS = {
     "answer": ("conflicts", "Say which memory of a contradiction holds"),
     "extract": ("extracting", "Extract memories from what users said"),
     "entities": ("entities", "List people, schools, events and topics of a user"),
+    "clear": ("clearing", "Remove a person's memories, conversations or entities"),
     "erase": ("erasing", "Erase a person, and search for what is left"),
     "keys": ("keys", "Show and change the keys that encrypt users' words"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),

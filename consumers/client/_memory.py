@@ -10,6 +10,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases import memories, memory_changes, personal_data, threads
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import MemoryInput
+from turnlog.agent.use_cases.personal_data import Clearing, Parts
 from turnlog.agent.use_cases.recall import Found, recall
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.consumers.erasing import erasure_reach
@@ -90,6 +91,17 @@ class Memory(LoopBound):
         memory: an id, the beginning of one, or words that only this memory has. Raises NotFound, AmbiguousMemory.
         """
         return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
+
+    async def clear(
+        self, user: str, *, memories: bool = False, conversations: bool = False, entities: bool = False
+    ) -> Clearing:
+        """Removes these of a person from every read model; what was removed. The log keeps the events, and the person's
+        key opens them: only `erase` makes them unreadable. Conversations in which others speak stay.
+
+        Raises NothingNamed.
+        """
+        parts = Parts(memories, conversations, entities)
+        return await personal_data.clear_person(self.runtime, self.tenant, user, parts)
 
     async def erase(self, user: str, reason: str | None = None) -> Receipt:
         """Erases a person: keys, rows, caches, archives and what is readable in the log, then searches for rests.

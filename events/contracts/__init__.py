@@ -61,6 +61,7 @@ from turnlog.events.contracts.memory import (
     Answer,
     CompactionUndone,
     EndReason,
+    EntitiesCleared,
     EntitiesFound,
     Entity,
     EntityRelation,
@@ -124,6 +125,7 @@ __all__ = [
     "Content",
     "Derivation",
     "EndReason",
+    "EntitiesCleared",
     "EntitiesFound",
     "Entity",
     "EntityRelation",
@@ -227,6 +229,7 @@ EventData = Annotated[
     | MemoriesCompacted
     | CompactionUndone
     | EntitiesFound
+    | EntitiesCleared
     | MemoriesExtracted
     | JobRan
     | ThreadArchived

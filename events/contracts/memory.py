@@ -269,6 +269,14 @@ class EntitiesFound(EventContract):
     derivation: Derivation | None = None
 
 
+class EntitiesCleared(EventContract):
+    """Every entity that was found or written of the user before is removed; memories stay (E 13.4)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["entities_cleared"] = "entities_cleared"
+
+
 class MemoriesExtracted(EventContract):
     """An extraction over some turns of a conversation has ended, also if it found nothing (M2).
 

@@ -75,6 +75,7 @@ UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
 WHERE {_PLACE} AND cardinality(%(turns)s::uuid[]) > 0
 AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR EXISTS (SELECT FROM {_SOURCES} WHERE {_FORGOTTEN}))"""
 
+CLEAR = "DELETE FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s"
 
 LIMIT = 20
 
@@ -122,6 +123,10 @@ def _forgotten(events: Iterable[Event]) -> list[Change]:
     return [Statement(text, params) for text in (REMEMBER_TURNS, DELETE_UNSAID, DROP_WORDS)]
 
 
+def _cleared(events: Iterable[Event]) -> list[Change]:
+    return [Statement(CLEAR, [{"tenant": event.tenant, "thread": event.thread} for event in events])]
+
+
 def _turns(event: Event) -> dict[str, Any]:
     assert isinstance(event.data, MemoryForgotten)
     return {"tenant": event.tenant, "thread": event.thread, "turns": list(event.data.source_ids)}
@@ -152,6 +157,7 @@ def _row(event: Event, entity: Entity) -> dict[str, Any]:
 _HANDLERS: dict[str, Callable[[Iterable[Event]], list[Change]]] = {
     "entities_found": _found,
     "memory_forgotten": _forgotten,
+    "entities_cleared": _cleared,
 }
 ENTITIES = Projection("entities", 1, TABLES, REMOVALS | _HANDLERS.keys(), project)
 

@@ -14,6 +14,7 @@ from turnlog.events.log import Log
 COMMANDS = {
     "revert": ("tea", "--user", "ann"),
     "forget": ("tea", "--user", "ann"),
+    "clear": ("--memories", "--user", "ann"),
     "erase": ("--user", "ann"),
     "dead-letters drop": ("1",),
     "rederive promote": ("shadow",),

@@ -17,6 +17,7 @@ from turnlog.events.log import Log
 WORDS = {
     "answer": ("new",),
     "chat": ("t", "-m", "hello"),
+    "clear": ("--memories", "--yes"),
     "compactions": (),
     "compactions undo": ("00000000-0000-7000-8000-000000000001",),
     "conflicts": (),
@@ -35,6 +36,7 @@ WORDS = {
     "memories": (),
     "memories archive": ("tea", "--reason", "old"),
     "memories show": ("tea",),
+    "memories stats": (),
     "messages": ("t",),
     "rate": ("tea", "0.5"),
     "rebuild": ("messages",),

@@ -186,3 +186,32 @@ async def test_no_words_do_not_name_the_only_memory_there_is(log: Log, turnlog: 
 
 async def test_nobodys_memories_are_a_mistake_in_the_command_line(turnlog: Cli) -> None:
     assert (await turnlog("memories")).code == 2
+
+
+async def test_a_person_is_cleared_of_what_is_named_after_a_yes(log: Log, turnlog: Cli) -> None:
+    await turnlog("remember", "I like tea", "--user", "ann")
+    await turnlog("entities", "add", "Mia", "--type", "person", "--user", "ann")
+    assert (await turnlog("clear", "--user", "ann", "--yes", "--json")).error == "nothing-named"
+    both = ("clear", "--user", "ann", "--memories", "--entities")
+    assert (await turnlog(*both, "--dry-run")).out == "user ann has 1 memories, 1 entities\n"
+    head = await log.head()
+    assert "not-confirmed" in (await turnlog(*both, typed="n\n")).err
+    assert await log.head() == head
+    done = await turnlog(*both, typed="y\n")
+    assert "user ann has 1 memories, 1 entities" in done.err
+    assert done.out == (
+        "user ann is cleared of 1 memories, 1 entities\n"
+        "the log keeps the events; `turnlog erase --user ann` makes them unreadable\n"
+    )
+    again = (await turnlog(*both, "--yes", "--json")).document
+    assert (again["memories"], again["entities"], again["conversations"]) == (0, 0, [])
+
+
+async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) -> None:
+    await turnlog("remember", "I like tea", "--user", "ann")
+    first, *tiers, last = (await turnlog("memories", "stats")).out.splitlines()
+    assert first.startswith("1 memories, 0 of them archived; importance 0.")
+    assert [line.split() for line in tiers] == [["1", "WORKING"], ["0", "SHORT"], ["0", "LONG"], ["0", "ARCHIVE"]]
+    assert last.endswith("UTC archives 0, deletes 0, ends 0 that expire")
+    found = (await turnlog("memories", "stats", "--user", "bob", "--json")).document
+    assert (found["total_memories"], found["by_tier"]["WORKING"], found["scheduled_for_delete"]) == (0, 0, 0)

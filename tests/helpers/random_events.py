@@ -13,6 +13,7 @@ from turnlog.events.contracts import (
     CheckpointsDropped,
     CheckpointWritesSaved,
     CompactionUndone,
+    EntitiesCleared,
     EntitiesFound,
     Entity,
     EntityRelation,
@@ -251,6 +252,7 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
         extractor=st.sampled_from(["1", "2"]),
         found=SEQS,
     ),
+    st.builds(EntitiesCleared),
     st.builds(
         lambda name, description, attribute, target, source: EntitiesFound(
             entities=(

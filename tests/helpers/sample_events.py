@@ -15,6 +15,7 @@ from turnlog.events.contracts import (
     ChunksEmbedded,
     CompactionUndone,
     Derivation,
+    EntitiesCleared,
     EntitiesFound,
     Entity,
     EntityRelation,
@@ -271,6 +272,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         derivation=DERIVED,
     ),
     CompactionUndone(compaction_id=UUID(int=300), made=UUID(int=100), intervals=(Interval(memory_id=UUID(int=98)),)),
+    EntitiesCleared(),
     EntitiesFound(
         entities=(
             Entity(

@@ -8,6 +8,7 @@ from helpers.projection_spec import Spec
 from helpers.sample_events import MAY_8, SOURCE, event
 
 from turnlog.events.contracts import (
+    EntitiesCleared,
     EntitiesFound,
     Entity,
     EntityRelation,
@@ -49,6 +50,18 @@ async def test_case_and_width_make_no_second_entity_but_another_type_does(db: Co
                 ("SCHOOL", "stanford ", None, 1),
                 ("SCHOOL", "斯坦福", None, 1),
             ],
+        )
+    )
+
+
+async def test_cleared_entities_are_gone_and_later_ones_begin_again(db: Connection) -> None:
+    await (
+        Spec(db, ENTITIES)
+        .given(found(school(), school("MIT")), found(school(), thread="memories/bob"))
+        .when(event(EntitiesCleared(), "memories/ann", user="ann"), found(school()))
+        .then(
+            "SELECT thread_id, name, mention_count FROM entities ORDER BY 1",
+            [("memories/ann", "Stanford", 1), ("memories/bob", "Stanford", 1)],
         )
     )
 

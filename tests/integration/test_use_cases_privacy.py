@@ -24,11 +24,21 @@ from turnlog.agent.use_cases.archive import (
     list_cold_conversations,
     restore_conversation,
 )
+from turnlog.agent.use_cases.entities import EntityInput, add_entity, list_entities
 from turnlog.agent.use_cases.extraction import NothingChosen, extract_memories, preview_extraction
 from turnlog.agent.use_cases.keys import key_status, rewrap_keys, rotate_key
 from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
-from turnlog.agent.use_cases.memory_changes import list_compactions, undo_compaction
-from turnlog.agent.use_cases.personal_data import erase_person, export_person, plan_erasure
+from turnlog.agent.use_cases.memory_changes import list_compactions, remember, undo_compaction
+from turnlog.agent.use_cases.personal_data import (
+    NothingNamed,
+    Parts,
+    clear_person,
+    erase_person,
+    export_person,
+    plan_clearing,
+    plan_erasure,
+)
+from turnlog.agent.use_cases.threads import list_threads
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
@@ -113,3 +123,63 @@ async def test_a_person_is_exported_and_erased(runtime: Runtime) -> None:
     assert (receipt.hits, receipt.data.reason) == ({}, "asked to")
     left = "".join([piece async for piece in export_person(runtime, "default", "ann", None)])
     assert secret("ann", "said", 0) not in left
+
+
+ANN = ("default", "ann")
+
+
+async def exported(runtime: Runtime, user: str) -> str:
+    return "".join([piece async for piece in export_person(runtime, "default", user, None)])
+
+
+async def with_words(runtime: Runtime) -> list[str]:
+    return [one.content for one in await list_memories(runtime, *ANN, EVERY) if one.status != "forgotten"]
+
+
+async def test_memories_are_cleared_alone_and_not_extracted_again(runtime: Runtime) -> None:
+    await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), user_turn("My GPA is 3.6.")])
+    await extract_memories(runtime, "default", user="ann")
+    await add_entity(runtime, *ANN, EntityInput("PERSON", "Mia"))
+    before = [one.name for one in await list_entities(runtime, *ANN)]
+    assert "GPA is 3.60" in await with_words(runtime)
+    plan = await plan_clearing(runtime, *ANN, Parts(memories=True))
+    made = await clear_person(runtime, *ANN, Parts(memories=True))
+    assert made == plan and made.memories == 3 and (made.conversations, made.entities) == ((), 0)
+    left, others = await exported(runtime, "ann"), await exported(runtime, "bob")
+    assert secret("ann", "memory", 0) not in left and secret("ann", "said", 0) in left
+    assert secret("bob", "memory", 0) in others
+    assert [one.name for one in await list_entities(runtime, *ANN)] == before
+    await extract_memories(runtime, "default", user="ann")
+    assert await with_words(runtime) == []
+    head = await runtime.log.head()
+    assert (await clear_person(runtime, *ANN, Parts(memories=True))).memories == 0
+    assert await runtime.log.head() == head
+    await remember(runtime, *ANN, "I like tea")
+    assert await with_words(runtime) == ["I like tea"]
+
+
+async def test_conversations_are_cleared_alone_but_those_in_which_others_speak(runtime: Runtime) -> None:
+    shared = [turn("hello", thread="both", user=user, minutes=at) for at, user in enumerate(("ann", "bob"))]
+    await runtime.log.append_many([*conversation("ann", 3), *conversation("bob", 3), *shared])
+    made = await clear_person(runtime, *ANN, Parts(conversations=True))
+    assert (made.conversations, made.kept, made.memories, made.entities) == (("talk-ann",), ("both",), 0, 0)
+    assert {one.thread for one in await list_threads(runtime, "default")} == {"talk-bob", "both"}
+    left = await exported(runtime, "ann")
+    assert secret("ann", "said", 0) not in left and secret("ann", "memory", 0) in left
+    head = await runtime.log.head()
+    assert (await clear_person(runtime, *ANN, Parts(conversations=True))).conversations == ()
+    assert await runtime.log.head() == head
+
+
+async def test_entities_are_cleared_alone(runtime: Runtime) -> None:
+    await runtime.log.append_many([*conversation("ann", 4), *conversation("bob", 4)])
+    made = await clear_person(runtime, *ANN, Parts(entities=True))
+    assert (made.entities, made.memories, made.conversations) == (2, 0, ())
+    assert await list_entities(runtime, *ANN) == []
+    assert len(await list_entities(runtime, "default", "bob")) == 2
+    assert secret("ann", "memory", 0) in await exported(runtime, "ann")
+    assert (await clear_person(runtime, *ANN, Parts(entities=True))).entities == 0
+    with pytest.raises(NothingNamed):
+        await clear_person(runtime, *ANN, Parts())
+    with pytest.raises(InvalidToken):
+        await clear_person(runtime, "default", "", Parts(entities=True))

@@ -23,6 +23,7 @@ from turnlog.agent.memory.deciding.by_hand import (
 )
 from turnlog.agent.memory.deciding.conflicts import decide
 from turnlog.agent.memory.deciding.forgetting import (
+    MAX_FORGOTTEN_PER_WRITE,
     Forgetting,
     closing_answers,
     combined,
@@ -45,6 +46,8 @@ from turnlog.events.contracts import (
     MemoriesEmbedded,
     MemoriesRevised,
     Memory,
+    MemoryConflictAnswered,
+    MemoryForgotten,
     MemoryKind,
     MemoryRated,
 )
@@ -57,6 +60,7 @@ from turnlog.projectors.models.memories.lookup import (
     history,
     memories_by_id,
     memories_with_keys,
+    unforgotten,
 )
 from turnlog.projectors.models.memories.text import content_key
 
@@ -169,6 +173,27 @@ class Memories:
         while memory_id not in gone:
             gone += (await self._writer.write(Place(tenant, user), on)).ids
         return gone
+
+    async def forget_all(self, tenant: str, user: str) -> int:
+        """Drops the content of every memory, closed and archived ones too, and closes open questions; returns how many.
+
+        The events name no turns, so entities from the same turns stay. In several writes; an interrupted call can be
+        repeated.
+        """
+
+        async def on(rows: Rows) -> Decided[tuple[int, bool]]:
+            place = (rows.place.tenant, rows.place.thread)
+            ids = await unforgotten(rows.conn, *place, MAX_FORGOTTEN_PER_WRITE)
+            asked = (await conflicts(rows.conn, *place))[:MAX_FORGOTTEN_PER_WRITE]
+            events: list[EventData] = [MemoryForgotten(memory_id=one) for one in ids]
+            events += [MemoryConflictAnswered(conflict_id=one.conflict_id, answer="old", intervals=()) for one in asked]
+            return Decided([(uuid7(), data) for data in events], (len(ids), bool(events)))
+
+        total, has_more = 0, True
+        while has_more:
+            count, has_more = await self._writer.write(Place(tenant, user), on)
+            total += count
+        return total
 
     async def revert(self, tenant: str, user: str, memory_id: UUID) -> None:
         """Makes a closed memory valid again and closes what replaced it; an archived one becomes valid.

@@ -1,0 +1,63 @@
+"""clear: a person's memories, conversations or entities alone (E 13.4)."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
+from turnlog.consumers.cli.console import Json, Tenant, err, tenant_of
+from turnlog.consumers.cli.runner import serve
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.use_cases.personal_data import Clearing
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(clear)
+
+
+def clear(
+    user: Annotated[str, typer.Option("--user", "-u", help="Whose data.")],
+    memories: Annotated[bool, typer.Option("--memories", help="All that is remembered of them.")] = False,
+    conversations: Annotated[bool, typer.Option("--conversations", help="All in which nobody else speaks.")] = False,
+    entities: Annotated[bool, typer.Option("--entities", help="People, schools, events and topics.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and clear nothing.")] = False,
+    yes: Yes = False,
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Remove a person's memories, conversations or entities from every read model.
+
+    The log keeps the events, and the person's key still opens them: `turnlog erase` is what makes them unreadable.
+    """
+    from turnlog.agent.use_cases.personal_data import Parts, clear_person, plan_clearing
+
+    parts = Parts(memories, conversations, entities)
+
+    async def planned(runtime: "Runtime") -> "Clearing":
+        return await plan_clearing(runtime, tenant_of(runtime.settings, tenant), user, parts)
+
+    async def cleared(runtime: "Runtime") -> "Clearing":
+        for line in () if yes else _lines(await planned(runtime), "has"):
+            err.print(line, markup=False)
+        await confirm(f"Clear this? It cannot be undone. User {user}", yes)
+        return await clear_person(runtime, tenant_of(runtime.settings, tenant), user, parts)
+
+    def done(made: "Clearing") -> Iterator[str]:
+        yield from _lines(made, "is cleared of")
+        yield f"the log keeps the events; `turnlog erase --user {user}` makes them unreadable"
+
+    if dry_run:
+        serve(planned, lambda found: _lines(found, "has"), as_json=json)
+        return
+    serve(cleared, done, as_json=json, first=lambda: someone_to_ask(yes, json))
+
+
+def _lines(found: "Clearing", has: str) -> Iterator[str]:
+    counts = {"memories": found.memories, "conversations": len(found.conversations), "entities": found.entities}
+    named = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    yield f"user {found.user} {has} {named or 'nothing of this'}"
+    if found.kept:
+        yield f"conversations in which others speak stay: {', '.join(found.kept)}; `turnlog threads delete` removes one"
