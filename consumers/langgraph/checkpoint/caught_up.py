@@ -13,12 +13,19 @@ from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 
 PROJECTIONS = ("checkpoints", "messages")
-STATE_TYPES = ("checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped", "thread_deleted", "erased")
+STATE_TYPES = (
+    "checkpoint_saved",
+    "checkpoint_writes_saved",
+    "checkpoints_dropped",
+    "history_pruned",
+    "thread_deleted",
+    "erased",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """counts: events of the types that change a checkpoint; partition: None where the thread has no event.
+    """counts: events of the types that change what is read; partition: None where the thread has no event.
 
     last_seq: of the whole log.
     """

@@ -1,7 +1,7 @@
 """Checkpoints with their values and writes, and what LangGraph gives and gets: configs, metadata, tuples (pure)."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from turnlog.consumers.langgraph.checkpoint.items import Codec
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages
-from turnlog.consumers.langgraph.checkpoint.values import Value
+from turnlog.consumers.langgraph.checkpoint.values import Listed, Value
 
 ROOT = ""  # the namespace of the outermost graph
 FIRST_WITHOUT_SENDS = 4  # format of checkpoints
@@ -54,6 +54,14 @@ class Saved:
     is_old: bool = False
     writes: Sequence[Written] = ()
     sends: Sequence[Written] = ()
+
+
+def without_turns(saved: Saved, turns: Collection[str]) -> Saved:
+    """With the messages of these turns taken out of the lists. turns: event ids."""
+    if not turns:
+        return saved
+    lists = {key: value.without(turns) for key, value in saved.values.items() if isinstance(value, Listed)}
+    return replace(saved, values={**saved.values, **lists})
 
 
 def config_of(thread: str, ns: str, checkpoint_id: str) -> RunnableConfig:

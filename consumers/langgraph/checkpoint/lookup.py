@@ -31,6 +31,8 @@ from turnlog.consumers.langgraph.database import connection
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.parking import refuse_parked
+from turnlog.projectors.models.checkpoints.projection import pruned_through
+from turnlog.projectors.models.message import thread_messages
 
 PAGE = 50
 Key = tuple[str, str, str]
@@ -39,8 +41,8 @@ Key = tuple[str, str, str]
 class Lookup:
     """Every method raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime, ThreadParked."""
 
-    def __init__(self, log: Log, pool: Pool, tenant: str) -> None:
-        self._log, self._pool, self._tenant = log, pool, tenant
+    def __init__(self, log: Log, pool: Pool, tenant: str, prunes: bool) -> None:
+        self._log, self._pool, self._tenant, self._prunes = log, pool, tenant, prunes
 
     async def newest(self, held: HeldThread, ns: str) -> Saved | None:
         """The namespace's newest checkpoint with its writes; nothing is sent meanwhile, so they belong together."""
@@ -53,7 +55,19 @@ class Lookup:
             held.read(ns, saved)
             if saved is not None:
                 _adopt(held, saved, found, held.lists)
+                if self._prunes and ns == ROOT:
+                    held.pruned = await self._pruned(saved)
             return saved
+
+    async def _pruned(self, saved: Saved) -> frozenset[str]:
+        """The turns in its lists that turnlog pruned: summary, topics and vectors have them."""
+        async with connection(self._pool) as conn:
+            through = await pruned_through(conn, self._tenant, saved.thread)
+            if not through:
+                return frozenset()
+            kept = {str(one.event_id) for one in await thread_messages(conn, self._tenant, saved.thread, through)}
+        lists = (value.items for value in saved.values.values() if isinstance(value, Listed))
+        return frozenset(item.marker["turn"] for items in lists for item in items if "turn" in item.marker) - kept
 
     async def at(self, held: HeldThread, ns: str, checkpoint_id: str) -> Saved | None:
         async with held.lock:

@@ -43,6 +43,7 @@ from turnlog.consumers.langgraph.checkpoint.checkpoints import (
     place_of,
     plain_metadata,
     user_of,
+    without_turns,
 )
 from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread, Threads
 from turnlog.consumers.langgraph.checkpoint.items import Codec
@@ -60,6 +61,7 @@ from turnlog.consumers.langgraph.opening import in_background, opened_for
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
+from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 HELD_THREADS = 256
 T = TypeVar("T")
@@ -73,6 +75,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     (`turnlog up`, or `TurnlogSaver.open`).
     allowed: types of the graph's state, as classes or (module, name), beside those that LangGraph's serializer
     counts as safe: no other is written, or made from what an event holds.
+    prune: a run begins without the messages that turnlog pruned from the conversation (C5), so that its next checkpoint
+    has lost them, as after a RemoveMessage; MEMORY_MAX_MESSAGES_PER_THREAD, by the reactors of `turnlog up`.
     config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
     With an EncryptedSerializer nothing is stored in the clear, so no turns are recorded.
 
@@ -89,6 +93,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         *,
         serde: SerializerProtocol | None = None,
         allowed: Iterable[type | tuple[str, str]] = (),
+        prune: bool = False,
         held_threads: int = HELD_THREADS,
     ) -> None:
         self._allowed = allow_list(allowed)
@@ -97,7 +102,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         self._log, self._pool, self._tenant = log, pool, check_tenant(tenant)
         self._threads = Threads(tenant, held_threads)
         self._sender = Sender(log)
-        self._lookup = Lookup(log, pool, tenant)
+        self._lookup = Lookup(log, pool, tenant, prune)
+        self.prunes = prune
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -109,13 +115,14 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         project: bool = True,
         serde: SerializerProtocol | None = None,
         allowed: Iterable[type | tuple[str, str]] = (),
+        prune: bool = False,
     ) -> AsyncIterator[Self]:
         """A saver with all it needs: servers, tables and, unless another process has them, projectors.
 
         Raises TurnlogErrors.
         """
         async with opened_for(settings, tenant, project) as (log, pool, chosen):
-            yield cls(log, pool, chosen, serde=serde, allowed=allowed)
+            yield cls(log, pool, chosen, serde=serde, allowed=allowed, prune=prune)
 
     @classmethod
     @contextlib.contextmanager
@@ -127,9 +134,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         project: bool = True,
         serde: SerializerProtocol | None = None,
         allowed: Iterable[type | tuple[str, str]] = (),
+        prune: bool = False,
     ) -> Iterator[Self]:
         """As `open`, for a script without an event loop: the saver has one of its own, in a thread of its own."""
-        opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed)
+        opening = cls.open(settings, tenant=tenant, project=project, serde=serde, allowed=allowed, prune=prune)
         with in_background(opening) as saver:
             yield saver
 
@@ -162,6 +170,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             saved = await self._lookup.newest(held, ns)
         else:
             saved = await self._lookup.at(held, ns, checkpoint_id)
+        if saved is not None and checkpoint_id is None and ns == ROOT:
+            saved = without_turns(saved, held.pruned)
         return None if saved is None else self._tuple(saved, held)
 
     @iterated_in_own_loop
@@ -277,6 +287,12 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         for thread, dropped in drops.items():
             await self._change(thread, dropped)
 
+    @in_own_loop
+    async def aoverview(self, thread_id: str) -> Overview:
+        """Summary, topics and pruning of the conversation, as the tables have it now."""
+        async with connection(self._pool) as conn:
+            return await thread_overview(conn, self._tenant, thread_id)
+
     get_tuple = blocking(aget_tuple)
     list = iterated_blocking(alist)
     put = blocking(aput)
@@ -285,6 +301,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
     delete_for_runs = blocking(adelete_for_runs)
     copy_thread = blocking(acopy_thread)
     prune = blocking(aprune)
+    overview = blocking(aoverview)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

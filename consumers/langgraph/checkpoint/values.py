@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -70,6 +70,11 @@ class Listed(NamedTuple):
         if recorded is not None:
             recorded.made(zip(items, found, strict=True))
         return found
+
+    def without(self, turns: Collection[str]) -> "Listed":
+        """To be given out, not to be stored. turns: event ids."""
+        items = [item for item in self.items[: self.length] if item.marker.get("turn") not in turns]
+        return self._replace(length=len(items), items=items)
 
 
 Value = Typed | Refs | Listed
