@@ -1,0 +1,79 @@
+"""TurnlogMiddleware: an agent of LangChain sends its model turnlog's tiered context; its state stays whole (A 3.2)."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.config import get_config
+
+from turnlog.agent.context import Context, ContextInput, Summary, build_context
+from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.threads.state import context_settings
+from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+from turnlog.consumers.langgraph.graph.request import to_messages
+from turnlog.projectors.models.thread_lookup import Overview
+
+Request: TypeAlias = ModelRequest[Any]
+Response: TypeAlias = ModelResponse[Any]
+UNCHANGED = ("all", "3")  # tiers whose messages are sent as they are
+
+
+class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
+    """For `create_agent(model, middleware=[TurnlogMiddleware(saver)], checkpointer=saver)`.
+
+    What fits the window goes to the model unchanged. Otherwise it gets the summary and topics that turnlog has of the
+    thread, condensed older messages, and the newest ones as they are. Raises WindowTooSmall, DatabaseUnavailable.
+    """
+
+    def __init__(self, saver: TurnlogSaver, settings: Settings | None = None) -> None:
+        super().__init__()
+        self._saver, self._settings = saver, settings or load_settings()
+
+    def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
+        thread = _thread()
+        return handler(self._trimmed(request, thread, self._saver.overview(thread)))
+
+    async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+        thread = _thread()
+        return await handler(self._trimmed(request, thread, await self._saver.aoverview(thread)))
+
+    def _trimmed(self, request: Request, thread: str, now: Overview) -> Request:
+        settings, model = self._settings, request.model
+        tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools]
+        context = build_context(
+            ContextInput(
+                to_messages(request.messages, thread),
+                str(getattr(model, "model_name", None) or getattr(model, "model", None) or settings.model),
+                request.system_prompt or "",
+                tools,
+                Summary(now.summary, now.summary_seq) if now.summary and settings.enable_summary else None,
+                now.topics,
+                now.pruned_through if self._saver.prunes else 0,
+                settings.context_window,
+                settings=context_settings(settings),
+            )
+        )
+        return request.override(messages=sent(context, request.messages))
+
+
+def sent(context: Context, given: Sequence[BaseMessage]) -> list[Any]:
+    """The messages of a context without its system prompt; a given one where it is sent as it is (pure).
+
+    given: those that the context was made of; its sequences are places in them, from 1.
+    """
+    items = [(tier.tier, item) for tier in context.tiers for item in tier.items]
+    wires = context.messages[len(context.messages) - len(items) :]
+    made = {remark.seq for remark in context.receipt.altered}
+    seqs = [item.seq for _, item in items]
+    return [
+        given[item.seq - 1]
+        if tier in UNCHANGED and item.seq not in made and seqs.count(item.seq) == 1
+        else convert_to_messages([wire])[0]
+        for wire, (tier, item) in zip(wires, items, strict=True)
+    ]
+
+
+def _thread() -> str:
+    return str(get_config()["configurable"].get("thread_id", ""))
