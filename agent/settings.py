@@ -121,6 +121,7 @@ class Settings(BaseSettings):
     decay_at: str = Field("0 3 * * *", validation_alias=_env("MEMORY_DECAY_AT"))
     compaction_at: str = Field("0 4 * * *", validation_alias=_env("MEMORY_COMPACTION_AT"))
     archive_at: str = Field("0 5 * * *", validation_alias=_env("MEMORY_ARCHIVE_AT"))
+    caches_at: str = Field("0 * * * *", validation_alias=_env("MEMORY_CACHES_AT"))
     merge_similarity: float = Field(0.85, ge=0.5, le=1, validation_alias=_env("MEMORY_MERGE_SIMILARITY"))
     compaction_after_days: int = Field(14, ge=0, validation_alias=_env("MEMORY_COMPACTION_AFTER_DAYS"))
     summarise_below: float = Field(0.3, ge=0, le=1, validation_alias=_env("MEMORY_SUMMARISE_BELOW"))

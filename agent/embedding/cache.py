@@ -13,6 +13,7 @@ from turnlog.events.contracts import Event
 from turnlog.projectors.engine.writer import Connection
 
 SOURCE = "turnlog/embedder"
+PROBE_TEXT = "turnlog"  # its vector shows whether a model is still the same
 CHARS_PER_TOKEN = 3  # to estimate; the server counts
 
 

@@ -64,14 +64,6 @@ class Merger:
                 counts += Counter({COUNTER_OF[group.method]: 1, "closed": len(group.members)})
         return counts, closed
 
-    async def drop_old_answers(self) -> None:
-        """Deletes cached answers that an interrupted run has used already."""
-        async with self.runtime.pool.connection() as conn:
-            await conn.execute(
-                "DELETE FROM model_cache WHERE response ->> 'text' <> '' AND response::jsonb ? 'refused' "
-                "AND created_at < now() - interval '1 day'"
-            )
-
     async def _merged_text(self, place: Place, group: MergeGroup, counts: Counter[str]) -> MergedText | None:
         """None: the group waits for the next run. A model that cannot be reached, or that refuses MAX_FAILURES requests
         in a row, ends the calls of the run but not the job; a single refusal may be due to its request."""
@@ -160,7 +152,6 @@ async def open_merger(runtime: Runtime, writer: MemoryWriter, policy: Policy) ->
     merger = Merger(runtime, writer, policy, chat, ledger(NAME, runtime.settings, is_local=False))
     try:
         yield merger
-        await merger.drop_old_answers()
     finally:
         await chat.close()
 

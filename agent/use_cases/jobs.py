@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from turnlog.agent.jobs.archiving import archive_cold
+from turnlog.agent.jobs.caches import clean_caches
 from turnlog.agent.jobs.compaction import compact
 from turnlog.agent.jobs.decay import decay
 from turnlog.agent.jobs.job import Job, JobUnderWay, last_runs, run_now
@@ -54,6 +55,7 @@ def all_jobs(settings: Settings) -> tuple[Job, ...]:
         Job("decay", Schedule.of(settings.decay_at, zone), decay),
         Job("compaction", Schedule.of(settings.compaction_at, zone), compact),
         Job("archive", Schedule.of(settings.archive_at, zone), archive_cold),
+        Job("caches", Schedule.of(settings.caches_at, zone), clean_caches),
     )
 
 

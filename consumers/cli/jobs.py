@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from turnlog.agent.use_cases.jobs import JobState
     from turnlog.events.contracts import JobRan
 
-NAMES = ("decay", "compaction", "archive")
-JobName = Annotated[str, typer.Argument(help="decay, compaction or archive.", autocompletion=lambda: list(NAMES))]
+NAMES = ("decay", "compaction", "archive", "caches")
+JobName = Annotated[
+    str, typer.Argument(help="decay, compaction, archive or caches.", autocompletion=lambda: list(NAMES))
+]
 
 
 def register(app: typer.Typer) -> None:

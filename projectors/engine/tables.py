@@ -59,6 +59,7 @@ embedding_cache = sa.Table(
     sa.Column("model", sa.Text, primary_key=True),
     sa.Column("text_hash", sa.LargeBinary, primary_key=True, comment="SHA-256 of the embedded text"),
     sa.Column("embedding", HALFVEC(), nullable=False),
+    sa.Column("created_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     comment="Content-addressed vectors; no read model, survives rebuilds (L7).",
 )
 

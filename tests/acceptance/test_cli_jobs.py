@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from turnlog.agent.jobs.compaction import SKIPPED
 from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.jobs import NAMES
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import MemoriesEmbedded, Memory
 from turnlog.events.log import Log
@@ -48,13 +49,13 @@ async def embed(log: Log, db: Connection, *memories: Memory) -> None:
 
 
 async def test_jobs_are_listed_with_their_last_run_and_done_now(log: Log, turnlog: Cli) -> None:
-    assert [line.split()[0] for line in (await turnlog("jobs")).out.splitlines()] == ["decay", "compaction", "archive"]
+    assert [line.split()[0] for line in (await turnlog("jobs")).out.splitlines()] == [*NAMES]
     await log.append(memory_event(memory_of(1, content="likes green tea"), "ann"))
     ran = (await turnlog("jobs", "run", "decay", "--now", "2030-01-01T03:00:00Z")).out
     assert ran.startswith("decay: 1 looked at, 0 archived, 1 deleted, 0 expired in ")
     listed = (await turnlog("jobs", "--json")).document
     assert listed[0]["last"]["counts"]["deleted"] == 1
-    assert [one["last"] for one in listed[1:]] == [None, None]
+    assert [one["last"] for one in listed[1:]] == [None, None, None]
     assert (await turnlog("jobs", "run", "sweep", "--json")).error == "not-found"
     assert (await turnlog("jobs", "run", "decay", "--now", "soon", "--json")).error == "invalid-time"
 

@@ -29,7 +29,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import thread_messages
 
 WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md", "docs/long-term-memory.md")
-READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify")
+READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs")
 PATIENCE_S = 60.0
 
 

@@ -112,26 +112,6 @@ async def test_forgetting_a_member_forgets_what_was_made_and_the_others_hold_aga
     assert (await run_compaction(runtime)).counts["calls"] == 0
 
 
-async def test_an_answer_that_a_crash_left_behind_is_dropped(runtime: Runtime, server: OpenAIServer) -> None:
-    left = [
-        ("compaction", "2 days", '{"text": "x", "refused": null}'),
-        ("same", "1 hour", '{"text": "x", "refused": null}'),
-    ]
-    left += [
-        ("no words", "2 days", '{"text": "", "refused": "declined"}'),
-        ("other", "2 days", '{"text": "a summary"}'),
-    ]
-    async with runtime.pool.connection() as conn:
-        for name, age, response in left:
-            await conn.execute(
-                "INSERT INTO model_cache (request_hash, response, created_at) VALUES (%s, %s, now() - %s::interval)",
-                (name.encode(), response, age),
-            )
-        await run_compaction(runtime)
-        kept = await rows(conn, "SELECT request_hash FROM model_cache")
-    assert {bytes(name) for (name,) in kept} == {b"same", b"no words", b"other"}
-
-
 async def test_forgetting_what_was_made_forgets_what_it_was_made_of(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, TEA_ANGLES)
     server.reply(merged_text(TEA_MERGED))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from pgvector import HalfVector
 
+from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder, Usage, Vectors
 from turnlog.agent.runtime import Pool
@@ -15,7 +16,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.lookup import Near
 
 logger = logging.getLogger("turnlog.consumers")
-PROBE = Wanted("", "turnlog")
+PROBE = Wanted("", PROBE_TEXT)
 SAME_MODEL = 0.98  # cosine; servers answer a little differently from time to time
 
 

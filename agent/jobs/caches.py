@@ -1,0 +1,46 @@
+"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5).
+
+A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
+wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
+"""
+
+import hashlib
+from datetime import datetime, timedelta
+
+from turnlog.agent.embedding.cache import PROBE_TEXT
+from turnlog.agent.jobs.job import Done
+from turnlog.agent.progress import OnProgress
+from turnlog.agent.runtime import Runtime
+
+KEPT = timedelta(hours=24)
+READS = ("vectors", "memories", "store_items", "messages")
+PATIENCE_S = 10.0
+
+# In two steps: only the few vectors that no text needs are compared with those of the store, which has no hashes.
+_VECTORS = """
+WITH needed AS (
+  SELECT embedding_model AS model, sha256(convert_to(index_text, 'UTF8')) AS text_hash FROM memory_vectors
+  UNION ALL SELECT embedding_model, sha256(convert_to(content, 'UTF8')) FROM memories),
+textless AS MATERIALIZED (
+  SELECT c.model, c.text_hash, halfvec_send(c.embedding) AS vector FROM embedding_cache c
+  WHERE c.created_at < %(before)s AND c.text_hash <> %(probe)s AND NOT EXISTS (
+    SELECT FROM needed n WHERE n.text_hash = c.text_hash AND coalesce(n.model, c.model) = c.model))
+DELETE FROM embedding_cache c USING textless t WHERE c.model = t.model AND c.text_hash = t.text_hash
+AND NOT EXISTS (SELECT FROM store_vectors s WHERE s.model = t.model AND halfvec_send(s.embedding) = t.vector)"""
+_ANSWERS = """
+DELETE FROM model_cache c
+WHERE (created_at < %(before)s AND NOT (response ->> 'text' = '' AND response::jsonb ? 'refused'))
+OR (thread_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM messages m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id)
+  AND NOT EXISTS (SELECT FROM memories m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id))"""
+
+
+async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
+    """Of every tenant. While projectors are behind nothing is deleted, as rows to come may need it: raises
+    NotProjectedInTime."""
+    given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
+    await runtime.settle(PATIENCE_S, READS)
+    async with runtime.pool.connection() as conn:
+        vectors = (await conn.execute(_VECTORS, given)).rowcount
+        answers = (await conn.execute(_ANSWERS, given)).rowcount
+    return Done({"answers": answers, "vectors": vectors})
