@@ -13,11 +13,16 @@ INSERT INTO embedding_rounds (ended_at, texts, seconds) VALUES (clock_timestamp(
 _LATELY = """
 SELECT sum(texts) / nullif(sum(seconds), 0) FROM embedding_rounds WHERE ended_at > now() - interval '10 minutes'"""
 
+# Health checks ask often, and counting reads each row.
+COUNT_TO = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """Texts without a vector of the present embedding model.
 
+    more: there are more texts than chunks and memories say, since counting stopped at COUNT_TO of each; seconds_left is
+    then of those that were counted.
     texts_per_s: measured over the rounds of the last ten minutes, of any process; None when there was none.
     """
 
@@ -25,6 +30,7 @@ class Backlog:
     chunks: int
     memories: int
     texts_per_s: float | None
+    more: bool = False
 
     @property
     def texts(self) -> int:
@@ -43,10 +49,11 @@ class Backlog:
     def sentence(self) -> str:
         if not self.texts:
             return "up to date"
-        waiting = f"{self.texts:,} texts without a vector"
+        at_least = "more than " if self.more else ""
+        waiting = f"{at_least}{self.texts:,} texts without a vector"
         if self.texts_per_s is None or self.seconds_left is None:
             return f"{waiting}, none embedded in the last ten minutes"
-        return f"{waiting}, {self.texts_per_s:,.1f} texts/s, {_duration(self.seconds_left)} left"
+        return f"{waiting}, {self.texts_per_s:,.1f} texts/s, {at_least}{_duration(self.seconds_left)} left"
 
 
 def _duration(seconds: float) -> str:
@@ -57,9 +64,12 @@ def _duration(seconds: float) -> str:
 
 
 async def read_backlog(conn: Connection, model: str) -> Backlog:
-    chunks, memories = await pending_count(conn, model), await pending_memories_count(conn, model)
+    chunks = await pending_count(conn, model, COUNT_TO + 1)
+    memories = await pending_memories_count(conn, model, COUNT_TO + 1)
     [(speed,)] = await (await conn.execute(_LATELY)).fetchall()
-    return Backlog(model, chunks, memories, None if speed is None else float(speed))
+    more = max(chunks, memories) > COUNT_TO
+    speed = None if speed is None else float(speed)
+    return Backlog(model, min(chunks, COUNT_TO), min(memories, COUNT_TO), speed, more)
 
 
 async def note_round(conn: Connection, texts: int, seconds: float) -> None:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 
 from turnlog.agent.embedding.backlog import note_round
 from turnlog.agent.embedding.cache import SOURCE, Pending, fill_cache, metered
@@ -22,7 +23,8 @@ from turnlog.projectors.models.chunks.projection import memory_vectors
 from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 logger = logging.getLogger("turnlog.agent")
-BATCH = 128
+# Of one round, which a new text waits for: many short texts, or few long ones.
+BATCH, BATCH_CHARS = 128, 32_000
 LOCK = 0x656D6264
 
 
@@ -62,8 +64,8 @@ async def _embed_all(
     budget = embedding_ledger(runtime.settings)
     memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop)
     total = await pending_count(conn, embedder.model) if on_progress is not no_progress else 0
-    while not stop.is_set() and (batch := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
-        started = time.perf_counter()
+    while not stop.is_set() and (found := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
+        batch, started = _within_chars(found), time.perf_counter()
         try:
             await embed_chunks(runtime, conn, embedder, batch, budget)
         except Later as later:
@@ -74,6 +76,12 @@ async def _embed_all(
         done += len(batch)
         on_progress(done, max(done, total))
     return done + memories
+
+
+def _within_chars(found: Sequence[Pending]) -> Sequence[Pending]:
+    """The first texts with together at most BATCH_CHARS; at least one."""
+    sizes = accumulate(len(one.text) for one in found)
+    return found[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(found))]
 
 
 def embedding_ledger(settings: Settings) -> Ledger:

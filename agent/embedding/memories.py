@@ -84,11 +84,12 @@ async def pending_memories(conn: Connection, model: str, limit: int, stuck: Coll
     return []
 
 
-async def pending_memories_count(conn: Connection, model: str) -> int:
+async def pending_memories_count(conn: Connection, model: str, at_most: int) -> int:
     total = 0
     for where, given in await _lacking(conn, model):
-        query = f"SELECT count(*) FROM memories WHERE {where} AND status <> 'forgotten'"
-        [(count,)] = await (await conn.execute(query.encode(), given)).fetchall()
+        rows = f"SELECT FROM memories WHERE {where} AND status <> 'forgotten' LIMIT %(limit)s"
+        query = f"SELECT count(*) FROM ({rows}) lacking"
+        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": at_most - total})).fetchall()
         total += count
     return total
 

@@ -83,12 +83,19 @@ async def replaced_models(conn: Connection, table: str, model: str) -> list[str]
     return [name for (name,) in await rows.fetchall()]
 
 
-async def pending_count(conn: Connection, model: str | None) -> int:
-    """Chunks without a vector of the model; with None those without any."""
+# In the order of the index: the filter on erased chunks reads rows, and only as many as are counted.
+_COUNT = """
+SELECT count(*) FROM (
+  SELECT FROM memory_vectors WHERE {where} ORDER BY tenant, thread_id LIMIT %(limit)s) lacking"""
+
+
+async def pending_count(conn: Connection, model: str | None, at_most: int | None = None) -> int:
+    """Chunks without a vector of the model; with None those without any. at_most: stops counting there."""
     conditions = [(_NO_VECTOR, {})] if model is None else await _lacking(conn, model)
     total = 0
     for where, given in conditions:
-        query = f"SELECT count(*) FROM memory_vectors WHERE {where} AND {_NOT_ERASED}"
-        [(count,)] = await (await conn.execute(query.encode(), given)).fetchall()
+        query = _COUNT.format(where=f"{where} AND {_NOT_ERASED}")
+        limit = None if at_most is None else at_most - total
+        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": limit})).fetchall()
         total += count
     return total

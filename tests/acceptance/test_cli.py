@@ -202,7 +202,7 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
     everything = cli("rebuild", "--all", "--json")
     assert len(everything.document) == len(projections) == 13
-    assert lag.document["embedding"].keys() == {"model", "chunks", "memories", "texts_per_s", "seconds_left"}
+    assert lag.document["embedding"].keys() == {"model", "chunks", "memories", "texts_per_s", "more", "seconds_left"}
 
 
 def test_verify_finds_a_row_that_somebody_changed_and_a_rebuild_repairs_it(cli: Cli) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from helpers.openai_server import OpenAIServer
 from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
+from turnlog.agent.embedding import backlog as backlogs
 from turnlog.agent.embedding.backlog import Backlog
 from turnlog.agent.embedding.chunks import embed_pending
-from turnlog.agent.embedding.pending import pending_chunks
+from turnlog.agent.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
@@ -100,6 +102,66 @@ async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_n
         assert await embed(stage) == 4
         done = await embedding_backlog(stage.runtime)
         assert (done.texts, done.seconds_left) == (0, 0.0)
+
+
+async def test_a_new_text_waits_for_a_bounded_round_of_a_large_turn(play: Play, model: OpenAIServer) -> None:
+    """Of long texts a round has a fifth as many, and the newest conversation is in the first."""
+    async with play() as stage:
+        large = " ".join(f"On day {n} I ran five kilometres with Ann." for n in range(4_000))
+        await stage.runtime.log.append(turn(large, thread="large"))
+        await say(stage, "small", 9)
+        done = await embed(stage)
+        rounds = [texts for (texts,) in await stage.rows("SELECT texts FROM embedding_rounds ORDER BY ended_at")]
+        assert sum(rounds) == done > 100
+        assert max(rounds) < 30
+        assert model.bodies("embeddings")[0]["input"][0].endswith("small at 9")
+
+
+# 20,000 chunks of which half have a vector, of another model, written past the log: only their number matters.
+_MANY = """
+INSERT INTO memory_vectors (tenant, thread_id, id, seq, seqs, event_ids, source_ids, piece, role, speaker, chunk,
+  index_text, terms, embedding, embedding_model, created_at)
+SELECT 'default', 't' || n % 100, n::text, n, '{}', '{}', '{}', 0, 'user', 'user', repeat('word ', 50), '', '{}',
+  CASE WHEN n % 2 = 0 THEN '[1,2]'::halfvec END, CASE WHEN n % 2 = 0 THEN 'replaced' END, now()
+FROM generate_series(1, 20000) n"""
+
+
+async def test_counting_a_large_backlog_stops_at_a_limit_and_says_more_than(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlogs, "COUNT_TO", 500)
+    async with play() as stage:
+        await say(stage, "t", 1)
+        await embed(stage)
+        await stage.rows(f"WITH many AS ({_MANY} RETURNING 1) SELECT count(*) FROM many")
+        found = await embedding_backlog(stage.runtime)
+        assert (found.chunks, found.more) == (500, True)
+        assert found.texts_per_s
+        assert found.seconds_left == pytest.approx(500 / found.texts_per_s)
+        assert found.sentence().startswith("more than 500 texts without a vector, ")
+        assert found.sentence().count("more than") == 2
+        assert found.document()["more"] is True
+        async with stage.runtime.pool.connection() as conn:
+            assert await pending_count(conn, "small") == 20_000
+
+
+async def test_counting_reads_the_index_and_no_more_rows_than_it_counts(play: Play) -> None:
+    """Chunks without a vector, and with one of another model."""
+    async with play() as stage, stage.runtime.pool.connection() as conn:
+        await conn.execute(_MANY.encode())
+        await conn.execute("ANALYZE memory_vectors")
+        conditions = await _lacking(conn, "small")
+        assert len(conditions) == 2
+        for where, given in conditions:
+            query = f"EXPLAIN (ANALYZE, FORMAT JSON) {_COUNT.format(where=f'{where} AND {_NOT_ERASED}')}"
+            [(plan,)] = await (await conn.execute(query.encode(), {**given, "limit": 500})).fetchall()
+            scan = innermost(plan[0]["Plan"])
+            assert scan["Node Type"].startswith("Index")
+            assert scan["Actual Rows"] == 500
+
+
+def innermost(node: dict[str, Any]) -> dict[str, Any]:
+    return innermost(node["Plans"][0]) if "Plans" in node else node
 
 
 async def test_a_question_is_embedded_before_the_backlog_is_done(play: Play) -> None:
