@@ -16,7 +16,7 @@ import psycopg
 from nats.js.api import DeliverPolicy
 
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.workers.app import make_broker, subscribe
+from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
@@ -57,6 +57,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))
     try:
+        await keep_current(runtime.log.nc.jetstream(), inbox)
         await broker.start()
         yield
     finally:

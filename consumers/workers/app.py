@@ -22,8 +22,8 @@ from turnlog.events.client import RobustClient
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.subjects import STREAM
 
-MAX_WAITING = 2_000
-FETCH = 200
+MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
+FETCH, FETCH_BODIES = 200, 50
 PATIENCE_S = 60.0
 
 
@@ -56,16 +56,17 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
 
 
 def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPolicy = DeliverPolicy.ALL) -> None:
-    """Subscribes a durable with the inbox's name to one stored subject; workers with the same name share the work."""
+    """Subscribes a durable with the inbox's name to one stored subject; workers with the same name share the work.
+
+    An inbox that reads no bodies gets none, and any other only a few at a time: each may have megabytes.
+    """
 
     @broker.subscriber(
         subject,
         stream=JStream(STREAM, declare=False),
         durable=inbox.name,
-        config=ConsumerConfig(
-            deliver_policy=deliver, ack_wait=inbox.ack_wait_s, max_ack_pending=MAX_WAITING, max_deliver=-1
-        ),
-        pull_sub=PullSub(batch_size=FETCH, timeout=1.0),
+        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1, **_settings(inbox)),
+        pull_sub=PullSub(batch_size=FETCH_BODIES if inbox.reads_bodies else FETCH, timeout=1.0),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
         title=inbox.name,
@@ -74,8 +75,17 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
         inbox.put(message)
 
 
+def _settings(inbox: Inbox) -> dict[str, Any]:
+    """What is set of a new durable and updated of an existing one."""
+    return {
+        "ack_wait": inbox.ack_wait_s,
+        "max_ack_pending": MAX_WAITING_BODIES if inbox.reads_bodies else MAX_WAITING,
+        "headers_only": None if inbox.reads_bodies else True,
+    }
+
+
 async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
-    """Updates an existing durable to this inbox's ack wait; FastStream never updates one.
+    """Updates an existing durable to the settings of this inbox; FastStream never updates one.
 
     Its position is unchanged. Waits for a server that fails meanwhile. Raises LogUnavailable.
     """
@@ -83,8 +93,8 @@ async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
     while True:
         try:
             found = (await js.consumer_info(STREAM, inbox.name)).config
-            if found.ack_wait != inbox.ack_wait_s:
-                await js.add_consumer(STREAM, found.evolve(ack_wait=inbox.ack_wait_s))
+            if found != (wanted := found.evolve(**_settings(inbox))):
+                await js.add_consumer(STREAM, wanted)
             return
         except NotFoundError:
             return  # the first start of this durable

@@ -67,6 +67,8 @@ Work = Callable[[list[Delivery]], Awaitable[None]]
 class Inbox:
     """Hands all waiting deliveries of one thread to `work` at once; up to `parallel` threads at a time.
 
+    Tenants take turns: next is a thread of the one that was served longest ago, among these the one that waits longest.
+
     work returns when the deliveries are done; after Later or any other exception they are redelivered. After one of
     EVENT_ERRORS each is tried alone, so that only the one that fails is parked.
     """
@@ -91,19 +93,18 @@ class Inbox:
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s
-        self.ack_wait_s, self._reads_bodies = ack_wait_s, reads_bodies
+        self.ack_wait_s, self.reads_bodies = ack_wait_s, reads_bodies
         self._gives_way = gives_way
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
+        self._started, self._served = 0, dict[str, int]()  # tenant → number of its last work
         self._failures = Counter[int]()
         self._arrived = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, message: "NatsMessage") -> None:
         raw = message.raw_message
-        about, body = raw.metadata, raw.data if self._reads_bodies else b""
-        if not self._reads_bodies:  # large bodies must not accumulate in memory while they wait
-            raw.data = message.body = b""
+        about, body = raw.metadata, raw.data if self.reads_bodies else b""
         stored_ns = int(about.timestamp.timestamp() * 1_000_000) * 1_000
         stored = Stored(about.sequence.stream, raw.subject, body, stored_ns, pending=0)
         delivery = Delivery(stored, about.num_delivered or 1, message)
@@ -134,15 +135,17 @@ class Inbox:
 
     def _start_ready(self) -> None:
         self._arrived.clear()
-        for place in list(self._waiting):
-            if len(self._busy) >= self._parallel:
-                return
-            if place in self._busy:
-                continue
+        while len(self._busy) < self._parallel and (place := self._next()) is not None:
+            self._started += 1
+            self._served[place[0]] = self._started
             task = asyncio.create_task(self._do(place, self._waiting.pop(place)))
             self._busy.add(place)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _next(self) -> tuple[str, str] | None:
+        ready = (place for place in self._waiting if place not in self._busy)
+        return min(ready, key=lambda place: self._served.get(place[0], 0), default=None)
 
     async def _do(self, place: tuple[str, str], deliveries: list[Delivery]) -> None:
         beat = asyncio.create_task(self._keep(deliveries))

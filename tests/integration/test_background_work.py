@@ -14,11 +14,16 @@ from faststream.nats import NatsMessage
 from helpers.sample_events import turn
 from helpers.servers import running_projector
 from helpers.stage import player, wait_until_idle
+from nats.js.api import ConsumerConfig
 
+from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.privacy.keys import KeyTable, Owner
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
+from turnlog.consumers.workers.app import MAX_WAITING_BODIES
 from turnlog.consumers.workers.inbox import Delivery, Inbox
+from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM, type_filter
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import LARGE_BATCH, Runner
 from turnlog.projectors.engine.projection import Projection
@@ -60,6 +65,47 @@ async def test_an_inbox_starts_no_work_while_it_gives_way() -> None:
     assert order[:4] == ["asked", "asked", "asked", "worked"]
 
 
+async def test_tenants_of_an_inbox_take_turns() -> None:
+    """However many conversations one of them has waiting; of one tenant the oldest comes first."""
+    stop, served = asyncio.Event(), list[tuple[str, str]]()
+
+    async def work(deliveries: list[Delivery]) -> None:
+        served.append(deliveries[0].place)
+        if len(served) == 7:
+            stop.set()
+
+    inbox = Inbox(cast(Any, None), "waiting", work)
+    for tenant, thread in [("a", "1"), ("a", "2"), ("a", "3"), ("a", "4"), ("b", "1"), ("b", "2"), ("c", "1")]:
+        inbox.put(message(tenant, thread))
+    await inbox.run(stop)
+    assert served[:4] == [("a", "1"), ("b", "1"), ("c", "1"), ("a", "2")]
+    assert served[4:] == [("b", "2"), ("a", "3"), ("a", "4")]
+
+
+async def test_an_inbox_that_reads_no_bodies_gets_none_and_an_older_consumer_is_updated(
+    log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch of large turns is a few kilobytes; a consumer with bodies holds few of them."""
+    js, got, put = log.nc.jetstream(), dict[str, int](), Inbox.put
+
+    def measured(self: Inbox, message: NatsMessage) -> None:
+        got[self.name] = max(got.get(self.name, 0), len(message.raw_message.data))
+        put(self, message)
+
+    monkeypatch.setattr(Inbox, "put", measured)
+    older = ConsumerConfig(durable_name=MEMORY, filter_subject=type_filter("turn_recorded"), max_ack_pending=2_000)
+    await js.add_consumer(STREAM, older)
+    await log.append(turn("x" * 1_000_000))
+    async with player(nats_url, database_url, ["projectors", "reactors", "analytics"])():
+        for name in (MEMORY, EXTRACTION, ANALYTICS):
+            await wait_until_idle(log, name)
+            config = (await js.consumer_info(STREAM, name)).config
+            assert bool(config.headers_only) == (name != ANALYTICS)
+            assert (config.max_ack_pending == MAX_WAITING_BODIES) == (name == ANALYTICS)
+    assert (got[MEMORY], got[EXTRACTION]) == (0, 0)
+    assert got[ANALYTICS] > 1_000_000
+
+
 async def test_analytics_fetches_keys_by_the_batch_and_uses_no_worker_thread(
     log: Log, nats_url: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,12 +130,12 @@ async def test_analytics_fetches_keys_by_the_batch_and_uses_no_worker_thread(
     assert not [name for name in started if name.startswith("AnyIO")]
 
 
-def message() -> NatsMessage:
+def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
     """A delivery as far as an inbox reads it."""
 
     async def ack() -> None:
         """The work is done."""
 
     about = SimpleNamespace(sequence=SimpleNamespace(stream=1), num_delivered=1, timestamp=datetime.now(UTC))
-    raw = SimpleNamespace(subject="turnlog.log.0.default.t.turn_recorded", metadata=about, data=b"")
+    raw = SimpleNamespace(subject=f"turnlog.log.0.{tenant}.{thread}.turn_recorded", metadata=about, data=b"")
     return cast(NatsMessage, SimpleNamespace(raw_message=raw, body=b"", ack=ack))
