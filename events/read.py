@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Self
 from uuid import UUID
 
@@ -28,6 +29,8 @@ from turnlog.events.subjects import STREAM, parse_stored, thread_token
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
+# Of one batch, so that what came before large messages is not applied only with them, nor all of them kept in memory.
+BATCH_BYTES = 4 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
 TRIES, REOPEN_WAIT_S = 6, 0.2
@@ -96,6 +99,7 @@ class OrderedReader:
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
         self._js: JetStreamContext = nc.jetstream()
         self._buffer: list[Stored] = []
+        self._buffered_bytes = 0
         self._arrived = asyncio.Event()
         self._outstanding = 0
         self._delivered = 0
@@ -145,6 +149,7 @@ class OrderedReader:
     async def batch(self, limit: int = PULL, wait_s: float = 1.0) -> list[Stored]:
         """Returns up to `limit` messages: at once if some have arrived, else after at most `wait_s`; [] if none came.
 
+        They hold at most BATCH_BYTES, or are a single larger message.
         Fetches the keys of all of them with one query. Raises GapInLog; the reader is then closed.
         """
         await self._request()
@@ -152,8 +157,9 @@ class OrderedReader:
             await self._wait(wait_s)
         if self._failure is not None and not self._buffer:
             raise GapInLog(self._failure)
-        taken, self._buffer = self._buffer[:limit], self._buffer[limit:]
-        self.taken = len(taken)
+        self.taken = _within_bytes(self._buffer[:limit])
+        taken, self._buffer = self._buffer[: self.taken], self._buffer[self.taken :]
+        self._buffered_bytes -= sum(len(stored.body) for stored in taken)
         if not self._buffer:
             self._arrived.clear()
         await self._request()
@@ -212,7 +218,7 @@ class OrderedReader:
 
     async def _request(self) -> None:
         """Keeps one pull request open while the buffer is short, so that the server works in parallel."""
-        if self._outstanding or self._failure or len(self._buffer) >= PULL:
+        if self._outstanding or self._failure or len(self._buffer) >= PULL or self._buffered_bytes >= PULL_BYTES:
             return
         self._outstanding = PULL
         self._asked_at = asyncio.get_running_loop().time()
@@ -260,6 +266,7 @@ class OrderedReader:
         self._outstanding, self._unheard = max(0, self._outstanding - 1), 0
         found = _message_id(msg) if self._headers_only else None
         self._buffer.append(Stored(sseq, msg.subject, msg.data, stored_ns, pending, found, self._keyring))
+        self._buffered_bytes += len(msg.data)
 
     def _status(self, msg: Msg) -> None:
         """A pull's end: Nats-Pending-Messages says how many of it will not come."""
@@ -278,6 +285,12 @@ class OrderedReader:
         """Repeats a pull request: in a cluster a new consumer exists before every server can route to it."""
         self._outstanding = 0
         self._arrived.set()
+
+
+def _within_bytes(messages: Sequence[Stored]) -> int:
+    """How many of the first messages together have at most BATCH_BYTES; at least one, if there is any."""
+    sizes = accumulate(len(stored.body) for stored in messages)
+    return next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_BYTES), len(messages))
 
 
 def _metadata(reply: str) -> tuple[int, int, int, int]:

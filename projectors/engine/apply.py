@@ -1,5 +1,6 @@
 """Applying a batch: everything in one transaction, or, when an event proves poison, event by event with parking."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from turnlog.events.contracts import CONTRACTS
 from turnlog.events.errors import InvalidEvent
 from turnlog.projectors.engine import duplicates, parking, positions
+from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.incoming import Incoming
 from turnlog.projectors.engine.parking import BEHIND, Parked, Place
 from turnlog.projectors.engine.positions import Positions
@@ -20,6 +22,8 @@ from turnlog.projectors.engine.writer import Connection, perform
 NOTHING: Mapping[str, Set[int]] = {}
 
 TOGETHER_UP_TO = 16
+# Bytes of a batch from which on its changes are made in a thread, so that the event loop serves others meanwhile.
+LARGE_BATCH_BYTES = 256 * 1024
 
 # Errors that an event's content causes; all others (lost connection, missing table, full disk) are retried.
 POISON = (
@@ -131,8 +135,15 @@ async def _all_at_once(
 ) -> list[Parked]:
     good, parked = split(batch, waiting)
     if good:
-        await perform(conn, projection.changes([i.recorded for i in good if i.recorded]))
+        await perform(conn, await _changes(projection, good))
     return parked
+
+
+async def _changes(projection: Projection, batch: Sequence[Incoming]) -> list[Change]:
+    events = [one.recorded for one in batch if one.recorded]
+    if sum(one.size for one in batch) < LARGE_BATCH_BYTES:
+        return projection.changes(events)
+    return await asyncio.to_thread(projection.changes, events)
 
 
 async def apply_events(

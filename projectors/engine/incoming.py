@@ -13,13 +13,17 @@ _NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One message; exactly one of recorded and error is set. place: (tenant, thread token)."""
+    """One message; exactly one of recorded and error is set.
+
+    place: (tenant, thread token). size: bytes of its body.
+    """
 
     seq: int
     place: tuple[str, str]
     type: str
     recorded: Recorded | None
     error: str = ""
+    size: int = 0
 
 
 def incoming(stored: Stored) -> Incoming:
@@ -36,8 +40,8 @@ def incoming(stored: Stored) -> Incoming:
         raise
     except Exception as error:  # any error: a bad body may stop only its own thread
         reason = error.code if isinstance(error, TurnlogError) else type(error).__name__
-        return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}")
-    return Incoming(stored.seq, (tenant, token), type_, found)
+        return Incoming(stored.seq, (tenant, token), type_, None, f"{reason}: {error}", len(stored.body))
+    return Incoming(stored.seq, (tenant, token), type_, found, size=len(stored.body))
 
 
 def _words(stored: Stored, event: Event) -> bytes:

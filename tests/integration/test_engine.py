@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from turnlog.events.errors import DatabaseUnavailable
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine import positions
-from turnlog.projectors.engine.apply import apply_batch
+from turnlog.projectors.engine.apply import LARGE_BATCH_BYTES, apply_batch
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner, step
@@ -350,6 +351,25 @@ async def test_a_bug_in_a_projector_parks_the_event_and_nothing_else(
         await settled("messages")
     assert await rows(db, CONTENTS) == [("one", "one"), ("two", "two")]
     assert await rows(db, "SELECT seq, error FROM dead_letters") == [(2, "KeyError: 'the bug'")]
+
+
+async def test_large_events_are_projected_in_a_thread_beside_the_event_loop(
+    log: Log, database_url: str, db: Connection, settled: Settled
+) -> None:
+    """Answers, other partitions and heartbeats go on meanwhile; a small event does not pay for a thread."""
+    loop_thread, beside = threading.get_ident(), dict[int, bool]()
+
+    def project(batch: Sequence[Recorded]) -> list[Change]:
+        for recorded in batch:
+            beside[recorded.seq] = threading.get_ident() != loop_thread
+        return MESSAGES.project(batch)
+
+    async with running_projector(log, database_url, [replace(MESSAGES, project=project)]):
+        for text in ("small", "x" * LARGE_BATCH_BYTES):
+            await log.append(turn(text))
+            await settled("messages")
+    assert beside == {1: False, 2: True}
+    assert await rows(db, "SELECT length(content #>> '{}') FROM messages ORDER BY seq") == [(5,), (LARGE_BATCH_BYTES,)]
 
 
 async def test_a_projection_of_another_version_waits_and_the_others_go_on(

@@ -9,7 +9,7 @@ from helpers.servers import eventually
 from turnlog.events.codec import decode, encode
 from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
 from turnlog.events.log import Log
-from turnlog.events.read import PULL_BYTES, OrderedReader, Stored, read_to, recorded
+from turnlog.events.read import BATCH_BYTES, PULL_BYTES, OrderedReader, Stored, read_to, recorded
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
 
@@ -76,6 +76,19 @@ async def test_ten_events_of_seven_megabytes_come_through_smaller_pulls(log: Log
     async with log.reader(0, 1) as reader:
         sizes = [(stored.seq, len(stored.body) > len(body)) async for stored in reader.until_caught_up()]
     assert sizes == [(seq, True) for seq in range(1, 11)]
+
+
+async def test_large_messages_come_in_batches_bounded_by_bytes(log: Log) -> None:
+    """What came before them is applied without them, and not all of them are kept in memory."""
+    large = "x" * (BATCH_BYTES // 2)
+    texts = ["small", *[large] * 20, "small too"]
+    await log.append_many([turn(text) for text in texts])
+    batches: list[list[Stored]] = []
+    async with log.reader(0, 1) as reader:
+        while not batches or batches[-1][-1].pending:
+            batches += [batch] if (batch := await reader.batch(wait_s=5)) else []
+    assert [stored.seq for batch in batches for stored in batch] == list(range(1, len(texts) + 1))
+    assert all(len(batch) == 1 or sum(len(one.body) for one in batch) <= BATCH_BYTES for batch in batches)
 
 
 async def test_a_thread_filter_gives_only_that_thread(log: Log) -> None:

@@ -23,7 +23,7 @@ from turnlog.events.contracts import (
     TurnRecorded,
 )
 from turnlog.projectors.models.chunks import chunking as pieces
-from turnlog.projectors.models.chunks.chunking import PIECE_TOKENS, chunks, estimated_tokens, fold
+from turnlog.projectors.models.chunks.chunking import MAX_PIECES, PIECE_TOKENS, chunks, estimated_tokens, fold
 from turnlog.projectors.models.speech import TOOL_RESULT_CHARS
 
 MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
@@ -129,3 +129,30 @@ def test_of_many_short_sentences_each_is_counted_a_few_times(monkeypatch: pytest
 def test_a_long_text_without_any_border_is_cut_too() -> None:
     made = chunks(turn("x" * 100_000))
     assert sum(len(chunk.text) for chunk in made) >= 100_000
+
+
+@pytest.mark.parametrize(
+    "sentence", ["I ran 5 km with Ann. ", "no end of it ", "x", "我喜欢喝绿茶。", "没有句号的话", "中文 and English "]
+)
+def test_of_a_huge_turn_a_bounded_beginning_is_chunked(sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By count: seven megabytes of one tenant are as much work as one, with sentence ends and without."""
+    measured: list[int] = []
+
+    def measuring(text: str) -> float:
+        measured.append(len(text))
+        return estimated_tokens(text)
+
+    monkeypatch.setattr(pieces, "estimated_tokens", measuring)
+    text = sentence * (7_000_000 // len(sentence.encode()))
+    made = pieces.pieces(text)
+    assert len(made) == MAX_PIECES
+    assert text.startswith(made[0])
+    assert max(map(estimated_tokens, made)) <= PIECE_TOKENS
+    assert sum(measured) < 20 * MAX_PIECES * 4 * PIECE_TOKENS
+
+
+def test_a_large_turn_is_chunked_to_its_end() -> None:
+    text = "I ran 5 km with Ann. " * 40_000 + "The end."
+    made = pieces.pieces(text)
+    assert len(made) <= MAX_PIECES
+    assert made[-1].endswith("The end.")

@@ -1,7 +1,7 @@
 """Cuts turns into the chunks that recall searches (P5, seed A 1.2). Pure.
 
-One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap. Thinking, system prompts
-and tool calls give no chunk; a tool result only for its beginning.
+One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap, and of a huge one the first
+MAX_PIECES are made. Thinking, system prompts and tool calls give no chunk; a tool result only for its beginning.
 
 A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
 repeats on one day is one chunk (its `seqs` and `source_ids` list every turn, oldest first); on another day it is
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
+from itertools import chain, islice
 from uuid import UUID
 
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
@@ -22,6 +23,8 @@ from turnlog.projectors.models.terms import MONTHS, terms
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
 OVERLAP_TOKENS = 60
 TAG_CHARS = 100
+# Of one turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are made.
+MAX_PIECES = 750
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
 _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
@@ -35,44 +38,46 @@ def estimated_tokens(text: str) -> float:
 
 
 def pieces(text: str) -> list[str]:
-    """The text as one piece, or in pieces of about PIECE_TOKENS that overlap by OVERLAP_TOKENS."""
-    if not text or estimated_tokens(text) <= PIECE_TOKENS:
+    """The text as one piece, or in up to MAX_PIECES pieces of about PIECE_TOKENS that overlap by OVERLAP_TOKENS."""
+    if not text or (len(text) <= 4 * PIECE_TOKENS and estimated_tokens(text) <= PIECE_TOKENS):
         return [text] if text else []
-    done: list[str] = []
+    return list(islice(filter(None, _pieces(text)), MAX_PIECES))
+
+
+def _pieces(text: str) -> Iterator[str]:
     current: list[str] = []
     tokens = 0.0
     for sentence in _sentences(text):
         more = estimated_tokens(sentence)
         if current and tokens + more > PIECE_TOKENS:
-            done.append("".join(current).strip())
+            yield "".join(current).strip()
             current = _overlap(current)
             tokens = sum(map(estimated_tokens, current))
         current.append(sentence)
         tokens += more
-    done.append("".join(current).strip())
-    return [piece for piece in done if piece]
+    yield "".join(current).strip()
 
 
 def _sentences(text: str) -> Iterator[str]:
     """Sentences with the following space; very long ones are cut by length."""
     start = 0
-    for end in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+    for end in chain((match.end() for match in _SENTENCE_END.finditer(text)), [len(text)]):
         yield from _cut_by_length(text[start:end])
         start = end
 
 
 def _cut_by_length(sentence: str) -> Iterator[str]:
-    room = PIECE_TOKENS - OVERLAP_TOKENS
-    while estimated_tokens(sentence) > room:
-        at = int(len(sentence) * room / estimated_tokens(sentence))
-        while estimated_tokens(sentence[:at]) > room:
+    room, start = PIECE_TOKENS - OVERLAP_TOKENS, 0
+    while estimated_tokens(rest := sentence[start : start + 4 * room + 1]) > room:
+        at = int(len(rest) * room / estimated_tokens(rest))
+        while estimated_tokens(rest[:at]) > room:
             at -= max(1, at // 20)
-        space = sentence.rfind(" ", at // 2, at)
+        space = rest.rfind(" ", at // 2, at)
         at = space + 1 if space > 0 else at
-        yield sentence[:at]
-        sentence = sentence[at:]
-    if sentence:
-        yield sentence
+        yield rest[:at]
+        start += at
+    if rest:
+        yield rest
 
 
 def _overlap(sentences: list[str]) -> list[str]:

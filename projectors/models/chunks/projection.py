@@ -206,7 +206,9 @@ def _update(recorded: Recorded) -> Change | None:
 
 VECTORS = Projection(
     "vectors",
-    3,  # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word
+    # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word, and
+    # huge turns cut otherwise
+    3,
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,
     project,
