@@ -21,7 +21,7 @@ from turnlog.events.codec import encode
 from turnlog.events.contracts import ARCHIVING, ERASED, REMOVALS, Event, ThreadOpened, TurnRecorded
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.log import Log
-from turnlog.events.read import read_to
+from turnlog.events.read import read_to, recorded
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import STORED_PREFIX, publish_subject
 from turnlog.projectors.engine.tables import metadata
@@ -197,7 +197,7 @@ async def test_a_log_without_keys_reads_no_sealed_event_and_names_the_variable(n
     async with log_with(nats_url, KeysAtHand()) as other:
         await other.append(turn(SECRET, user="ann"))
     with pytest.raises(InvalidEvent, match="no keys without TURNLOG_KEK"):
-        [one async for one in log.read_thread("default", "t")]
+        [recorded(stored) async for stored in log.read_stored("default", "t")]
 
 
 async def test_events_of_before_sealing_are_read_as_ever(nats_url: str, log: Log) -> None:
