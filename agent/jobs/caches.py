@@ -27,9 +27,10 @@ textless AS MATERIALIZED (
     SELECT FROM needed n WHERE n.text_hash = c.text_hash AND coalesce(n.model, c.model) = c.model))
 DELETE FROM embedding_cache c USING textless t WHERE c.model = t.model AND c.text_hash = t.text_hash
 AND NOT EXISTS (SELECT FROM store_vectors s WHERE s.model = t.model AND halfvec_send(s.embedding) = t.vector)"""
+# A refusal of the compaction. As text, since Postgres reads no value of a document that has an escaped NUL.
 _ANSWERS = """
 DELETE FROM model_cache c
-WHERE (created_at < %(before)s AND NOT (response ->> 'text' = '' AND response::jsonb ? 'refused'))
+WHERE (created_at < %(before)s AND NOT starts_with(response::text, '{"text": "", "refused": "'))
 OR (thread_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM messages m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id)
   AND NOT EXISTS (SELECT FROM memories m WHERE m.tenant = c.tenant AND m.thread_id = c.thread_id))"""

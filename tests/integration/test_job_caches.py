@@ -70,7 +70,7 @@ async def test_answers_of_models_go_after_a_day_and_those_of_a_deleted_thread_at
         ("deleted", "u", '{"text": "x"}'),
         ("deleted, refused", "u", REFUSED),
         ("of a memory", "memories/ann", REFUSED),
-        ("of an older turnlog", None, '{"text": "x"}'),
+        ("of an older turnlog", None, r'{"text": "\u0000"}'),
     ):
         await db.execute(
             "INSERT INTO model_cache (request_hash, response, tenant, thread_id) VALUES (%s, %s, 'default', %s)",
