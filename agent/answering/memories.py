@@ -16,6 +16,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import AnswerRequested, Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import memory_thread
+from turnlog.projectors.models.memories.lookup import is_memory_off
 from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.message import message_by_event
 
@@ -37,11 +38,14 @@ class AnswerMemories:
         return asyncio.create_task(self._block(request, model), name=f"memories-{request.id}")
 
     async def found(self, tenant: str, user: str | None, query: str, k: int, now: datetime) -> MemoriesFound:
-        """Returns nothing without a user or with MEMORY_LONG_TERM off."""
+        """Returns nothing without a user, or where MEMORY_LONG_TERM or the user's preference enable_memory is off."""
         if not user or not self._runtime.settings.long_term:
             return MemoriesFound()
         async with self._runtime.pool.connection() as conn:
-            return await self._recall.search(conn, MemoryScope(tenant, memory_thread(user), now), query, k)
+            thread = memory_thread(user)
+            if await is_memory_off(conn, tenant, thread):
+                return MemoriesFound()
+            return await self._recall.search(conn, MemoryScope(tenant, thread, now), query, k)
 
     async def accessed(self, request: Event, ids: Iterable[UUID]) -> None:
         """Called once after each answer; its failure does not fail the answer."""
@@ -61,6 +65,5 @@ class AnswerMemories:
         async with self._runtime.pool.connection() as conn:
             asked = await message_by_event(conn, request.tenant, request.thread, request.data.turn_id)
             question = content_text(asked.content) if asked else ""
-            return await recalled_block(
-                conn, self._recall, settings, request.tenant, request.user, question, request.time, model
-            )
+            asking = (request.tenant, request.user, question, request.time, model)
+            return await recalled_block(conn, self._recall, settings, *asking, thread=request.thread)

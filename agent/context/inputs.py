@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from turnlog.agent.context.digest import Summary
 from turnlog.agent.context.wire import Wire
+from turnlog.events.contracts import KnownOfUser
 from turnlog.projectors.models.message import Message
 
 
@@ -29,11 +30,11 @@ class ContextInput:
 
     messages: of the conversation state, after pruning. pruned_through_seq: turns up to it were pruned (0: none), so
     that tier 1 covers them even if the rest fits. window: tokens, 0 infers it. as_of_seq: omits later turns. topics:
-    most important first. tools: OpenAI tool schemas. recalled_chunks, memories: ids of what was added to the prompt,
-    for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation;
-    placed right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant:
-    sequences of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget:
-    tokens, as a receipt says; None computes them.
+    most important first. tools: OpenAI tool schemas. recalled_chunks, memories, known: what was added to the prompt,
+    for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation; placed
+    right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant: sequences
+    of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
+    receipt says; None computes them.
     """
 
     messages: Sequence[Message]
@@ -48,6 +49,7 @@ class ContextInput:
     settings: ContextSettings = ContextSettings()
     recalled_chunks: tuple[str, ...] = ()
     memories: tuple[str, ...] = ()
+    known: KnownOfUser | None = None
     reserved: int = 0
     notes: Sequence[Wire] = ()
     relevant: Sequence[int] = ()

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from turnlog.agent.context.pin import Item
 from turnlog.agent.context.turns import Remark
 from turnlog.agent.context.wire import Wire
-from turnlog.events.contracts import AnswerReceipt, ReceiptSettings, ReceiptTier
+from turnlog.events.contracts import AnswerReceipt, KnownOfUser, ReceiptSettings, ReceiptTier
 
 TierName = Literal["all", "1", "2", "3"]
 
@@ -46,6 +46,7 @@ class ContextReceipt:
     altered: tuple[Remark, ...]
     recalled_chunks: tuple[str, ...]
     memories: tuple[str, ...]
+    known: KnownOfUser | None
     relevant: tuple[int, ...]
     context_hash: str
 
@@ -108,6 +109,7 @@ def answer_receipt(
         tiers=receipt.tiers,
         recalled_chunks=tuple(dict.fromkeys(receipt.recalled_chunks + recalled_chunks)),
         memories=receipt.memories,
+        known=receipt.known,
         dropped_seqs=tuple(sorted({remark.seq for remark in receipt.dropped})),
         context_hash=receipt.context_hash,
         system_prompt=system_prompt,

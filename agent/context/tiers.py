@@ -216,6 +216,7 @@ def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, t
         altered=tuple(sorted(turns.altered + layout.altered)),
         recalled_chunks=given.recalled_chunks,
         memories=given.memories,
+        known=given.known,
         relevant=tuple(given.relevant),
         context_hash=context_hash(messages),
     )

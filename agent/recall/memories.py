@@ -209,15 +209,15 @@ class MemoryRecall:
         model = self._embedder.model if self._embedder else None
         size = await thread_size(conn, scope, question, model)
         if not size.memories:
-            return MemoriesFound()
+            return MemoriesFound(names=size.names)
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
         dates = dates_in(question, now, self._zone)
         sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
         asked = MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates])
-        ranked = fused(
-            await candidates(conn, scope, asked, size), now, self._weights, self._policy, bool(size.names), bool(dates)
-        )
+        found = await candidates(conn, scope, asked, size)
+        fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))
+        ranked = [one for one in fusion if one.importance >= scope.min_importance]
         best = await _rows(conn, scope, ranked[:k])
         kept = best if max_tokens is None or tokens_of is None else _within(best, max_tokens, tokens_of)
         return MemoriesFound(tuple(kept), degraded, tuple(dates), size.names)

@@ -1,25 +1,25 @@
-"""The retrieval context of a user's message: turns, memories, preferences and entities in one value (M7, E 8.1.3,
-10.5).
+"""The retrieval context of a user's message: memories, preferences, entities and their numbers in one value (M7,
+E 8.1.3, 10.5). memory_block.py makes it a message to the model; the turns come from the tiers.
 
 A caller that uses the memories records the access with `Memories.accessed` afterwards.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, cast
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from pydantic_core import to_json
 
 from turnlog.agent.recall.memories import TOP_K, MemoryRecall, RecalledMemory
+from turnlog.events.contracts import UserPreferences
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities import entities_named
-from turnlog.projectors.models.memories.lookup import valid_memories
+from turnlog.projectors.models.memories.lookup import preferences_set, valid_memories
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.message import Message, newest_messages
-
-Style = Literal["friendly", "professional", "casual"]
-Length = Literal["brief", "moderate", "detailed"]
+from turnlog.projectors.models.thread_lookup import thread_overview
 
 _STYLES = {
     "friendly": r"\b(?:friendly|warm(?:ly)?)\b|友好|亲切|热情",
@@ -61,39 +61,41 @@ class Preferred(Protocol):
     def dedupe_key(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class UserPreferences:
-    """None: not stated. language: ISO 639 code. others: all other preferences, most recently said first."""
+class Preferences(NamedTuple):
+    """named: set by hand or, where not, as last said. others: all other preferences, most recently said first."""
 
-    communication_style: Style | None = None
-    response_length: Length | None = None
-    language: str | None = None
+    named: UserPreferences = UserPreferences()
     others: tuple[str, ...] = ()
 
+    def lines(self) -> list[str]:
+        """For a model, what is named first."""
+        given = self.named.model_dump(exclude_none=True, exclude={"enable_memory", "enable_suggestions"})
+        quiet = ["suggestions: only when asked for"] if self.named.enable_suggestions is False else []
+        return [*(f"{name.replace('_', ' ')}: {_said(value)}" for name, value in given.items()), *quiet, *self.others]
 
-def user_preferences(preferences: Iterable[Preferred]) -> UserPreferences:
-    """preferences: valid PREFERENCE memories, most recently said first; the most recent one of each name counts."""
+
+def user_preferences(said: Iterable[Preferred], by_hand: UserPreferences = UserPreferences()) -> Preferences:
+    """said: valid PREFERENCE memories, most recently said first; the most recent one of each name counts."""
     found: dict[str, str] = {}
     others: list[str] = []
-    for one in preferences:
+    for one in said:
         read = _read(one)
-        for name, value in read.items():
-            found.setdefault(name, value)
+        found = read | found
         if not read:
             others.append(one.content)
-    return UserPreferences(
-        cast(Style | None, found.get("style")),
-        cast(Length | None, found.get("length")),
-        found.get("language"),
-        tuple(others),
-    )
+    named = found | by_hand.model_dump(exclude_none=True)
+    return Preferences(UserPreferences.model_validate(named), tuple(others))
+
+
+def _said(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)
 
 
 def _read(one: Preferred) -> dict[str, str]:
     """The named preferences that a memory states; none when it is negated."""
     if _NOT.search(one.content) or not _is_about_answers(one):
         return {}
-    tables = (("style", _STYLES), ("length", _LENGTHS), ("language", _LANGUAGES))
+    tables = (("communication_style", _STYLES), ("response_length", _LENGTHS), ("language", _LANGUAGES))
     read = {name: _first(table, one.content) for name, table in tables}
     return {name: value for name, value in read.items() if value is not None}
 
@@ -107,30 +109,22 @@ def _first(patterns: dict[str, str], text: str) -> str | None:
     return next((name for name, pattern in patterns.items() if re.search(pattern, text, re.IGNORECASE)), None)
 
 
-RECENT_MESSAGES = 10
 PREFERENCES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class ContextMeta:
-    """message_count, memory_count: in the context. degraded: why vectors were not used, or None."""
-
-    thread: str | None
-    message_count: int
-    memory_count: int
-    degraded: str | None
+NONE = Preferences()
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalContext:
-    """recent_messages: oldest first. relevant_memories: best first, each with `explain()`. entities: named in the
-    message or in the memories, most mentioned first, as rows of P8."""
+    """memories: best first, each with `explain()`. entities: named in the message or in the memories, most mentioned
+    first, as rows of P8. message_count: turns of the conversation. degraded: why vectors were not used, or None."""
 
-    recent_messages: tuple[Message, ...]
-    relevant_memories: tuple[RecalledMemory, ...]
-    preferences: UserPreferences
-    entities: tuple[dict[str, Any], ...]
-    meta: ContextMeta
+    memories: tuple[RecalledMemory, ...] = ()
+    preferences: Preferences = NONE
+    entities: tuple[dict[str, Any], ...] = ()
+    message_count: int = 0
+    degraded: str | None = None
 
 
 async def retrieval_context(
@@ -139,18 +133,39 @@ async def retrieval_context(
     tenant: str,
     user: str,
     message: str,
+    now: datetime,
     thread: str | None = None,
-    *,
-    now: datetime | None = None,
-    recent_messages: int = RECENT_MESSAGES,
     top_k: int = TOP_K,
 ) -> RetrievalContext:
-    """thread: the conversation, None before the first turn. now: None for the current time. Raises InvalidToken."""
-    memories, at = memory_thread(user), now or datetime.now(UTC)
-    recent = [] if thread is None else await newest_messages(conn, tenant, thread, recent_messages)
-    found = await recall.search(conn, MemoryScope(tenant, memories, at), message, top_k)
+    """thread: the conversation. A user who set enable_memory to False gets the preferences set by hand and nothing
+    else. Raises InvalidToken."""
+    memories = memory_thread(user)
+    preferences = await preferences_of(conn, tenant, user, now)
+    if preferences.named.enable_memory is False:
+        return RetrievalContext(preferences=preferences)
+    found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
     names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []
-    preferred = await valid_memories(conn, tenant, memories, at, ("PREFERENCE",), PREFERENCES)
-    meta = ContextMeta(thread, len(recent), len(found.memories), found.degraded)
-    return RetrievalContext(tuple(recent), found.memories, user_preferences(preferred), tuple(about), meta)
+    count = 0 if thread is None else (await thread_overview(conn, tenant, thread)).count
+    return RetrievalContext(found.memories, preferences, tuple(about), count, found.degraded)
+
+
+async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:
+    """What was said counts only for a user who wants it remembered. Raises InvalidToken."""
+    place = (tenant, memory_thread(user))
+    by_hand = await preferences_set(conn, *place)
+    if by_hand.enable_memory is False:
+        return Preferences(by_hand)
+    return user_preferences(await valid_memories(conn, *place, now, ("PREFERENCE",), PREFERENCES), by_hand)
+
+
+def entity_line(entity: Mapping[str, Any]) -> str:
+    """An entity of P8 for a model: type and name, then what is known of it."""
+    known = [entity["description"]] if entity["description"] else []
+    known += [f"{name} {_value(value)}" for name, value in entity["attributes"].items()]
+    known += [f"{one['type']} {one['target']}" for one in entity["relations"]]
+    return f"{entity['type']} {entity['name']}" + (f": {'; '.join(known)}" if known else "")
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value).decode()

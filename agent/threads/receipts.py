@@ -24,12 +24,14 @@ class Rebuilt:
 
     matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
     forgotten: long-term memories in the recorded context that were forgotten since, so that it cannot match.
+    withheld: number of its preferences and entities that are not shown, because words were forgotten since.
     """
 
     context: Context
     receipt: AnswerReceipt | None
     matches: bool | None
     forgotten: tuple[UUID, ...] = ()
+    withheld: int = 0
 
 
 async def rebuilt(
@@ -50,13 +52,13 @@ async def rebuilt(
     v1 have no prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
     """
     found = await receipt_at(conn, log, tenant, thread, as_of_seq)
-    receipt, user = (found[1], found[0].event.user) if found else (None, None)
+    receipt = found[1] if found else None
     recorded = receipt.relevant if receipt else ()
-    block, forgotten = await _block(conn, tenant, user, receipt)
+    block, forgotten, withheld = await _block(conn, log, tenant, found)
     if receipt and receipt.notes is not None and (query, window, relevant) == (None, None, None):
-        notes = () if forgotten else receipt.notes  # the memories' words were forgotten
+        notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
         context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
-        return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+        return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
     context = await thread_context(
         conn,
         _as_then(settings, receipt),
@@ -71,8 +73,8 @@ async def rebuilt(
         memories=block,
     )
     if receipt is None or (query, window, relevant) != (None, None, None):
-        return Rebuilt(context, receipt, None, forgotten)
-    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten)
+        return Rebuilt(context, receipt, None, forgotten, withheld)
+    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
 
 
 async def _of_state(
@@ -102,6 +104,7 @@ async def _of_state(
             settings=context_settings(then),
             relevant=receipt.relevant,
             memories=receipt.memories,
+            known=receipt.known,
             notes=[{"role": "user", "content": note} for note in notes],
         )
     )
@@ -115,11 +118,12 @@ async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Su
 
 
 async def _block(
-    conn: Connection, tenant: str, user: str | None, receipt: AnswerReceipt | None
-) -> tuple[MemoryBlock, tuple[UUID, ...]]:
-    if receipt is None or not receipt.memories:
-        return MemoryBlock(), ()
-    return await block_of(conn, tenant, user, receipt.memories, receipt.model)
+    conn: Connection, log: Log, tenant: str, found: Received | None
+) -> tuple[MemoryBlock, tuple[UUID, ...], int]:
+    if found is None or not (found[1].memories or found[1].known):
+        return MemoryBlock(), (), 0
+    at, receipt = found
+    return await block_of(conn, log, tenant, at.event.user, receipt, at.seq)
 
 
 async def receipts(conn: Connection, log: Log, tenant: str, thread: str) -> list[Received]:

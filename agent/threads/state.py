@@ -110,6 +110,7 @@ async def thread_context(
         settings=context_settings(settings),
         budget=budget,
         memories=tuple(str(memory) for memory in block.ids),
+        known=block.known,
         notes=block.messages,
     )
     if not isinstance(relevant, Sequence):

@@ -99,7 +99,8 @@ async def context_of(
         last = _question(newest)
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
         sought = query if query is not None else content_text(last.content) if last else ""
-        block = await _block(runtime, conn, tenant, user, sought, model, window if tokens is None else tokens)
+        asking = (tenant, thread, user, sought, model)
+        block = await _block(runtime, conn, *asking, window if tokens is None else tokens)
         hybrid = runtime.settings.hybrid_episodes > 0 if hybrid is None else hybrid
         relevant = _Relevant(runtime, conn, Scope(tenant, thread), sought)
         context = await thread_context(
@@ -156,13 +157,19 @@ async def _ready(runtime: Runtime, tenant: str, thread: str, reads: tuple[str, .
 
 
 async def _block(
-    runtime: Runtime, conn: Connection, tenant: str, user: str | None, question: str, model: str, window: int | None
+    runtime: Runtime,
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    user: str | None,
+    question: str,
+    model: str,
+    window: int | None,
 ) -> MemoryBlock:
     if user is None:
         return MemoryBlock()
-    recall = runtime.kept(_memory_recall)
-    now = datetime.now(UTC)
-    return await recalled_block(conn, recall, runtime.settings, tenant, user, question, now, model, window)
+    recall, now = runtime.kept(_memory_recall), datetime.now(UTC)
+    return await recalled_block(conn, recall, runtime.settings, tenant, user, question, now, model, window, thread)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,13 @@ from turnlog.projectors.models.extraction_lookup import (
     user_turns,
     users_between,
 )
-from turnlog.projectors.models.memories.lookup import Progress, StoredMemory, extraction_progress, valid_memories
+from turnlog.projectors.models.memories.lookup import (
+    Progress,
+    StoredMemory,
+    extraction_progress,
+    is_memory_off,
+    valid_memories,
+)
 
 READS = ("messages", "memories")
 TRIES, PAUSE_S = 120, 0.25  # while another worker extracts from the conversation
@@ -97,13 +103,14 @@ class Remembered:
     """What came of a message's requests to remember. language: of the message. contents: of the memories; why_not: why
     there are none.
 
-    no-user: the message has no user; off: MEMORY_EXTRACT is; says-nothing: not what; later: another worker extracts;
-    contradicts: a conflict waits for the user's answer; ended: something else holds in its place.
+    no-user: the message has no user; off: MEMORY_EXTRACT is; disabled: the user's preference enable_memory is off;
+    says-nothing: not what; later: another worker extracts; contradicts: a conflict waits for the user's answer; ended:
+    something else holds in its place.
     """
 
     language: Literal["en", "zh"]
     contents: tuple[str, ...] = ()
-    why_not: Literal["no-user", "off", "says-nothing", "later", "contradicts", "ended"] | None = None
+    why_not: Literal["no-user", "off", "disabled", "says-nothing", "later", "contradicts", "ended"] | None = None
 
 
 async def remembered(
@@ -121,6 +128,9 @@ async def remembered(
         return replace(made, why_not="says-nothing")
     if user is None or not runtime.settings.extract:
         return replace(made, why_not="off" if user else "no-user")
+    async with runtime.pool.connection() as conn:
+        if await is_memory_off(conn, tenant, memory_thread(user)):
+            return replace(made, why_not="disabled")
     conversation = UserConversation(tenant, user, thread)
     for _ in range(TRIES):
         is_read = await _rules_have_read(runtime, conversation)

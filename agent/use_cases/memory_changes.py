@@ -28,6 +28,13 @@ _GIVEN = ("kind", "category", "importance", "expires_at")
 _FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
 
 
+_ANSWERS: dict[Answer, frozenset[str]] = {
+    "new": frozenset({"new", "the new one", "新", "新的", "以新的为准"}),
+    "old": frozenset({"old", "the old one", "旧", "旧的", "以旧的为准"}),
+    "both": frozenset({"both", "both of them", "都", "都对", "两个都是", "都算"}),
+}
+
+
 class AmbiguousConflict(TurnlogError):
     """More than one question fits what was given."""
 
@@ -183,6 +190,12 @@ async def answer_conflict(
     question = _the_question(await list_conflicts(runtime, tenant, user, given is not None), given)
     await _memories(runtime).answer(tenant, user, question.conflict_id, answer)
     return Answered(question.conflict_id, answer, question.question)
+
+
+def answer_in(text: str) -> Answer | None:
+    """The answer to a question that a line of a chat is; None: the line is something else."""
+    said = text.strip(" .。!！").lower()
+    return next((answer for answer, words in _ANSWERS.items() if said in words), None)
 
 
 async def list_compactions(runtime: Runtime, tenant: str, user: str) -> list[Compaction]:

@@ -1,5 +1,6 @@
 """Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -7,11 +8,13 @@ from datetime import UTC, datetime
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
 from turnlog.agent.dates.dates import date_words
+from turnlog.agent.memory.deciding.by_hand import checked_share
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.memories import check_kinds
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.writer import Connection
@@ -57,16 +60,22 @@ async def recall(
     history: bool = False,
     max_tokens: int | None = None,
     keyword_only: bool = False,
+    kinds: Sequence[str] = (),
+    min_importance: float = 0.0,
 ) -> Found:
     """The k most relevant turns of the thread, or without one of all the user's; with a user, k memories too.
 
     topic: only turns with it, in any case, and no memories, which have no topics; a blank query then searches for it.
     as_of: only memories, those that held then; history: memories that ended too. max_tokens: of the text of all that is
-    found; memories come first. keyword_only: leaves vectors out. k: MEMORY_RECALL_TOP_K by default. An archived thread
-    is restored. Raises BadQuery, NotFound, InvalidToken.
+    found; memories come first. keyword_only: leaves vectors out. kinds, min_importance (0 to 1, of the current
+    importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
+    archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
     """
     query = query if query.strip() else topic or ""
-    _check(tenant, query, user, thread, topic, as_of is not None or history)
+    is_filtered = bool(kinds) or min_importance > 0
+    _check(tenant, query, user, thread, topic, as_of is not None or history or is_filtered)
+    check_kinds(kinds)
+    checked_share("min_importance", min_importance)
     k = k or runtime.settings.recall_top_k
     await _settle(runtime, tenant, user, thread)
     known = MemoriesFound()
@@ -74,9 +83,10 @@ async def recall(
     degraded: str | None = None
     async with runtime.pool.connection() as conn:
         if user is not None and topic is None:
-            scope = MemoryScope(tenant, memory_thread(user), datetime.now(UTC), as_of, history)
+            when = (datetime.now(UTC), as_of, history)
+            scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
             known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
-        if as_of is None:
+        if as_of is None and not is_filtered:
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
             turns, degraded = await _turns(runtime, conn, scope_of_turns, query, k, keyword_only)
     memories = list(known.memories)
@@ -169,9 +179,9 @@ def _check(tenant: str, query: str, user: str | None, thread: str | None, topic:
     if topic is not None and not topic.strip():
         raise BadQuery("the topic is blank; leave it out to search all turns")
     if topic is not None and of_memories:
-        raise BadQuery("as_of and history are about memories, which have no topics; leave the topic out")
+        raise BadQuery("as_of, history, kinds and min_importance are about memories, not topics; leave the topic out")
     if of_memories and user is None:
-        raise BadQuery("as_of and history are about memories: say whose with user")
+        raise BadQuery("as_of, history, kinds and min_importance are about memories: say whose with user")
 
 
 def _vectors(runtime: Runtime) -> Recall:

@@ -28,9 +28,10 @@ from turnlog.agent.settings import Settings
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import Event, MemoriesExtracted, ThreadDeleted, UsageMetered
 from turnlog.events.errors import InvalidToken, NotFound
-from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.subjects import check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import conversations_of
+from turnlog.projectors.models.memories.lookup import is_memory_off
 from turnlog.projectors.rebuild.shadow_lookup import (
     all_memories,
     extractors,
@@ -115,7 +116,7 @@ async def derive(
                 await restored_of_user(runtime, conn, tenant, None)
             conversations = await _conversations(conn, tenant, users, roles(runtime.settings.extract_tool_results))
             if not conversations:
-                raise NotFound("no turn there has a user; `turnlog threads` lists conversations and users")
+                raise NotFound("no turn there has a user who may be remembered; `turnlog threads` lists them")
             for number, conversation in enumerate(conversations):
                 on_progress(number, len(conversations))
                 with at_once():
@@ -229,11 +230,12 @@ async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
 async def _conversations(
     conn: Connection, tenant: str, users: Sequence[str], kinds: Sequence[str]
 ) -> list[UserConversation]:
-    """kinds: roles whose words are evidence."""
+    """kinds: roles whose words are evidence. Users who want nothing remembered are left out."""
     chosen = users or await users_who_spoke(conn, tenant)
     return [
         UserConversation(tenant, user, thread)
         for user in chosen
+        if not await is_memory_off(conn, tenant, memory_thread(user))
         for thread in await conversations_of(conn, tenant, user, kinds)
     ]
 

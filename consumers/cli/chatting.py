@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 from rich.cells import cell_len
@@ -23,11 +24,14 @@ from turnlog.consumers.cli.console import (
     tenant_of,
 )
 from turnlog.consumers.cli.runner import run
+from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.asking import Piece
     from turnlog.agent.use_cases.extraction import Remembered
+    from turnlog.projectors.models.memories.lookup import Conflict
 
 # Why nothing was remembered, in English and Chinese.
 _WHY_NOT = {
@@ -36,6 +40,10 @@ _WHY_NOT = {
         "记忆属于某个人，请用 --user 名字 开始聊天",
     ),
     "off": ("MEMORY_EXTRACT switches it off", "MEMORY_EXTRACT 已关闭此功能"),
+    "disabled": (
+        "your preference enable_memory is off; `turnlog preferences` can set it",
+        "你的偏好 enable_memory 已关闭，可用 `turnlog preferences` 打开",
+    ),
     "says-nothing": ("the message does not say what", "这句话没有说要记住什么"),
     "later": (
         "another process reads this conversation; `turnlog memories` shows it later",
@@ -87,7 +95,10 @@ def chat(
             place = (tenant_of(settings, tenant), thread)
             if settings.offline and not json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
+            questions = None if json or user is None else Questions(runtime, place[0], user)
             async for text in _lines(message, json):
+                if questions and await questions.take(text):
+                    continue
                 flow = Flow()
                 async for piece in ask(runtime, *place, text, user=user, model=model):
                     if not json:
@@ -97,6 +108,8 @@ def chat(
                     if isinstance(piece, Answered) and not json:
                         _say(await remembered(runtime, *place, user, piece.question_id, text))
                 await label_thread(runtime, *place)
+                if questions:
+                    await questions.put()
         return 0
 
     run(work, json)
@@ -146,6 +159,39 @@ def _say(made: "Remembered | None") -> None:
         err.print(
             f"{'未记住：' if is_chinese else 'Not remembered: '}{_WHY_NOT[made.why_not][is_chinese]}", markup=False
         )
+
+
+class Questions:
+    """Puts each contradiction that waits for the user's decision once, and takes the line after it if it decides."""
+
+    def __init__(self, runtime: "Runtime", tenant: str, user: str) -> None:
+        self._runtime, self._whose = runtime, (tenant, user)
+        self._put: set[UUID] = set()
+        self._waiting: Conflict | None = None
+
+    async def put(self) -> None:
+        from turnlog.agent.use_cases.memories import list_conflicts
+
+        is_new = (one for one in await list_conflicts(self._runtime, *self._whose) if one.conflict_id not in self._put)
+        self._waiting = next(is_new, None)
+        if self._waiting:
+            self._put.add(self._waiting.conflict_id)
+            err.print(f"{self._waiting.question} (new 新 / old 旧 / both 都)", markup=False)
+
+    async def take(self, text: str) -> bool:
+        """Whether the text was the answer to the question just put."""
+        from turnlog.agent.use_cases.memory_changes import answer_conflict, answer_in
+
+        question, self._waiting, answer = self._waiting, None, answer_in(text)
+        if question is None or answer is None:
+            return False
+        try:
+            await answer_conflict(self._runtime, *self._whose, answer, str(question.conflict_id))
+            err.print(f"{answer} ✓", markup=False)
+        except TurnlogError as error:  # answered elsewhere meanwhile
+            err.print(str(error), markup=False)
+        await self.put()
+        return True
 
 
 class Flow:

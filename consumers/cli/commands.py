@@ -41,6 +41,7 @@ COMMANDS = {
     "extract": ("extracting", "Extract memories from what users said"),
     "entities": ("entities", "List people, schools, events and topics of a user"),
     "clear": ("clearing", "Remove a person's memories, conversations or entities"),
+    "preferences": ("preferences", "Show or set how a user wants to be answered"),
     "erase": ("erasing", "Erase a person, and search for what is left"),
     "keys": ("keys", "Show and change the keys that encrypt users' words"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),

@@ -30,13 +30,15 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where a question looks. k: how many of each; None: MEMORY_RECALL_TOP_K."""
+    """Where a question looks. k: how many of each; None: MEMORY_RECALL_TOP_K. kinds, min_importance: of memories."""
 
     thread: str | None
     user: str | None
     topic: str | None
     k: int | None
     keyword_only: bool
+    kinds: tuple[str, ...] = ()
+    min_importance: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,16 @@ def recall_command(
     keyword_only: Annotated[bool, typer.Option(help="Leave vectors out.")] = False,
     as_of: Annotated[str | None, typer.Option(help="Only memories valid then: a time, a date or 'last March'.")] = None,
     past: Annotated[bool, typer.Option("--history", help="Memories that ended too.")] = False,
+    kind: Annotated[list[str] | None, typer.Option(help="Only memories of it: FACT, PREFERENCE, DECISION …")] = None,
+    min_importance: Annotated[
+        float, typer.Option(min=0, max=1, help="Only memories of this current importance and above.")
+    ] = 0.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of everything shown.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     """Search turns, and with a user their memories, by meaning, words, names and dates."""
-    asked = Asked(thread, user, topic, k, keyword_only)
+    asked = Asked(thread, user, topic, k, keyword_only, tuple(one.upper() for one in kind or ()), min_importance)
     if batch is not None:
         run(lambda settings: _batch(settings, tenant_of(settings, tenant), asked, batch), json)
 
@@ -75,8 +81,8 @@ def recall_command(
 
         if not query and topic is None:
             raise BadQuery("give a question: `turnlog recall QUESTION --thread T`, or --batch FILE")
-        if user is None and (as_of or past):
-            raise BadQuery("--as-of and --history are about memories: say whose with --user")
+        if user is None and (as_of or past or kind or min_importance):
+            raise BadQuery("--as-of, --history, --kind and --min-importance are about memories: say whose with --user")
 
     async def use(runtime: "Runtime") -> Answer:
         place = tenant_of(runtime.settings, tenant)
@@ -113,6 +119,8 @@ async def _answer(
         history=history,
         max_tokens=max_tokens,
         keyword_only=asked.keyword_only,
+        kinds=asked.kinds,
+        min_importance=asked.min_importance,
     )
     milliseconds = (time.perf_counter() - started) * 1000
     for why in dict.fromkeys((found.degraded, found.memories_degraded)):

@@ -71,8 +71,7 @@ def _compared(past: "Rebuilt") -> str:
         return "an answer was made here, but not with these options, so nothing is compared"
     if past.matches:
         return "the very messages the model got for the answer made here (same hash as in its receipt)"
-    if past.forgotten:
-        count = len(past.forgotten)
+    if count := len(past.forgotten) + past.withheld:
         return f"not what the model got for the answer made here: {count} of its memories were forgotten since"
     return "NOT what the model got for the answer made here: its receipt has another hash"
 

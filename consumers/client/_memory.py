@@ -1,5 +1,6 @@
 """What an open turnlog offers: threads, recall, and what is remembered of people."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from turnlog.agent.use_cases.recall import Found, recall
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.own_loop import LoopBound
+from turnlog.events.contracts import MemoryKind
 from turnlog.events.subjects import check_conversation, check_id
 
 
@@ -54,12 +56,14 @@ class Memory(LoopBound):
         as_of: datetime | None = None,
         history: bool = False,
         max_tokens: int | None = None,
+        kinds: Sequence[MemoryKind] = (),
+        min_importance: float = 0.0,
     ) -> Found:
         """The k turns of a thread, or of all threads of a user, that the query is about; with a user, k memories too.
 
         By meaning, words, names and dates; `degraded` says why vectors took no part. topic: only turns with it, and no
-        memories. as_of: only memories, those that held then; history: memories that ended too. Raises BadQuery,
-        NotFound.
+        memories. as_of: only memories, those that held then; history: memories that ended too. kinds, min_importance:
+        only memories, of these kinds and of that current importance. Raises BadQuery, NotFound, InvalidMemory.
         """
         return await recall(
             self.runtime,
@@ -72,6 +76,8 @@ class Memory(LoopBound):
             as_of=as_of,
             history=history,
             max_tokens=max_tokens,
+            kinds=kinds,
+            min_importance=min_importance,
         )
 
     async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:

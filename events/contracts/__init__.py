@@ -38,6 +38,7 @@ from turnlog.events.contracts.derived import (
     AnswerReceipt,
     ChunksEmbedded,
     HistoryPruned,
+    KnownOfUser,
     ReceiptSettings,
     ReceiptTier,
     SummaryWritten,
@@ -83,8 +84,10 @@ from turnlog.events.contracts.memory import (
     MemoryRecorded,
     MemorySource,
     Origin,
+    PreferencesSet,
     Share,
     Strategy,
+    UserPreferences,
 )
 from turnlog.events.contracts.operations import (
     ArchivedEvent,
@@ -139,6 +142,7 @@ __all__ = [
     "ImageBlock",
     "Interval",
     "JobRan",
+    "KnownOfUser",
     "ListGrowth",
     "MemoriesAccessed",
     "MemoriesCompacted",
@@ -159,6 +163,7 @@ __all__ = [
     "Moment",
     "Origin",
     "PendingWrite",
+    "PreferencesSet",
     "ReceiptSettings",
     "ReceiptTier",
     "Recorded",
@@ -189,6 +194,7 @@ __all__ = [
     "TurnRecorded",
     "UsageMetered",
     "UserErased",
+    "UserPreferences",
 ]
 
 
@@ -230,6 +236,7 @@ EventData = Annotated[
     | CompactionUndone
     | EntitiesFound
     | EntitiesCleared
+    | PreferencesSet
     | MemoriesExtracted
     | JobRan
     | ThreadArchived

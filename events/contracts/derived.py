@@ -79,17 +79,34 @@ class ReceiptSettings(Frozen):
     strict_tiers: bool | None = None
 
 
+class KnownOfUser(Frozen):
+    """What the block of long-term memories shows besides memories, line by line (M7). message_count: turns of the
+    conversation."""
+
+    preferences: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
+    message_count: int = 0
+
+
 class AnswerReceipt(EventContract):
-    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes.
+    """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
+    known.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
     the question, if the context was built from a state of its own and not from the thread in the log (the
-    conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None.
+    conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None. known: what was
+    shown with the memories; None without a block of memories.
     """
 
-    VERSION: ClassVar[int] = 3
-    PERSONAL: ClassVar[dict[str, Any]] = {"tiers": (), "recalled_chunks": (), "system_prompt": None, "notes": None}
+    VERSION: ClassVar[int] = 4
+    PERSONAL: ClassVar[dict[str, Any]] = {
+        "tiers": (),
+        "recalled_chunks": (),
+        "system_prompt": None,
+        "notes": None,
+        "known": None,
+    }
     MIXES_SPEAKERS: ClassVar[bool] = True
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"recalled_chunks", "system_prompt", "tiers"})
     type: Literal["answer_receipt"] = "answer_receipt"
@@ -109,10 +126,11 @@ class AnswerReceipt(EventContract):
     settings: ReceiptSettings | None = None
     relevant: tuple[int, ...] = ()
     notes: tuple[str, ...] | None = None
+    known: KnownOfUser | None = None
 
     def has_words(self) -> bool:
-        """Whether there are topics or notes; the other personal fields are numbers and ids."""
-        return bool(self.notes or any(tier.topics for tier in self.tiers))
+        """Whether there are topics, notes or what is known; the other personal fields are numbers and ids."""
+        return bool(self.notes or self.known or any(tier.topics for tier in self.tiers))
 
 
 class UsageMetered(EventContract):

@@ -5,7 +5,7 @@ A memory is a claim about a user, with the words that support it. Decisions are 
 rebuilt: every conflict, closing and merging is an event with its outcome.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -16,12 +16,15 @@ MemoryKind = Literal["FACT", "PREFERENCE", "DECISION", "SUMMARY", "FEEDBACK"]
 Strategy = Literal["KEEP_LATEST", "KEEP_HIGHEST", "KEEP_OLDEST", "MERGE", "KEEP_BOTH", "ASK_USER"]
 Origin = Literal["explicit", "rule", "llm", "user", "compaction"]
 Answer = Literal["new", "old", "both"]
+Style = Literal["friendly", "professional", "casual"]
+Length = Literal["brief", "moderate", "detailed"]
 EndReason = Literal[
     "superseded", "duplicate", "merged", "edited", "forgotten", "expired", "rejected", "rederived", "reverted"
 ]
 Share = Field(ge=0, le=1)
 MAX_KEY_CHARS = 400  # an index row of Postgres holds 2,704 bytes, the thread's name among them
 MAX_TYPE_CHARS = 64
+PreferenceText = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class MemorySource(Frozen):
@@ -238,6 +241,35 @@ class CompactionUndone(EventContract):
     compaction_id: UUID
     made: UUID | None = None
     intervals: tuple[Interval, ...]
+
+
+class UserPreferences(Frozen):
+    """How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code.
+
+    enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
+    """
+
+    communication_style: Style | None = None
+    response_length: Length | None = None
+    language: PreferenceText | None = None
+    school_regions: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
+    school_size: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
+    school_type: tuple[PreferenceText, ...] | None = Field(default=None, max_length=20)
+    essay_style: PreferenceText | None = None
+    essay_tone: PreferenceText | None = None
+    enable_memory: bool | None = None
+    enable_suggestions: bool | None = None
+
+
+class PreferencesSet(EventContract):
+    """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"preferences": {}}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["preferences_set"] = "preferences_set"
+    preferences: UserPreferences = UserPreferences()
+    cleared: tuple[str, ...] = ()
 
 
 class EntityRelation(Frozen):

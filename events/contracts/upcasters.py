@@ -29,6 +29,11 @@ def answer_receipt_v2(data: Data) -> Data:
     return data
 
 
+def answer_receipt_v3(data: Data) -> Data:
+    """v3 → v4: v4 adds what the block shows besides memories; before, it showed nothing else."""
+    return data
+
+
 def memory_forgotten_v1(data: Data) -> Data:
     """v1 → v2: v2 adds the turns in which the memory was said; unknown for v1."""
     return data
@@ -38,6 +43,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("answer_receipt", 1): answer_receipt_v1,
     ("answer_receipt", 2): answer_receipt_v2,
+    ("answer_receipt", 3): answer_receipt_v3,
     ("memory_forgotten", 1): memory_forgotten_v1,
 }
 

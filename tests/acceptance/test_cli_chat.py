@@ -8,11 +8,17 @@ import select
 import subprocess
 import termios
 from pathlib import Path
+from uuid import UUID
 
+import pytest
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
 from helpers.cli_process import COMMAND, environment
+from helpers.memory_events import event, memory, memory_id, recorded
 from helpers.preloaded_cli import run_command
+
+from turnlog.events.contracts import MemoryConflictRaised
+from turnlog.events.log import Log
 
 # As a shell does: it waits for the command, and reads what is typed afterwards.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
@@ -100,3 +106,34 @@ async def test_a_conversation_that_no_chat_began_is_labelled_by_command(turnlog:
     assert (await turnlog("threads", "label", "t")).out == "t is named Which dog food is best?\n"
     assert (await turnlog("threads", "label", "t", "--json")).document["label"] == "Which dog food is best?"
     assert (await turnlog("threads", "label", "nope", "--json")).error == "not-found"
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "holds"),
+    [
+        ("“I live in Berlin” stood until now, and now “I live in Rome”. Which one holds?", "The new one.", "new"),
+        ("之前记录的是“我住在柏林”，现在又说“我住在罗马”。以哪个为准？", "旧的", "old"),
+    ],
+)
+async def test_a_contradiction_is_put_to_the_user_once_and_their_next_line_decides_it(
+    turnlog: Cli, log: Log, question: str, said: str, holds: str
+) -> None:
+    raised = MemoryConflictRaised(
+        conflict_id=UUID(int=5),
+        memory=memory("I live in Rome", strategy="ASK_USER"),
+        against=(memory_id("I live in Berlin"),),
+        question=question,
+    )
+    await log.append_many([recorded("I live in Berlin"), event(raised)])
+    chat = await turnlog("chat", "t", "--user", "ann", typed=f"Hello\n{said}\nHow are you?\n\x04")
+    assert "".join(chat.err.split()).count("".join(question.split())) == 1
+    [found] = (await turnlog("conflicts", "--user", "ann", "--all", "--json")).document
+    assert found["answer"] == holds
+    exported = (await turnlog("export", "t", "--json")).document
+    assert [one["content"] for one in exported if one["role"] == "user"] == ["Hello", "How are you?"]
+
+
+async def test_a_line_that_decides_nothing_goes_to_the_model(turnlog: Cli) -> None:
+    await turnlog("chat", "t", "--user", "ann", typed="old\n\x04")
+    exported = (await turnlog("export", "t", "--json")).document
+    assert [one["content"] for one in exported if one["role"] == "user"] == ["old"]

@@ -36,6 +36,7 @@ from turnlog.events.contracts import (
     MemoryRated,
     MemoryRecorded,
     PendingWrite,
+    PreferencesSet,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
     SegmentCheckpointRequested,
@@ -45,6 +46,7 @@ from turnlog.events.contracts import (
     StoreItemDeleted,
     StoreItemPut,
     ThreadForked,
+    UserPreferences,
 )
 
 Make = Callable[[str], Event]
@@ -231,6 +233,11 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
         conflict_id=MEMORY_IDS,
         answer=st.sampled_from(["new", "old", "both"]),
         intervals=INTERVALS,
+    ),
+    st.builds(
+        PreferencesSet,
+        preferences=st.builds(UserPreferences, language=st.sampled_from([None, "zh", "en"])),
+        cleared=st.sampled_from([(), ("language",), ("essay_tone",)]),
     ),
     st.builds(MemoriesAccessed, memory_ids=MANY_IDS),
     st.builds(MemoriesEmbedded, model=st.just("m"), dimensions=st.just(3), memory_ids=MANY_IDS),

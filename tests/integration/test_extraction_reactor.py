@@ -9,7 +9,8 @@ from helpers.stage import Play, Stage, player
 from psycopg.conninfo import conninfo_to_dict
 
 from turnlog.agent.models.factory import make_models
-from turnlog.agent.use_cases.extraction import Remembered, remembered
+from turnlog.agent.use_cases.extraction import Remembered, extract_memories, remembered
+from turnlog.agent.use_cases.preferences import set_preferences
 from turnlog.consumers.workers.reactors.extraction import NAME, ExtractionReactor
 from turnlog.events.contracts import MemoryRecorded, TextBlock, ToolResultBlock
 
@@ -153,6 +154,25 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
         assert await ask(stage, "I remember that the bin was full. Do you remember it?") is None
     async with offline("projectors", extract=False) as stage:
         assert await ask(stage, "记住他叫小明") == Remembered("zh", why_not="off")
+
+
+async def test_what_a_user_says_who_wants_nothing_remembered_is_never_extracted(offline: Play) -> None:
+    async with offline("projectors") as stage:
+        place = (stage.runtime, "default", "ann")
+        await set_preferences(*place, {"enable_memory": "no"})
+        turn = user_turn("Remember that the bin goes out on Mondays. I live in Berlin.")
+        await stage.runtime.log.append(turn)
+        await stage.runtime.settle()
+        text = "Remember that the bin goes out on Mondays."
+        said = await remembered(stage.runtime, "default", "t", "ann", turn.id, text)
+        assert said == Remembered("en", why_not="disabled")
+        await extract_memories(stage.runtime, "default", "t")
+        await set_preferences(*place, {}, ["enable_memory"])
+        await append_texts(stage, "I live in Rome.")
+        await extract_memories(stage.runtime, "default", "t")
+        found = [content for content, *_ in await stage.rows("SELECT content FROM memories")]
+    assert len(found) == 1
+    assert "Rome" in found[0]
 
 
 async def test_without_the_setting_nothing_is_extracted(offline: Play) -> None:

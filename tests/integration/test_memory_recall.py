@@ -64,12 +64,14 @@ class Remembering:
         now: datetime = NOW,
         as_of: datetime | None = None,
         history: bool = False,
+        kinds: tuple[str, ...] = (),
+        min_importance: float = 0.0,
         embedder: QueryEmbedder | None = None,
         zone: tzinfo = UTC,
         max_tokens: int | None = None,
         tokens_of: Callable[[StoredMemory], int] | None = None,
     ) -> MemoriesFound:
-        scope = MemoryScope("default", memory_thread(user), now, as_of, history)
+        scope = MemoryScope("default", memory_thread(user), now, as_of, history, kinds, min_importance)
         recall = MemoryRecall(embedder, zone=zone)
         return await recall.search(self.db, scope, question, k, max_tokens=max_tokens, tokens_of=tokens_of)
 
@@ -91,6 +93,18 @@ async def test_the_memory_that_shares_the_rarest_words_comes_first(ann: Remember
     )
     assert contents(await ann.ask("What is my favorite color?"))[0] == "My favorite color is blue"
     assert contents(await ann.ask("Where do I live?")) == ["I live in Berlin"]
+
+
+async def test_the_search_keeps_to_kinds_and_to_a_current_importance(ann: Remembering) -> None:
+    old = NOW - timedelta(days=60)
+    await ann.given(
+        recorded("I like blue tea", kind="PREFERENCE"),
+        recorded("My tea is blue", old, importance=0.9),
+        recorded("The blue tea is mine", importance=0.4),
+    )
+    assert contents(await ann.ask("blue tea", kinds=("PREFERENCE",))) == ["I like blue tea"]
+    assert set(contents(await ann.ask("blue tea", min_importance=0.35))) == {"I like blue tea", "The blue tea is mine"}
+    assert contents(await ann.ask("blue tea", kinds=("FACT",), min_importance=0.35)) == ["The blue tea is mine"]
 
 
 async def test_chinese_memories_are_found_by_their_words(ann: Remembering) -> None:

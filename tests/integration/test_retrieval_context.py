@@ -8,9 +8,9 @@ from helpers.servers import rows
 
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.recall.memories import MemoryRecall
-from turnlog.agent.recall.retrieval_context import ContextMeta, UserPreferences, retrieval_context
+from turnlog.agent.recall.retrieval_context import Preferences, RetrievalContext, retrieval_context
 from turnlog.consumers.runtime import connection_pool
-from turnlog.events.contracts import EntitiesFound, Entity
+from turnlog.events.contracts import EntitiesFound, Entity, PreferencesSet, UserPreferences
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities import ENTITIES
@@ -34,32 +34,50 @@ async def test_everything_that_is_known_for_a_message_comes_together(
         ]
     )
     await settled()
-    found = await retrieval_context(
-        db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", "t", now=NOW, recent_messages=4
-    )
-    assert [message.content for message in found.recent_messages] == [f"message {n}" for n in range(17, 21)]
-    assert [one.memory.content for one in found.relevant_memories] == ["Maria Lopez is my sister"]
-    assert found.relevant_memories[0].explain()["entity"]["value"] == 1.0
-    assert found.preferences == UserPreferences(language="zh", others=("I like quiet places",))
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW, "t")
+    assert [one.memory.content for one in found.memories] == ["Maria Lopez is my sister"]
+    assert found.memories[0].explain()["entity"]["value"] == 1.0
+    assert found.preferences == Preferences(UserPreferences(language="zh"), ("I like quiet places",))
     assert [(one["type"], one["name"]) for one in found.entities] == [("PERSON", "Maria Lopez")]
-    assert (found.meta.thread, found.meta.message_count, found.meta.memory_count) == ("t", 4, 1)
-    assert found.meta.degraded is not None
+    assert found.message_count == 20
+    assert found.degraded is not None
+
+
+async def test_an_entity_by_hand_needs_no_memory_to_be_found(log: Log, db: Connection, settled: Settled) -> None:
+    await log.append(entities(("PERSON", "Maria Lopez")))
+    await settled()
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
+    assert [one["name"] for one in found.entities] == ["Maria Lopez"]
+
+
+async def test_of_a_user_who_wants_nothing_remembered_only_what_is_set_by_hand_is_known(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    by_hand = UserPreferences(language="en", enable_memory=False)
+    await log.append_many(
+        [
+            entities(("PERSON", "Maria Lopez")),
+            recorded("Maria Lopez is my sister", entities=("Maria Lopez",)),
+            recorded("I prefer short answers", kind="PREFERENCE"),
+            event(PreferencesSet(preferences=by_hand)),
+        ]
+    )
+    await settled()
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW)
+    assert found == RetrievalContext(preferences=Preferences(by_hand))
 
 
 async def test_entities_of_the_memories_come_along_in_chinese(log: Log, db: Connection, settled: Settled) -> None:
     await log.append_many([entities(("SCHOOL", "清华大学")), recorded("我想申请清华大学", entities=("清华大学",))])
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "我想申请哪所学校？", now=NOW)
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "我想申请哪所学校？", NOW)
     assert [one["name"] for one in found.entities] == ["清华大学"]
-    assert found.recent_messages == ()
 
 
 async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Settled) -> None:
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", "nowhere", now=NOW)
-    assert found.relevant_memories == found.entities == found.recent_messages == ()
-    assert found.preferences == UserPreferences()
-    assert found.meta == ContextMeta("nowhere", 0, 0, None)
+    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW, "nowhere")
+    assert found == RetrievalContext()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +95,14 @@ async def test_of_a_forgotten_memory_no_entity_has_a_word(
     other = Entity(type="TOPIC", name="Chess", sources=memory("I like Chess").sources)
     await log.append_many([recorded(words, entities=(name,)), event(EntitiesFound(entities=(secret, other)))])
     await settled()
-    before = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, now=NOW)
+    before = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, NOW)
     assert [one["description"] for one in before.entities] == [words]
     async with connection_pool(database_url) as pool:
         await Memories(log, pool).forget("default", "ann", memory_id(words))
     late = event(EntitiesFound(entities=(secret,)))
     await log.append(late)
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, now=NOW)
-    assert (found.relevant_memories, found.entities) == ((), ())
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", question, NOW)
+    assert (found.memories, found.entities) == ((), ())
     assert await rows(db, "SELECT name FROM entities") == [("Chess",)]
     assert (await verify(log, database_url, ENTITIES)).clean

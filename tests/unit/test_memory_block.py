@@ -9,6 +9,7 @@ from helpers.context_messages import assistant, user
 
 from turnlog.agent.context import ContextInput, build_context, counter_for
 from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE, memory_block, room, same_block
+from turnlog.events.contracts import KnownOfUser
 
 COUNTER = counter_for("gpt-4o")
 MAY = datetime(2026, 5, 8, tzinfo=UTC)
@@ -76,9 +77,37 @@ def test_it_keeps_to_its_room_and_a_long_memory_is_cut() -> None:
     assert memory_block(facts("blue"), COUNTER, 10).messages == ()
 
 
+def test_preferences_and_entities_follow_the_memories() -> None:
+    known = KnownOfUser(preferences=("language: zh",), entities=("SCHOOL 清华大学: priority 1",), message_count=7)
+    (message,) = memory_block(facts("I live in Berlin"), COUNTER, 500, known).messages
+    assert str(message["content"]).split("\n")[2:] == [
+        "Messages in this conversation: 7. Memories below: 1.",
+        "- 2026-05-08 I live in Berlin",
+        "Preferences:",
+        "- language: zh",
+        "People and things:",
+        "- SCHOOL 清华大学: priority 1",
+        END,
+    ]
+
+
+def test_what_does_not_fit_is_left_out_and_is_not_on_the_receipt() -> None:
+    many = tuple(f"preference {n} of many" for n in range(100))
+    known = KnownOfUser(preferences=many, entities=tuple(f"TOPIC number {n}" for n in range(100)))
+    block = memory_block(facts(*(f"fact {n} of many" for n in range(10))), COUNTER, 500, known)
+    (message,) = block.messages
+    assert COUNTER.wire(message) <= 500
+    assert block.known is not None
+    assert len(block.ids) == 10
+    assert 0 < len(block.known.preferences) < 20
+    assert 0 < len(block.known.entities) < 100
+    assert same_block(facts(*(f"fact {n} of many" for n in range(10))), COUNTER, block.known) == block
+
+
 def test_the_same_ids_give_the_same_block_again() -> None:
     block = memory_block(facts("I live in Berlin", "I like tea"), COUNTER, 400)
-    assert same_block([one for one in facts("I live in Berlin", "I like tea") if one.id in block.ids], COUNTER) == block
+    held = [one for one in facts("I live in Berlin", "I like tea") if one.id in block.ids]
+    assert same_block(held, COUNTER, block.known) == block
 
 
 def test_a_forgotten_memory_shows_that_there_was_one() -> None:

@@ -66,7 +66,7 @@ def test_the_settings_are_the_designs_numbers() -> None:
 
 def test_a_score_is_the_weighted_sum_and_the_bonus_of_ten_accesses_at_most() -> None:
     found = score(Row(access_count=3), day(10))
-    assert found.importance == pytest.approx(0.8 + 3 * 0.02 * 0.1 - 0.1)
+    assert found.importance == pytest.approx(0.8 + 3 * 0.02 - 0.1)
     assert found.freshness == pytest.approx(math.exp(-1))
     assert found.access_bonus == pytest.approx(0.03)
     assert found.total == pytest.approx(0.4 * found.importance + 0.3 * found.freshness + 0.3 * 0.9 + 0.03)
@@ -143,6 +143,11 @@ def test_decay_at_read_time_is_the_daily_job_run_day_by_day(start: float, policy
     for n in sorted(runs):
         left, since = importance_at(left, day(since), day(n), policy), n
     assert left == pytest.approx(importance_at(start, day(0), day(since), policy), abs=1e-9)
+
+
+@pytest.mark.parametrize(("accesses", "expected"), [(0, 0.5), (1, 0.52), (15, 0.8), (60, 0.8)])
+def test_an_access_is_worth_two_hundredths_and_three_tenths_in_all(accesses: int, expected: float) -> None:
+    assert importance_now(Row(importance=0.5, access_count=accesses), day(0)) == pytest.approx(expected)
 
 
 @given(st.floats(0, 0.9), st.integers(0, 60))

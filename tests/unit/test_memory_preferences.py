@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from turnlog.agent.recall.retrieval_context import UserPreferences, user_preferences
+from turnlog.agent.recall.retrieval_context import Preferences, user_preferences
+from turnlog.events.contracts import UserPreferences
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Preference:
     dedupe_key: str | None = None
 
 
-def fold(*contents: str) -> UserPreferences:
+def fold(*contents: str) -> Preferences:
     return user_preferences(Preference(content) for content in contents)
 
 
@@ -33,11 +34,11 @@ def fold(*contents: str) -> UserPreferences:
     ],
 )
 def test_how_a_user_wants_to_be_answered_is_read(content: str, expected: UserPreferences) -> None:
-    assert fold(content) == expected
+    assert fold(content) == Preferences(expected)
 
 
 def test_the_last_word_counts() -> None:
-    assert fold("I prefer detailed answers", "I prefer short answers").response_length == "detailed"
+    assert fold("I prefer detailed answers", "I prefer short answers").named.response_length == "detailed"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,24 @@ def test_the_last_word_counts() -> None:
     ["I like short walks", "I love detailed maps", "我喜欢简单的生活", "Don't answer in English", "不要用英文回答"],
 )
 def test_what_is_no_wish_for_answers_is_among_the_others(content: str) -> None:
-    assert fold(content) == UserPreferences(others=(content,))
+    assert fold(content) == Preferences(others=(content,))
 
 
 def test_a_rules_key_says_that_it_is_about_answers() -> None:
-    assert user_preferences([Preference("Keep it short", "answer-length")]).response_length == "brief"
+    assert user_preferences([Preference("Keep it short", "answer-length")]).named.response_length == "brief"
+
+
+def test_what_is_set_by_hand_counts_more_than_what_was_said() -> None:
+    by_hand = UserPreferences(response_length="detailed", school_regions=("US", "UK"), enable_suggestions=False)
+    found = user_preferences([Preference("请用中文简短地回答"), Preference("I like quiet places")], by_hand)
+    assert found.lines() == [
+        "response length: detailed",
+        "language: zh",
+        "school regions: US, UK",
+        "suggestions: only when asked for",
+        "I like quiet places",
+    ]
 
 
 def test_nobody_said_anything() -> None:
-    assert fold() == UserPreferences()
+    assert fold() == Preferences()

@@ -67,7 +67,7 @@ SECONDS_A_DAY = 86_400
 class Policy:
     """decay_rate: importance a day. freshness_rate: of the exponential, a day. tiers: the least total of each.
 
-    floor: what decay leaves. access_share: the part of an access's boost that importance gains.
+    floor: what decay leaves. access_boost: importance that an access adds, up to max_access_boost in all.
     """
 
     enabled: bool = True
@@ -82,7 +82,6 @@ class Policy:
     floor: float = 0.1
     access_boost: float = 0.02
     max_access_boost: float = 0.3
-    access_share: float = 0.1
     archive_threshold: float = 0.2
     archive_after_days: int = 180
     delete_after_days: int = 365
@@ -199,7 +198,7 @@ def touched_at(memory: PolicyValues) -> datetime:
 
 def _boost(accesses: int, policy: Policy) -> float:
     """The importance that a number of accesses adds."""
-    return min(accesses * policy.access_boost, policy.max_access_boost) * policy.access_share
+    return min(accesses * policy.access_boost, policy.max_access_boost)
 
 
 def _days(since: datetime, now: datetime) -> float:

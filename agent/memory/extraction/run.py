@@ -47,7 +47,7 @@ from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, M
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
-from turnlog.projectors.models.memories.lookup import extraction_progress, turns_of_forgotten
+from turnlog.projectors.models.memories.lookup import extraction_progress, is_memory_off, turns_of_forgotten
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.thread_lookup import archived_lineage
 
@@ -90,6 +90,8 @@ class Extraction:
 
     async def by_rules(self, conn: Connection, conversation: UserConversation, finish: bool = False) -> None:
         """Applies the rules to all turns that they have not read. finish: also to fewer than QUIET_TURNS."""
+        if await self._passes_over(conn, conversation, "rules", self._rules.version):
+            return
         while True:
             turns, span, size = await self._turns(conn, conversation, "rules", READ_TURNS)
             if not size:
@@ -108,13 +110,14 @@ class Extraction:
 
         Raises ModelError, Later.
         """
-        while self._model is not None:
+        if self._model is None or await self._passes_over(conn, conversation, "llm", self._model.prompt_hash):
+            return Pending(0, False)
+        while True:
             batch, span, size = await self._next_batch(conn, conversation)
             due = batch.is_full or size == READ_FOR_BATCH or (flush and size > 0)
             if not due:
                 return Pending(batch.tokens, False)
             await self._one_batch(conn, conversation, batch, span)
-        return Pending(0, False)
 
     async def give_up(self, conn: Connection, conversation: UserConversation, error: ModelError) -> None:
         """Skips the next batch for the model, and records the error; the rules have read it."""
@@ -130,6 +133,22 @@ class Extraction:
             purpose="extraction", agent=NAME, provider=self._model.provider, model=self._model.model, error=text
         )
         await self._remember(conversation, (), [done.model_copy(update={"error": text}), failed])
+
+    async def _passes_over(self, conn: Connection, conversation: UserConversation, stage: str, extractor: str) -> bool:
+        """Whether the user wants nothing remembered: what the stage has not read counts as read then, so that it is not
+        remembered later either."""
+
+        async def is_off(rows: Rows) -> bool:
+            return await is_memory_off(rows.conn, rows.place.tenant, rows.place.thread)
+
+        if not await self._reading.read(self._place(conversation), is_off):
+            return False
+        after = await self._progress(conversation, stage)
+        while messages := await self._messages(conn, conversation, after, READ_FOR_BATCH):
+            span, after = Span(messages[0].seq, messages[-1].seq), messages[-1].seq
+            done = proposal(conversation, ExtractionResult(), span, stage, extractor)
+            await self._remember(conversation, (), done.extra)
+        return True
 
     async def _one_batch(self, conn: Connection, conversation: UserConversation, batch: Batch, span: Span) -> None:
         assert self._model is not None

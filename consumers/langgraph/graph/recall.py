@@ -18,15 +18,15 @@ from turnlog.agent.memory.deciding.writing import utc_now
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.memories import MemoryRecall
-from turnlog.agent.recall.memory_block import memory_text
+from turnlog.agent.recall.memory_block import known_lines, memory_block, memory_text, room
+from turnlog.agent.recall.retrieval_context import retrieval_context
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.graph.retrieve import item_text
 from turnlog.consumers.langgraph.graph.state import ConversationState, RunNode, Update, question, unless_away
-from turnlog.events.subjects import memory_thread
+from turnlog.events.contracts import KnownOfUser
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.store.namespaces import memories_of
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
@@ -37,11 +37,17 @@ _UNKNOWN = Overview(0, 0, 0, None, None, [])
 
 
 class LongTerm(NamedTuple):
-    """Memories as lines, best first, with their ids; why vectors took no part, '' when they did."""
+    """Memories as lines, best first, with their ids; what else is known of the user; why vectors took no part, ''
+    when they did."""
 
     lines: list[str]
     ids: list[str]
+    known: KnownOfUser | None = None
     degraded: str = ""
+
+    @property
+    def others(self) -> list[str]:
+        return [*self.known.preferences, *self.known.entities] if self.known else []
 
 
 NOTHING = LongTerm([], [])
@@ -68,6 +74,7 @@ def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> Ru
             "memories": no_store or unranked,
         }
         lines = list(dict.fromkeys([*known.lines, *memories]))[: max(MEMORIES_AT_MOST, len(known.lines))]
+        lines += known.others
         return {
             "conversation_summary": now.summary if settings.enable_summary else None,
             "summary_seq": now.summary_seq if settings.enable_summary else None,
@@ -76,6 +83,7 @@ def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> Ru
             "episodic_memory": episodes(older),
             "memory_context": "\n".join(lines) or None,
             "memory_ids": known.ids,
+            "memory_known": known.known.model_dump(mode="json") if known.known else None,
             "debug": state.get("debug", {}) | {f"recall {part}": why for part, why in problems.items() if why},
         }
 
@@ -124,8 +132,11 @@ async def _long_term(pool: Pool, recall: MemoryRecall, settings: Settings, state
     asked, user = question(state["messages"]), state["user_id"]
     if not settings.long_term or not user or not asked.strip():
         return NOTHING
-    scope, counter = MemoryScope(settings.tenant, memory_thread(user), utc_now()), counter_for(settings.model)
+    counter, limit = counter_for(settings.model), room(settings.context_window, settings.model)
     async with pool.connection() as conn:
-        found = await recall.search(conn, scope, asked, settings.long_term_top_k)
-    rows = [one.memory for one in found.memories]
-    return LongTerm([memory_text(row, counter) for row in rows], [str(row.id) for row in rows], found.degraded or "")
+        top_k = settings.long_term_top_k
+        found = await retrieval_context(conn, recall, settings.tenant, user, asked, utc_now(), top_k=top_k)
+    block = memory_block([one.memory for one in found.memories], counter, limit, known_lines(found, counter))
+    rows = [one.memory for one in found.memories if one.memory.id in block.ids]
+    lines, ids = [memory_text(row, counter) for row in rows], [str(row.id) for row in rows]
+    return LongTerm(lines, ids, block.known, found.degraded or "")

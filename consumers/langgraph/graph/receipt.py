@@ -14,7 +14,7 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.threads.state import receipt_settings
 from turnlog.consumers.langgraph.graph.request import Request, build_request, to_messages
 from turnlog.consumers.langgraph.graph.state import ConversationState, unless_away
-from turnlog.events.contracts import AnswerReceipt, Event
+from turnlog.events.contracts import AnswerReceipt, Event, KnownOfUser
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
@@ -137,6 +137,7 @@ def _by_turns(request: Request, state: ConversationState, found: Places) -> Cont
     made = request.context.receipt
     seqs = [tuple(sorted(found[at].seq for at in tier.seqs)) for tier in made.tiers]
     dropped = tuple(remark._replace(seq=found[remark.seq].seq) for remark in made.dropped)
+    known = state.get("memory_known")
     summaries = [tier.summary_seq for tier in made.tiers if tier.summary_seq]
     return replace(
         made,
@@ -144,6 +145,7 @@ def _by_turns(request: Request, state: ConversationState, found: Places) -> Cont
         tiers=tuple(tier.model_copy(update={"seqs": own}) for tier, own in zip(made.tiers, seqs, strict=True)),
         dropped=dropped,
         memories=tuple(state.get("memory_ids") or ()),
+        known=KnownOfUser.model_validate(known) if known else None,
         context_hash=request.context_hash,
     )
 

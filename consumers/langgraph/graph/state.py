@@ -22,9 +22,9 @@ Update = dict[str, Any]
 class ConversationState(TypedDict, total=False):
     """conversation_id: the checkpointer's thread_id. agent_type: who answers, `general` where no route matched.
 
-    memory_context: long-term memories of the user, one a line; memory_ids: of those of P7 in it. summary_seq: of the
-    event that wrote the summary. topics: of the whole conversation, most mentioned first. episodic_memory: older
-    turns, {"role", "content", "timestamp", "seq"}, in time order.
+    memory_context: long-term memories of the user, one a line; memory_ids: of those of P7 in it; memory_known: its
+    preferences and entities. summary_seq: of the event that wrote the summary. topics: of the whole conversation, most
+    mentioned first. episodic_memory: older turns, {"role", "content", "timestamp", "seq"}, in time order.
     retrieval_results: {"namespace", "key", "text", "score"}, best first. pruned_through: turns up to this sequence
     left the conversation; only the summary still covers them. debug: node → why a part is missing, or what it chose.
     """
@@ -36,6 +36,7 @@ class ConversationState(TypedDict, total=False):
 
     memory_context: str | None
     memory_ids: list[str]
+    memory_known: dict[str, Any] | None
     conversation_summary: str | None
     summary_seq: int | None
     topics: list[str]

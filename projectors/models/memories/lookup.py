@@ -9,7 +9,7 @@ from uuid import UUID
 
 from psycopg.rows import class_row
 
-from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy
+from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy, UserPreferences
 from turnlog.projectors.engine.writer import Connection
 
 SAME_KEY_UP_TO = 200
@@ -107,6 +107,20 @@ async def valid_memories(
     held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
     params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
     return await _said_last_first(conn, held, params, kinds, limit, offset)
+
+
+async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPreferences:
+    """The preferences that the user of a memory thread set by hand."""
+    rows = await conn.execute(
+        "SELECT preferences FROM user_preferences WHERE tenant = %s AND thread_id = %s", (tenant, thread)
+    )
+    found = await rows.fetchone()
+    return UserPreferences.model_validate(found[0]) if found else UserPreferences()
+
+
+async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:
+    """Whether the user of a memory thread wants nothing remembered."""
+    return (await preferences_set(conn, tenant, thread)).enable_memory is False
 
 
 # Memories with valid_from <= at < valid_to, whatever happened to them later, except forgotten ones.

@@ -37,18 +37,25 @@ from turnlog.events.contracts import (
     MemoryRated,
     MemoryRecorded,
     MemorySource,
+    PreferencesSet,
     Recorded,
 )
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.memories import sql
-from turnlog.projectors.models.memories.tables import memories, memory_compactions, memory_conflicts, memory_extractions
+from turnlog.projectors.models.memories.tables import (
+    memories,
+    memory_compactions,
+    memory_conflicts,
+    memory_extractions,
+    user_preferences,
+)
 from turnlog.projectors.models.memories.text import content_key
 from turnlog.projectors.models.neighbours import neighbour_indexes
 from turnlog.projectors.models.terms import terms
 
-TABLES = (memories, memory_conflicts, memory_compactions, memory_extractions)
+TABLES = (memories, memory_conflicts, memory_compactions, memory_extractions, user_preferences)
 NEIGHBOUR_INDEXES = neighbour_indexes(memories)
 LATER = (
     "access_count",
@@ -206,6 +213,14 @@ def _extracted(recorded: Recorded) -> list[Change]:
     return [Statement(sql.EXTRACTED, [{**place, **told}])]
 
 
+def _preferred(recorded: Recorded) -> list[Change]:
+    event, data = recorded.event, recorded.event.data
+    assert isinstance(data, PreferencesSet)
+    given = data.preferences.model_dump_json(exclude_none=True)
+    params = {"user": event.user or "", "preferences": given, "cleared": list(data.cleared), "at": event.time}
+    return [Statement(sql.PREFER, [{**_place(event), **params}])]
+
+
 def _insert(recorded: Recorded, memory: Memory, status: str, derivation: Derivation | None) -> Change:
     """Inserts a row; an existing row with the id is kept, since ids are derived from their cause."""
     event = recorded.event
@@ -262,6 +277,7 @@ _HANDLERS: dict[str, Callable[[Recorded], list[Change]]] = {
     "memories_compacted": _compacted,
     "compaction_undone": _undone,
     "memories_extracted": _extracted,
+    "preferences_set": _preferred,
 }
 MEMORIES = Projection(
     "memories", 1, TABLES, REMOVALS | _HANDLERS.keys(), project, last_sql=(NEIGHBOUR_INDEXES, "ANALYZE memories")

@@ -40,7 +40,8 @@ class MemoryScope:
     """Which memories to search. thread: the user's memory thread, or a shadow of it.
 
     as_of: memories that were valid at that time, including superseded and archived ones. history: in any status.
-    Neither: memories that are valid at `now`. Pending and forgotten memories are never found.
+    Neither: memories that are valid at `now`. Pending and forgotten memories are never found. kinds: () for all.
+    min_importance: 0 to 1, of the current importance.
     """
 
     tenant: str
@@ -48,9 +49,15 @@ class MemoryScope:
     now: datetime
     as_of: datetime | None = None
     history: bool = False
+    kinds: tuple[str, ...] = ()
+    min_importance: float = 0.0
 
     @property
     def where(self) -> str:
+        return self._held + (" AND m.kind = ANY(%(kinds)s)" if self.kinds else "")
+
+    @property
+    def _held(self) -> str:
         if self.history:
             return f"{IN_THREAD} AND m.status IN ('valid', 'archived', 'closed')"
         states = "('valid')" if self.as_of is None else "('valid', 'archived', 'closed')"
@@ -62,7 +69,7 @@ class MemoryScope:
 
     @property
     def params(self) -> dict[str, Any]:
-        return {"tenant": self.tenant, "thread": self.thread, "at": self.as_of or self.now}
+        return {"tenant": self.tenant, "thread": self.thread, "at": self.as_of or self.now, "kinds": list(self.kinds)}
 
 
 @dataclass(frozen=True, slots=True)

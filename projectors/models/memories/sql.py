@@ -67,6 +67,12 @@ UNDO = """
 UPDATE memory_compactions SET undone_at = %(at)s
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND event_id = %(id)s"""
 
+PREFER = """
+INSERT INTO user_preferences AS t (tenant, thread_id, user_id, preferences, set_at)
+VALUES (%(tenant)s, %(thread)s, %(user)s, %(preferences)s::jsonb, %(at)s)
+ON CONFLICT (tenant, thread_id) DO UPDATE SET
+  preferences = (t.preferences - %(cleared)s::text[]) || excluded.preferences, set_at = excluded.set_at"""
+
 EXTRACTED = """
 INSERT INTO memory_extractions AS t (tenant, thread_id, conversation, stage, user_id, through_seq, extractor, found,
   stored, error, extracted_at)

@@ -106,6 +106,16 @@ memory_extractions = sa.Table(
     sa.Column("extracted_at", timestamptz(), nullable=False),
 )
 
+user_preferences = sa.Table(
+    "user_preferences",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("preferences", JSONB, nullable=False, comment="the preferences set by hand, by name"),
+    sa.Column("set_at", timestamptz(), nullable=False),
+)
+
 entities = sa.Table(
     "entities",
     metadata,

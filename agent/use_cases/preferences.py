@@ -1,0 +1,50 @@
+"""A user's preferences: how to answer, and whether to remember (E 10.5)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.recall.retrieval_context import preferences_of
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event, PreferencesSet, UserPreferences
+from turnlog.events.errors import TurnlogError
+
+SOURCE = "turnlog/preferences"
+READS = ("memories",)
+
+
+class InvalidPreference(TurnlogError):
+    """A preference has another name, or another value than it can have."""
+
+    code = "invalid-preference"
+
+
+async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
+    """Those set by hand; where there is none, what the user said last. None: neither. Raises InvalidToken."""
+    place = Place(tenant, user)
+    await runtime.settle_thread(tenant, place.thread, READS)
+    async with runtime.pool.connection() as conn:
+        return (await preferences_of(conn, tenant, user, datetime.now(UTC))).named
+
+
+async def set_preferences(
+    runtime: Runtime, tenant: str, user: str, given: Mapping[str, Any], cleared: Sequence[str] = ()
+) -> UserPreferences:
+    """given: values by the names of UserPreferences; others stay as they are. cleared: names to set no longer.
+
+    Raises InvalidPreference, InvalidToken.
+    """
+    thread = Place(tenant, user).thread
+    if unknown := [name for name in (*given, *cleared) if name not in UserPreferences.model_fields]:
+        known = ", ".join(UserPreferences.model_fields)
+        raise InvalidPreference(f"there is no preference {unknown[0]!r}; there are {known}")
+    try:
+        data = PreferencesSet(preferences=UserPreferences(**given), cleared=tuple(cleared))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise InvalidPreference(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
+    await runtime.log.append(Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
+    return await show_preferences(runtime, tenant, user)

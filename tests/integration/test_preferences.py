@@ -1,0 +1,40 @@
+"""Preferences that a user sets by hand: kept, cleared, exported, rebuilt; with names and values checked (E 10.5)."""
+
+import pytest
+from helpers.servers import rows
+from helpers.stage import player
+
+from turnlog.agent.use_cases.preferences import InvalidPreference, set_preferences, show_preferences
+from turnlog.events.contracts import UserPreferences
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.projection import MEMORIES
+from turnlog.projectors.rebuild.verify import verify
+
+
+async def test_what_is_set_stays_until_it_is_set_again_or_cleared(
+    nats_url: str, database_url: str, db: Connection
+) -> None:
+    async with player(nats_url, database_url, ("projectors",))() as stage:
+        place = (stage.runtime, "default", "ann")
+        await set_preferences(*place, {"language": "zh", "school_regions": ["US", "UK"], "enable_memory": "no"})
+        found = await set_preferences(*place, {"language": "en"}, ["enable_memory"])
+        assert found == UserPreferences(language="en", school_regions=("US", "UK"))
+        assert await show_preferences(stage.runtime, "default", "bob") == UserPreferences()
+        assert await rows(db, "SELECT user_id FROM user_preferences") == [("ann",)]
+        assert (await verify(stage.runtime.log, database_url, MEMORIES)).clean
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"colour": "blue"}, "there is no preference 'colour'; there are communication_style"),
+        ({"response_length": "endless"}, "response_length: input should be 'brief', 'moderate' or 'detailed'"),
+        ({"enable_memory": "perhaps"}, "enable_memory: input should be a valid boolean"),
+    ],
+)
+async def test_an_unknown_name_or_value_is_refused(
+    nats_url: str, database_url: str, given: dict[str, str], message: str
+) -> None:
+    async with player(nats_url, database_url, ("projectors",))() as stage:
+        with pytest.raises(InvalidPreference, match=message.replace("'", ".")):
+            await set_preferences(stage.runtime, "default", "ann", given)
