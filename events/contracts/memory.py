@@ -265,10 +265,10 @@ class PreferencesSet(EventContract):
     """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now."""
 
     VERSION: ClassVar[int] = 1
-    PERSONAL: ClassVar[dict[str, Any]] = {"preferences": {}}
+    PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"
-    preferences: UserPreferences = UserPreferences()
+    preferences: UserPreferences | None = None
     cleared: tuple[str, ...] = ()
 
 

@@ -38,6 +38,7 @@ WORDS = {
     "memories show": ("tea",),
     "memories stats": (),
     "messages": ("t",),
+    "preferences": (),
     "rate": ("tea", "0.5"),
     "rebuild": ("messages",),
     "recall": ("tea",),

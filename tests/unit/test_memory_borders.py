@@ -49,8 +49,8 @@ def test_an_importance_of_just_the_threshold_is_kept() -> None:
 
 
 def test_accesses_add_to_importance_up_to_their_bound() -> None:
-    assert importance_now(row(importance=0.5, access_count=5), day(0)) == pytest.approx(0.51)
-    assert importance_now(row(importance=0.5, access_count=100), day(0)) == pytest.approx(0.53)
+    assert importance_now(row(importance=0.5, access_count=5), day(0)) == pytest.approx(0.6)
+    assert importance_now(row(importance=0.5, access_count=100), day(0)) == pytest.approx(0.8)
 
 
 def test_what_expires_just_when_the_same_words_are_said_is_not_said_again() -> None:

@@ -39,6 +39,7 @@ from turnlog.events.contracts import (
     MemorySource,
     PreferencesSet,
     Recorded,
+    UserPreferences,
 )
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
@@ -216,7 +217,7 @@ def _extracted(recorded: Recorded) -> list[Change]:
 def _preferred(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, PreferencesSet)
-    given = data.preferences.model_dump_json(exclude_none=True)
+    given = (data.preferences or UserPreferences()).model_dump_json(exclude_none=True)
     params = {"user": event.user or "", "preferences": given, "cleared": list(data.cleared), "at": event.time}
     return [Statement(sql.PREFER, [{**_place(event), **params}])]
 
