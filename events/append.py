@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -17,10 +16,11 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from turnlog.events.contracts import Event
 from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable, WrongExpectedVersion, cause
 from turnlog.events.publish import (
-    DUPLICATE_IN_BATCH,
+    DUPLICATE,
     PASSING,
     STALE_EXPECTATION,
     Appended,
+    Key,
     Outgoing,
     Refused,
     explain,
@@ -30,14 +30,14 @@ from turnlog.events.publish import (
 from turnlog.events.read import read_to
 from turnlog.events.sealing import Keyring, owners_to_seal
 from turnlog.events.stream import DUPLICATE_WINDOW_S
-from turnlog.events.subjects import thread_filter
+from turnlog.events.subjects import parse_stored, thread_filter
 
 MAX_FILTERS = 200
 DECIDING_S = 60.0
 
 
-async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[UUID, int]:
-    """Event id → first sequence, for events of the (tenant, thread) pairs stored within the dedup window plus a minute.
+async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dict[Key, int]:
+    """The first sequences of the events of the (tenant, thread) pairs stored within the dedup window plus a minute.
 
     Reads headers only. Raises GapInLog when NATS fails during the read.
     """
@@ -45,21 +45,22 @@ async def recently_stored(nc: Client, threads: Sequence[tuple[str, str]]) -> dic
     return await _ids(nc, threads, since)
 
 
-async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
-    """Event id → first sequence of everything the threads hold from start_seq on. Raises GapInLog."""
+async def all_stored(nc: Client, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[Key, int]:
+    """The first sequences of everything the threads hold from start_seq on. Raises GapInLog."""
     return await _ids(nc, threads, None, start_seq)
 
 
 async def _ids(
     nc: Client, threads: Sequence[tuple[str, str]], since: datetime | None, start_seq: int = 1
-) -> dict[UUID, int]:
-    found: dict[UUID, int] = {}
+) -> dict[Key, int]:
+    found: dict[Key, int] = {}
     filters = sorted({thread_filter(tenant, thread) for tenant, thread in threads})
     for start in range(0, len(filters), MAX_FILTERS):
         part = filters[start : start + MAX_FILTERS]
         async for stored in read_to(nc, part, start_seq, headers_only=True, since=since):
             if stored.message_id is not None:
-                found.setdefault(stored.message_id, stored.seq)
+                place = parse_stored(stored.subject)
+                found.setdefault(Key(place.tenant, place.thread_token, stored.message_id), stored.seq)
     return found
 
 
@@ -68,7 +69,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 FEW = 5  # faster one by one: the server stages an atomic batch in files of its own, with some six disk syncs
 RETRY_WAIT_S = 0.25
 Screen = Callable[[Event], Event]
-LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[UUID, int]]]
+LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[Key, int]]]
 _OUTCOME_OPEN = "The events may or may not be stored: append them again with the same ids, which never stores one twice"
 _UNKNOWN_OUTCOME = (NatsError, TimeoutError, OSError, GapInLog)
 
@@ -182,19 +183,20 @@ class Appender:
         fresh: holds for the first try only; later ones may find what it stored.
         """
         deadline = time.monotonic() + self._timeout_s
-        known: dict[UUID, Appended] = {}
-        missing = list({out.id: out for out in batch}.values())
+        known: dict[Key, Appended] = {}
+        missing = list({out.key: out for out in batch}.values())
         while missing:
             known |= await self._attempt(missing, deadline, fresh)
             fresh = False
-            missing = [out for out in missing if out.id not in known]
+            missing = [out for out in missing if out.key not in known]
             if whole and known:
                 break
-        return [known[out.id] for out in batch if out.id in known]
+        return [known[out.key] for out in batch if out.key in known]
 
-    async def _attempt(self, missing: list[Outgoing], deadline: float, fresh: bool) -> dict[UUID, Appended]:
+    async def _attempt(self, missing: list[Outgoing], deadline: float, fresh: bool) -> dict[Key, Appended]:
         try:
-            return await publish(self._nc, missing, self._ack_s)
+            done = await publish(self._nc, missing, self._ack_s)
+            return {out.key: one for out, one in zip(missing, done, strict=True)}
         except Refused as refusal:
             if fresh and refusal.code == STALE_EXPECTATION:
                 raise explain(missing[0], refusal) from None
@@ -203,30 +205,34 @@ class Appender:
             await self._pause(deadline, error)
             return await self._read_back(missing, deadline)
 
-    async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[UUID, Appended]:
-        """A retry may find the result of its first try: a duplicate, or a thread that its own event has moved on."""
+    async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
+        """A retry may find the result of its first try: a duplicate, or a thread that its own event has moved on.
+
+        Where its threads do not have the duplicate, another one does, and the events are sent under other message ids.
+        """
         if refusal.code in PASSING:
             await self._pause(deadline, refusal)
             return await self._read_back(missing, deadline)
-        if refusal.code not in (DUPLICATE_IN_BATCH, STALE_EXPECTATION):
+        if refusal.code not in (DUPLICATE, STALE_EXPECTATION):
             raise explain(missing[0], refusal)
         found = await self._read_back(missing, deadline) or await self._read_back(missing, deadline, all_stored)
-        if not found and refusal.code == STALE_EXPECTATION:
+        if found:
+            return found
+        if refusal.code == STALE_EXPECTATION:
             raise explain(missing[0], refusal)
-        if not found:
-            await self._pause(deadline, refusal)
-        return found
+        await self._pause(deadline, refusal)
+        return await self._attempt([out.under_another_id() for out in missing], deadline, fresh=False)
 
     async def _read_back(
         self, missing: list[Outgoing], deadline: float, look_up: LookUp = recently_stored
-    ) -> dict[UUID, Appended]:
+    ) -> dict[Key, Appended]:
         """look_up: all_stored where a late retry or a wrong clock must be handled too."""
-        wanted = {out.id for out in missing}
+        wanted = {out.key for out in missing}
         while True:
             try:
                 async with asyncio.timeout(max(self._ack_s, deadline - time.monotonic())):
                     found = await look_up(self._nc, [(out.tenant, out.thread) for out in missing])
-                return {i: Appended(i, seq, duplicate=True) for i, seq in found.items() if i in wanted}
+                return {key: Appended(key.id, seq, duplicate=True) for key, seq in found.items() if key in wanted}
             except _UNKNOWN_OUTCOME as error:
                 await self._pause(deadline, error)
 

@@ -5,14 +5,9 @@ one such message would stop every reader of the stream. This client delivers the
 escaped; the projectors park it like any other undecodable one.
 """
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from nats.aio.client import Client
-
-T = TypeVar("T")
-CANCEL_AGAIN_S = 0.1
 
 
 class RobustClient(Client):
@@ -51,23 +46,3 @@ class RobustClient(Client):
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super()._close(status, do_cbs)
-
-
-async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the work's result. Raises TimeoutError.
-
-    Python 3.11's asyncio.wait_for may swallow a cancellation, after which nats-py would try to connect without end:
-    here the work is cancelled until it ends.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task}, timeout=timeout_s)
-    finally:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
-        if not task.cancelled():
-            task.exception()  # read, so that asyncio does not log it as never retrieved
-    if task.cancelled():
-        raise TimeoutError
-    return task.result()

@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from turnlog.events.append import Appender, Screen, all_stored, unchanged
-from turnlog.events.client import RobustClient, within
+from turnlog.events.client import RobustClient
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
@@ -21,6 +21,7 @@ from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
 from turnlog.events.stream import StreamOptions, ensure_stream, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
+from turnlog.events.tasks import within
 
 CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_THREADS = 10_000
@@ -239,9 +240,9 @@ class Log:
         async for stored in self.read(filters, start_seq, end):
             yield stored
 
-    async def stored_ids(self, threads: Sequence[tuple[str, str]], start_seq: int = 1) -> dict[UUID, int]:
-        """Event id → sequence of every event of the (tenant, thread) pairs from start_seq on. Raises GapInLog."""
-        return await all_stored(self.nc, threads, start_seq)
+    async def stored_ids(self, tenant: str, thread: str, start_seq: int = 1) -> dict[UUID, int]:
+        """Event id → first sequence of every event of a thread from start_seq on. Raises GapInLog."""
+        return {key.id: seq for key, seq in (await all_stored(self.nc, [(tenant, thread)], start_seq)).items()}
 
     async def _last_of(self, subject: str) -> int:
         try:

@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from nats.aio.client import Client
+from nats.js.errors import NotFoundError
 
+from turnlog.events import tracing
 from turnlog.events.codec import CONTENT_TYPE, encode
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, LogFull, LogUnavailable, TurnlogError, WrongExpectedVersion
 from turnlog.events.sealing import Keyring
-from turnlog.events.subjects import check_conversation, publish_subject, thread_filter
+from turnlog.events.subjects import check_conversation, publish_subject, thread_filter, thread_token
 
 HEADER_ROOM = 1_024
 SENT_AT_ONCE = 100
 STALE_EXPECTATION = 10071
-DUPLICATE_IN_BATCH = 10201
+DUPLICATE = 10201  # in an atomic batch
 # JetStream is recovering or electing a leader, or the batch's first part was lost with a connection.
 PASSING = frozenset({10008, 10009, 10118, 10176})
 _FULL = frozenset({10002, 10023, 10047, 10077})
@@ -33,8 +35,23 @@ class Appended:
     duplicate: bool = False
 
 
+class Key(NamedTuple):
+    """What an event is known by: anyone may publish any id on another thread."""
+
+    tenant: str
+    thread_token: str
+    id: UUID
+
+    @classmethod
+    def of(cls, event: Event) -> "Key":
+        return cls(event.tenant, thread_token(event.thread), event.id)
+
+
 class Outgoing(NamedTuple):
-    """An encoded event on its way. expected: the last sequence its thread must have, or None."""
+    """An encoded event on its way. expected: the last sequence its thread must have, or None.
+
+    suffix: of its message id, which is the event's id but where a message on another thread has that one (0024).
+    """
 
     id: UUID
     tenant: str
@@ -42,13 +59,25 @@ class Outgoing(NamedTuple):
     subject: str
     body: bytes
     expected: int | None
+    suffix: str = ""
+    traceparent: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.tenant, thread_token(self.thread), self.id)
+
+    def under_another_id(self) -> "Outgoing":
+        """With a message id that only this attempt knows."""
+        return self._replace(suffix=f" {uuid.uuid4().hex}")
 
     @property
     def headers(self) -> dict[str, str]:
-        headers = {"Nats-Msg-Id": str(self.id), "Content-Type": CONTENT_TYPE}
+        headers = {"Nats-Msg-Id": f"{self.id}{self.suffix}", "Content-Type": CONTENT_TYPE}
         if self.expected is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(self.expected)
             headers["Nats-Expected-Last-Subject-Sequence-Subject"] = thread_filter(self.tenant, self.thread)
+        if self.traceparent is not None:
+            headers[tracing.HEADER] = self.traceparent  # reactors get no bodies
         return headers
 
 
@@ -66,17 +95,21 @@ def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyr
         check_conversation(event.thread)
     subject = publish_subject(event.tenant, event.thread, event.type)
     room = max_payload - HEADER_ROOM
+    if event.traceparent is None and (traceparent := tracing.traceparent()) is not None:
+        event = event.model_copy(update={"traceparent": traceparent})
     body = encode(event, keyring, room)
     if len(body) > room:
         raise EventTooLarge.by(len(body), room, event.id)
-    return Outgoing(event.id, event.tenant, event.thread, subject, body, expected)
+    return Outgoing(event.id, event.tenant, event.thread, subject, body, expected, traceparent=event.traceparent)
 
 
-async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> dict[UUID, Appended]:
-    """Stores the whole batch or nothing. Raises Refused, or NATS errors when the outcome is unknown."""
+async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[Appended]:
+    """Stores the whole batch or nothing; returns one entry per event.
+
+    Raises Refused, or NATS errors when the outcome is unknown.
+    """
     if len(batch) == 1:
-        ack = await _ask(nc, batch[0], batch[0].headers, timeout_s)
-        return {batch[0].id: Appended(batch[0].id, ack["seq"], bool(ack.get("duplicate")))}
+        return [await _publish_one(nc, batch[0], timeout_s)]
     batch_id = uuid.uuid4().hex
     for number, out in enumerate(batch[:-1], 1):
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
@@ -86,7 +119,24 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> dict[U
     commit = {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(batch)), "Nats-Batch-Commit": "1"}
     ack = await _ask(nc, batch[-1], {**batch[-1].headers, **commit}, timeout_s)
     first = ack["seq"] - len(batch) + 1
-    return {out.id: Appended(out.id, first + at) for at, out in enumerate(batch)}
+    return [Appended(out.id, first + at) for at, out in enumerate(batch)]
+
+
+async def _publish_one(nc: Client, out: Outgoing, timeout_s: float) -> Appended:
+    """JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024)."""
+    ack = await _ask(nc, out, out.headers, timeout_s)
+    if ack.get("duplicate") and not await _is_there(nc, out, ack):
+        raise Refused(DUPLICATE, f"sequence {ack['seq']}, on another subject, has the message id")
+    return Appended(out.id, ack["seq"], bool(ack.get("duplicate")))
+
+
+async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
+    """Whether the acknowledged message is on the event's subject; True if it was deleted since."""
+    try:
+        found = await nc.jetstream().get_msg(ack["stream"], ack["seq"])
+    except NotFoundError:
+        return True
+    return str(found.subject).endswith(out.subject.removeprefix("turnlog"))
 
 
 async def _ask(nc: Client, out: Outgoing, headers: dict[str, str], timeout_s: float) -> dict[str, Any]:

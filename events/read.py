@@ -302,7 +302,7 @@ def _metadata(reply: str) -> tuple[int, int, int, int]:
 
 def _message_id(msg: Msg) -> UUID | None:
     try:
-        return UUID((msg.headers or {}).get("Nats-Msg-Id", ""))
+        return UUID((msg.headers or {}).get("Nats-Msg-Id", "")[:36])
     except ValueError:
         return None
 

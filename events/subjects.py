@@ -4,6 +4,7 @@ Producers publish   turnlog.<tenant>.<thread>.<type>
 the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-side subject transform, L5)
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
+tickets are in the   bucket turnlog_tickets under their digests
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 """
 
@@ -20,11 +21,12 @@ PUBLISHED = "turnlog.*.*.*"
 STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
 SESSION_BUCKET = "turnlog_sessions"
+TICKET_BUCKET = "turnlog_tickets"
 KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
-OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/")
-MEMORIES, SHADOW, STORE, JOBS, ERASURES = OWN_THREADS
+OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/")
+MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS = OWN_THREADS
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -160,9 +162,18 @@ def progress_subject(tenant: str, thread: str, request: str) -> str:
 
 def memory_thread(user: str, shadow: str | None = None) -> str:
     """The thread of a user's memory events, or of a shadow's (the memories that another extractor would make, M2)."""
-    check_id("user", user)
-    name = user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
+    name = _name_of(user)
     return MEMORIES + name if shadow is None else shadow_prefix(shadow) + MEMORIES + name
+
+
+def access_thread(user: str) -> str:
+    """The thread of a user's API keys."""
+    return ACCESS + _name_of(user)
+
+
+def _name_of(user: str) -> str:
+    check_id("user", user)
+    return user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
 
 
 def is_memory_thread(thread: str, user: str) -> bool:

@@ -10,6 +10,7 @@ import psycopg
 
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.projectors.engine.database import SCHEMA
+from turnlog.projectors.engine.row_security import protection
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -64,6 +65,7 @@ def _migrate(made: "sa.Engine", revision: str) -> None:
             connection.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public"))
             connection.commit()
             command.upgrade(config(connection), revision)
+            connection.execute(sa.text(protection()))
             connection.commit()
     finally:
         made.dispose()

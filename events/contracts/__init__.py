@@ -15,188 +15,95 @@ from uuid import UUID
 from pydantic import Field
 from uuid_utils.compat import uuid7
 
-from turnlog.events.contracts.base import ERASED, Derivation, EventContract, Frozen, Moment
-from turnlog.events.contracts.conversation import (
-    AnswerRequested,
-    Block,
-    Content,
-    ForkedSummary,
-    ImageBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ThreadDeleted,
-    ThreadForked,
-    ThreadOpened,
-    ThreadRenamed,
-    ToolCall,
-    ToolResultBlock,
-    ToolUseBlock,
-    TurnRecorded,
-)
-from turnlog.events.contracts.derived import (
-    AnswerReceipt,
-    ChunksEmbedded,
-    HistoryPruned,
-    KnownOfUser,
-    ReceiptSettings,
-    ReceiptTier,
-    SummaryWritten,
-    TopicsTagged,
-    UsageMetered,
-)
-from turnlog.events.contracts.langgraph import (
-    Blob,
-    CheckpointSaved,
-    CheckpointsDropped,
-    CheckpointWritesSaved,
-    ListGrowth,
-    PendingWrite,
-    StoreItemDeleted,
-    StoreItemPut,
-)
-from turnlog.events.contracts.memory import (
-    MAX_KEY_CHARS,
-    MAX_TYPE_CHARS,
-    WORDS_OF_A_MEMORY,
-    Answer,
-    CompactionUndone,
-    EndReason,
-    EntitiesCleared,
-    EntitiesFound,
-    Entity,
-    EntityRelation,
-    Interval,
-    MemoriesAccessed,
-    MemoriesCompacted,
-    MemoriesEmbedded,
-    MemoriesExtracted,
-    MemoriesReviewed,
-    MemoriesRevised,
-    Memory,
-    MemoryArchived,
-    MemoryConfirmed,
-    MemoryConflictAnswered,
-    MemoryConflictRaised,
-    MemoryForgotten,
-    MemoryKind,
-    MemoryRated,
-    MemoryRecorded,
-    MemorySource,
-    Origin,
-    PreferencesSet,
-    Share,
-    Strategy,
-    UserPreferences,
-)
-from turnlog.events.contracts.operations import (
-    ArchivedEvent,
-    Erased,
-    JobRan,
-    ThreadArchived,
-    ThreadRestored,
-    UserErased,
-)
-from turnlog.events.contracts.session import (
-    SegmentCheckpointed,
-    SegmentCheckpointFailed,
-    SegmentCheckpointRequested,
-    SegmentRules,
-    SessionCreated,
-    SessionUpdated,
-)
-
-__all__ = [
-    "ARCHIVING",
-    "CONTRACTS",
-    "ERASED",
-    "MAX_KEY_CHARS",
-    "MAX_TYPE_CHARS",
-    "REMOVALS",
-    "WORDS_OF_A_MEMORY",
-    "Answer",
-    "AnswerReceipt",
-    "AnswerRequested",
-    "ArchivedEvent",
-    "Blob",
-    "Block",
-    "CheckpointSaved",
-    "CheckpointWritesSaved",
-    "CheckpointsDropped",
-    "ChunksEmbedded",
-    "CompactionUndone",
-    "Content",
-    "Derivation",
-    "EndReason",
-    "EntitiesCleared",
-    "EntitiesFound",
-    "Entity",
-    "EntityRelation",
-    "Erased",
-    "Event",
-    "EventContract",
-    "EventData",
-    "ForkedSummary",
-    "Frozen",
-    "HistoryPruned",
-    "ImageBlock",
-    "Interval",
-    "JobRan",
-    "KnownOfUser",
-    "ListGrowth",
-    "MemoriesAccessed",
-    "MemoriesCompacted",
-    "MemoriesEmbedded",
-    "MemoriesExtracted",
-    "MemoriesReviewed",
-    "MemoriesRevised",
-    "Memory",
-    "MemoryArchived",
-    "MemoryConfirmed",
-    "MemoryConflictAnswered",
-    "MemoryConflictRaised",
-    "MemoryForgotten",
-    "MemoryKind",
-    "MemoryRated",
-    "MemoryRecorded",
-    "MemorySource",
-    "Moment",
-    "Origin",
-    "PendingWrite",
-    "PreferencesSet",
-    "ReceiptSettings",
-    "ReceiptTier",
-    "Recorded",
-    "Role",
-    "SegmentCheckpointFailed",
-    "SegmentCheckpointRequested",
-    "SegmentCheckpointed",
-    "SegmentRules",
-    "SessionCreated",
-    "SessionUpdated",
-    "Share",
-    "StoreItemDeleted",
-    "StoreItemPut",
-    "Strategy",
-    "SummaryWritten",
-    "TextBlock",
-    "ThinkingBlock",
-    "ThreadArchived",
-    "ThreadDeleted",
-    "ThreadForked",
-    "ThreadOpened",
-    "ThreadRenamed",
-    "ThreadRestored",
-    "ToolCall",
-    "ToolResultBlock",
-    "ToolUseBlock",
-    "TopicsTagged",
-    "TurnRecorded",
-    "UsageMetered",
-    "UserErased",
-    "UserPreferences",
-]
-
+from turnlog.events.contracts.base import ERASED as ERASED
+from turnlog.events.contracts.base import Derivation as Derivation
+from turnlog.events.contracts.base import EventContract as EventContract
+from turnlog.events.contracts.base import Frozen as Frozen
+from turnlog.events.contracts.base import Moment as Moment
+from turnlog.events.contracts.conversation import AnswerRequested as AnswerRequested
+from turnlog.events.contracts.conversation import Block as Block
+from turnlog.events.contracts.conversation import Content as Content
+from turnlog.events.contracts.conversation import ForkedSummary as ForkedSummary
+from turnlog.events.contracts.conversation import ImageBlock as ImageBlock
+from turnlog.events.contracts.conversation import Role as Role
+from turnlog.events.contracts.conversation import TextBlock as TextBlock
+from turnlog.events.contracts.conversation import ThinkingBlock as ThinkingBlock
+from turnlog.events.contracts.conversation import ThreadDeleted as ThreadDeleted
+from turnlog.events.contracts.conversation import ThreadForked as ThreadForked
+from turnlog.events.contracts.conversation import ThreadOpened as ThreadOpened
+from turnlog.events.contracts.conversation import ThreadRenamed as ThreadRenamed
+from turnlog.events.contracts.conversation import ToolCall as ToolCall
+from turnlog.events.contracts.conversation import ToolResultBlock as ToolResultBlock
+from turnlog.events.contracts.conversation import ToolUseBlock as ToolUseBlock
+from turnlog.events.contracts.conversation import TurnRecorded as TurnRecorded
+from turnlog.events.contracts.derived import AnswerReceipt as AnswerReceipt
+from turnlog.events.contracts.derived import ChunksEmbedded as ChunksEmbedded
+from turnlog.events.contracts.derived import HistoryPruned as HistoryPruned
+from turnlog.events.contracts.derived import KnownOfUser as KnownOfUser
+from turnlog.events.contracts.derived import ReceiptSettings as ReceiptSettings
+from turnlog.events.contracts.derived import ReceiptTier as ReceiptTier
+from turnlog.events.contracts.derived import SummaryWritten as SummaryWritten
+from turnlog.events.contracts.derived import TopicsTagged as TopicsTagged
+from turnlog.events.contracts.derived import UsageMetered as UsageMetered
+from turnlog.events.contracts.langgraph import Blob as Blob
+from turnlog.events.contracts.langgraph import CheckpointSaved as CheckpointSaved
+from turnlog.events.contracts.langgraph import CheckpointsDropped as CheckpointsDropped
+from turnlog.events.contracts.langgraph import CheckpointWritesSaved as CheckpointWritesSaved
+from turnlog.events.contracts.langgraph import ListGrowth as ListGrowth
+from turnlog.events.contracts.langgraph import PendingWrite as PendingWrite
+from turnlog.events.contracts.langgraph import StoreItemDeleted as StoreItemDeleted
+from turnlog.events.contracts.langgraph import StoreItemPut as StoreItemPut
+from turnlog.events.contracts.memory import MAX_KEY_CHARS as MAX_KEY_CHARS
+from turnlog.events.contracts.memory import MAX_TYPE_CHARS as MAX_TYPE_CHARS
+from turnlog.events.contracts.memory import WORDS_OF_A_MEMORY as WORDS_OF_A_MEMORY
+from turnlog.events.contracts.memory import Answer as Answer
+from turnlog.events.contracts.memory import CompactionUndone as CompactionUndone
+from turnlog.events.contracts.memory import Comparison as Comparison
+from turnlog.events.contracts.memory import EndReason as EndReason
+from turnlog.events.contracts.memory import EntitiesCleared as EntitiesCleared
+from turnlog.events.contracts.memory import EntitiesFound as EntitiesFound
+from turnlog.events.contracts.memory import Entity as Entity
+from turnlog.events.contracts.memory import EntityRelation as EntityRelation
+from turnlog.events.contracts.memory import Interval as Interval
+from turnlog.events.contracts.memory import MemoriesAccessed as MemoriesAccessed
+from turnlog.events.contracts.memory import MemoriesCompacted as MemoriesCompacted
+from turnlog.events.contracts.memory import MemoriesEmbedded as MemoriesEmbedded
+from turnlog.events.contracts.memory import MemoriesExtracted as MemoriesExtracted
+from turnlog.events.contracts.memory import MemoriesReviewed as MemoriesReviewed
+from turnlog.events.contracts.memory import MemoriesRevised as MemoriesRevised
+from turnlog.events.contracts.memory import Memory as Memory
+from turnlog.events.contracts.memory import MemoryArchived as MemoryArchived
+from turnlog.events.contracts.memory import MemoryCompared as MemoryCompared
+from turnlog.events.contracts.memory import MemoryConfirmed as MemoryConfirmed
+from turnlog.events.contracts.memory import MemoryConflictAnswered as MemoryConflictAnswered
+from turnlog.events.contracts.memory import MemoryConflictRaised as MemoryConflictRaised
+from turnlog.events.contracts.memory import MemoryForgotten as MemoryForgotten
+from turnlog.events.contracts.memory import MemoryKind as MemoryKind
+from turnlog.events.contracts.memory import MemoryRated as MemoryRated
+from turnlog.events.contracts.memory import MemoryRecorded as MemoryRecorded
+from turnlog.events.contracts.memory import MemorySource as MemorySource
+from turnlog.events.contracts.memory import Origin as Origin
+from turnlog.events.contracts.memory import PreferencesSet as PreferencesSet
+from turnlog.events.contracts.memory import Share as Share
+from turnlog.events.contracts.memory import Strategy as Strategy
+from turnlog.events.contracts.memory import UserPreferences as UserPreferences
+from turnlog.events.contracts.operations import ApiKeyCreated as ApiKeyCreated
+from turnlog.events.contracts.operations import ApiKeyRevoked as ApiKeyRevoked
+from turnlog.events.contracts.operations import ArchivedEvent as ArchivedEvent
+from turnlog.events.contracts.operations import Erased as Erased
+from turnlog.events.contracts.operations import JobRan as JobRan
+from turnlog.events.contracts.operations import LimitName as LimitName
+from turnlog.events.contracts.operations import LimitsChanged as LimitsChanged
+from turnlog.events.contracts.operations import Plan as Plan
+from turnlog.events.contracts.operations import ThreadArchived as ThreadArchived
+from turnlog.events.contracts.operations import ThreadRestored as ThreadRestored
+from turnlog.events.contracts.operations import UserErased as UserErased
+from turnlog.events.contracts.session import SegmentCheckpointed as SegmentCheckpointed
+from turnlog.events.contracts.session import SegmentCheckpointFailed as SegmentCheckpointFailed
+from turnlog.events.contracts.session import SegmentCheckpointRequested as SegmentCheckpointRequested
+from turnlog.events.contracts.session import SegmentRules as SegmentRules
+from turnlog.events.contracts.session import SessionCreated as SessionCreated
+from turnlog.events.contracts.session import SessionUpdated as SessionUpdated
 
 EventData = Annotated[
     ThreadOpened
@@ -224,6 +131,7 @@ EventData = Annotated[
     | MemoryRecorded
     | MemoryConfirmed
     | MemoriesRevised
+    | MemoryCompared
     | MemoryRated
     | MemoryArchived
     | MemoryForgotten
@@ -238,7 +146,10 @@ EventData = Annotated[
     | EntitiesCleared
     | PreferencesSet
     | MemoriesExtracted
+    | ApiKeyCreated
+    | ApiKeyRevoked
     | JobRan
+    | LimitsChanged
     | ThreadArchived
     | ThreadRestored
     | UserErased

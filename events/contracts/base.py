@@ -24,7 +24,7 @@ Amount = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class EventContract(Frozen):

@@ -43,7 +43,7 @@ class Memory(Frozen):
     importance, confidence: 0 to 1, as assessed when it was said. value: content's normalised value ("3.80").
     origin: "user" is an entry or edit by hand. rule: id of the extraction rule. dedupe_key: two valid memories of a
     user with one key contradict each other, and strategy decides. valid_from: since when it holds. expires_at: its
-    rule's time to live. entities: names of entities it is about.
+    rule's time to live. entities: names of entities it is about. metadata: a JSON object of the application's own.
     """
 
     id: UUID
@@ -61,6 +61,7 @@ class Memory(Frozen):
     expires_at: Moment | None = None
     sources: tuple[MemorySource, ...] = ()
     entities: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
 
 
 # Personal fields of a memory inside an event; its type, importance and rule stay unencrypted.
@@ -71,6 +72,7 @@ WORDS_OF_A_MEMORY: dict[str, Any] = {
     "memory.dedupe_key": None,
     "memory.sources": (),
     "memory.entities": (),
+    "memory.metadata": None,
 }
 
 
@@ -86,7 +88,7 @@ class Interval(Frozen):
 class MemoryRecorded(EventContract):
     """A new memory, and the intervals it changes: those of others and its own (a loser begins closed)."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = WORDS_OF_A_MEMORY
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["memory_recorded"] = "memory_recorded"
@@ -120,6 +122,32 @@ class MemoriesRevised(EventContract):
     type: Literal["memories_revised"] = "memories_revised"
     intervals: tuple[Interval, ...]
     similarity: float | None = None
+
+
+class Comparison(Frozen):
+    """How an earlier memory relates to a new one, as a model sees it. strategy: of a contradiction."""
+
+    memory_id: UUID
+    verdict: Literal["contradicts", "same", "unrelated"]
+    strategy: Strategy | None = None
+
+
+class MemoryCompared(EventContract):
+    """A model compared a new memory with earlier ones that are near it (M5), also if nothing follows from it.
+
+    intervals: of memories that end because of it; a question or a merge is an event of its own. error: why no model
+    compared it, so that only the rules decided (E 13.3).
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    QUOTES_ERRORS: ClassVar[bool] = True
+    type: Literal["memory_compared"] = "memory_compared"
+    memory_id: UUID
+    comparisons: tuple[Comparison, ...] = ()
+    intervals: tuple[Interval, ...] = ()
+    error: str | None = None
+    derivation: Derivation | None = None
 
 
 class MemoryRated(EventContract):
@@ -157,9 +185,9 @@ class MemoryForgotten(EventContract):
 
 
 class MemoryConflictRaised(EventContract):
-    """ASK_USER: the memory is not valid until the user decides which one holds (M5)."""
+    """ASK_USER: the memory, new or valid until now, is not valid until the user decides which one holds (M5)."""
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {**WORDS_OF_A_MEMORY, "question": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["memory_conflict_raised"] = "memory_conflict_raised"
@@ -219,7 +247,7 @@ class MemoriesCompacted(EventContract):
     memory: None if one of the members is kept as the result (kept). members: all of them, including the kept one.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = WORDS_OF_A_MEMORY
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["memories_compacted"] = "memories_compacted"

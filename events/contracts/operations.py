@@ -1,6 +1,6 @@
-"""Events of operation: erasures, the archive, scheduled jobs (M9, L4, E 13.5.5)."""
+"""Events of operation: erasures, the archive, scheduled jobs, limits (M9, L4, G6, E 11.1, 13.5.5)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,57 @@ class JobRan(EventContract):
     duration_ms: float = Field(ge=0)
     counts: dict[str, int] = Field(default_factory=dict)
     errors: int = Field(default=0, ge=0)
+
+
+# In the order in which they are checked (E 5.3).
+LimitName = Literal[
+    "concurrent",
+    "user_per_minute",
+    "user_per_hour",
+    "conversation_per_minute",
+    "agent_per_minute",
+    "tokens_per_day",
+    "usd_per_month",
+]
+Plan = Literal["user", "vip"]
+Limit = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class LimitsChanged(EventContract):
+    """How much a tenant's users may ask for was changed (G6; E 11.1); limits that are not given stay as they are.
+
+    plan: vip is for admins too. 0 admits nothing.
+    """
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["limits_changed"] = "limits_changed"
+    plan: Plan
+    limits: dict[LimitName, Limit] = Field(min_length=1)
+
+
+class ApiKeyCreated(EventContract):
+    """An API key of this event's user exists from now on (S3). digest: an HMAC over the secret and all fields here."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": None}
+    MIXES_SPEAKERS: ClassVar[bool] = False
+    type: Literal["api_key_created"] = "api_key_created"
+    key_id: str = Field(max_length=MAX_TYPE_CHARS)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    role: str = Field(max_length=MAX_TYPE_CHARS)
+    scopes: tuple[Annotated[str, Field(max_length=MAX_TYPE_CHARS)], ...] = Field(max_length=100)
+    label: str | None = None
+    expires_at: Moment | None = None
+
+
+class ApiKeyRevoked(EventContract):
+    """The key is refused from now on."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["api_key_revoked"] = "api_key_revoked"
+    key_id: str = Field(max_length=MAX_TYPE_CHARS)
 
 
 class ThreadArchived(EventContract):

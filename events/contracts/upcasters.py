@@ -39,12 +39,20 @@ def memory_forgotten_v1(data: Data) -> Data:
     return data
 
 
+def memory_v1(data: Data) -> Data:
+    """v1 → v2 of the events with a memory: v2 adds its metadata; none for v1."""
+    return data
+
+
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("answer_receipt", 1): answer_receipt_v1,
     ("answer_receipt", 2): answer_receipt_v2,
     ("answer_receipt", 3): answer_receipt_v3,
     ("memory_forgotten", 1): memory_forgotten_v1,
+    ("memory_recorded", 1): memory_v1,
+    ("memory_conflict_raised", 1): memory_v1,
+    ("memories_compacted", 1): memory_v1,
 }
 
 

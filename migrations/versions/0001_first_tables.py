@@ -246,27 +246,23 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("usage")
-    op.drop_index("thread_activity_recent", table_name="thread_activity")
-    op.drop_table("thread_activity")
-    op.drop_table("reactor_spending")
-    op.drop_table("projection_positions")
-    op.drop_table("model_cache")
-    op.drop_table("messages")
-    op.drop_index("memory_vectors_user", table_name="memory_vectors")
-    op.drop_index(
-        "memory_vectors_unembedded", table_name="memory_vectors", postgresql_where=sa.text("embedding IS NULL")
-    )
-    op.drop_index("memory_vectors_topics", table_name="memory_vectors", postgresql_using="gin")
-    op.drop_index("memory_vectors_terms", table_name="memory_vectors", postgresql_using="gin")
-    op.drop_table("memory_vectors")
-    op.drop_table("memory_topics")
-    op.drop_table("memory_tagged")
-    op.drop_table("memory_episodes")
-    op.drop_table("event_ids")
-    op.drop_table("embedding_cache")
-    op.drop_table("dead_letters")
-    op.drop_table("conversation_summaries")
-    op.drop_table("checkpoints")
-    op.drop_table("checkpoint_writes")
-    op.drop_table("checkpoint_blobs")
+    for table in (
+        "usage",
+        "thread_activity",
+        "reactor_spending",
+        "projection_positions",
+        "model_cache",
+        "messages",
+        "memory_vectors",
+        "memory_topics",
+        "memory_tagged",
+        "memory_episodes",
+        "event_ids",
+        "embedding_cache",
+        "dead_letters",
+        "conversation_summaries",
+        "checkpoints",
+        "checkpoint_writes",
+        "checkpoint_blobs",
+    ):
+        op.drop_table(table)

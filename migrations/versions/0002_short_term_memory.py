@@ -160,12 +160,12 @@ def downgrade() -> None:
         comment="id of the event that was written",
         existing_nullable=False,
     )
-    op.drop_table("thread_forks")
-    op.drop_table("store_vectors")
-    op.drop_index(
-        "store_items_by_namespace", table_name="store_items", postgresql_ops={"namespace": "text_pattern_ops"}
-    )
-    op.drop_table("store_items")
-    op.drop_table("sessions")
-    op.drop_table("session_checkpoints")
-    op.drop_table("checkpoint_lists")
+    for table in (
+        "thread_forks",
+        "store_vectors",
+        "store_items",
+        "sessions",
+        "session_checkpoints",
+        "checkpoint_lists",
+    ):
+        op.drop_table(table)

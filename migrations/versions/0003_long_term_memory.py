@@ -220,26 +220,14 @@ def downgrade() -> None:
     op.drop_column("model_cache", "thread_id")
     op.drop_column("model_cache", "user_id")
     op.drop_column("model_cache", "tenant")
-    op.drop_index("user_keys_user", table_name="user_keys")
-    op.drop_index(
-        "user_keys_current",
-        table_name="user_keys",
-        postgresql_where=sa.text("retired_at IS NULL AND destroyed_at IS NULL"),
-    )
-    op.drop_table("user_keys")
-    op.drop_table("thread_archives")
-    op.drop_table("memory_extractions")
-    op.drop_table("memory_conflicts")
-    op.drop_table("memory_compactions")
-    op.drop_index("memories_user", table_name="memories")
-    op.drop_index("memories_unembedded", table_name="memories", postgresql_where=sa.text("embedding IS NULL"))
-    op.drop_index("memories_replaced", table_name="memories", postgresql_where=sa.text("replaced_by IS NOT NULL"))
-    op.drop_index("memories_terms", table_name="memories", postgresql_using="gin")
-    op.drop_index("memories_time", table_name="memories")
-    op.drop_index("memories_entities", table_name="memories", postgresql_using="gin")
-    op.drop_index("memories_dedupe", table_name="memories")
-    op.drop_index("memories_content", table_name="memories")
-    op.drop_table("memories")
-    op.drop_table("job_runs")
-    op.drop_index("entities_user", table_name="entities")
-    op.drop_table("entities")
+    for table in (
+        "user_keys",
+        "thread_archives",
+        "memory_extractions",
+        "memory_conflicts",
+        "memory_compactions",
+        "memories",
+        "job_runs",
+        "entities",
+    ):
+        op.drop_table(table)

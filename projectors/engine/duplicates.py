@@ -1,54 +1,97 @@
 """Drops events whose id is already stored, also long after JetStream's dedup window (L4).
 
-The first sequence of an id is a fact of the log, so the first reader of an event fills this table (the engine does so
-in the transaction of its rows); every reader of a partition reads in order and gets the same result.
+The first sequence of an id in its thread is a fact of the log, so the first reader of an event fills this table (the
+engine does so in the transaction of its rows); every reader of a partition reads in order and gets the same result.
 """
 
-from collections.abc import Sequence
-from uuid import UUID
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 
 from psycopg import AsyncCursor
 from psycopg.rows import TupleRow
 
+from turnlog.events.publish import Key
 from turnlog.projectors.engine.incoming import Incoming
 from turnlog.projectors.engine.writer import Connection, array_literal
 
+_BATCH = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[], %(seqs)s::bigint[]) AS new (id, hash, seq)"
+_WANTED = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[]) WITH ORDINALITY AS wanted (id, hash, number)"
+# In the batch's order: of an id that it holds twice the first one counts.
+_NOTE = f"""
+INSERT INTO event_ids (partition, event_id, thread_hash, seq) SELECT %(partition)s, new.* FROM {_BATCH}
+WHERE NOT EXISTS (SELECT FROM event_ids_of_any_thread o WHERE o.partition = %(partition)s AND o.event_id = new.id)
+ORDER BY new.seq ON CONFLICT DO NOTHING RETURNING seq"""
+_FIRST_ONES = f"""
+SELECT new.seq FROM {_BATCH} JOIN event_ids o
+ON o.partition = %(partition)s AND o.event_id = new.id AND o.thread_hash = new.hash AND o.seq = new.seq
+UNION ALL SELECT new.seq FROM {_BATCH} JOIN event_ids_of_any_thread o
+ON o.partition = %(partition)s AND o.event_id = new.id AND o.seq = new.seq"""
+_FIRST_SEQS = f"""
+SELECT wanted.number, o.seq FROM {_WANTED} JOIN event_ids o
+ON o.partition = ANY(%(partitions)s) AND o.event_id = wanted.id AND o.thread_hash = wanted.hash
+UNION ALL SELECT wanted.number, o.seq FROM {_WANTED} JOIN event_ids_of_any_thread o
+ON o.partition = ANY(%(partitions)s) AND o.event_id = wanted.id"""
+
 
 async def without_duplicates(conn: Connection, batch: Sequence[Incoming], partition: int) -> list[Incoming]:
-    """Returns the batch without the events whose id occurs earlier in the partition."""
-    return await only_first(conn, await note_ids(conn, batch, partition), batch, partition)
+    """Returns the batch without the events whose id occurs earlier in their thread.
+
+    A rebuild reads what others have noted, so it looks first: that takes less than noting again.
+    """
+    first = await _first_ones(conn, batch, partition)
+    return (
+        first
+        if len(first) == len(batch)
+        else await only_first(conn, await note_ids(conn, batch, partition), batch, partition)
+    )
 
 
 async def note_ids(conn: Connection, batch: Sequence[Incoming], partition: int) -> AsyncCursor[TupleRow]:
     """Inserts the batch's ids in log order, so that two readers cannot deadlock."""
-    return await conn.execute(
-        "INSERT INTO event_ids (partition, event_id, seq) SELECT %s, * FROM unnest(%s::uuid[], %s::bigint[]) "
-        "ON CONFLICT DO NOTHING RETURNING seq",
-        (partition, array_literal(_ids(batch)), array_literal(i.seq for i in batch if i.recorded)),
-    )
+    return await conn.execute(_NOTE, _values(batch, partition))
 
 
 async def only_first(
     conn: Connection, noted: AsyncCursor[TupleRow], batch: Sequence[Incoming], partition: int
 ) -> list[Incoming]:
     """The result of `without_duplicates` for a batch whose ids were noted."""
-    ids = _ids(batch)
-    if len(await noted.fetchall()) == len(ids):
+    if len(await noted.fetchall()) == sum(one.recorded is not None for one in batch):
         return list(batch)
-    rows = await conn.execute(
-        "SELECT event_id, seq FROM event_ids WHERE partition = %s AND event_id = ANY(%s::uuid[])",
-        (partition, array_literal(ids)),
-    )
-    first: dict[UUID, int] = dict(await rows.fetchall())
-    return [i for i in batch if i.recorded is None or first[i.recorded.event.id] == i.seq]
+    return await _first_ones(conn, batch, partition)
 
 
-def _ids(batch: Sequence[Incoming]) -> list[UUID]:
-    return [i.recorded.event.id for i in batch if i.recorded]
+async def _first_ones(conn: Connection, batch: Sequence[Incoming], partition: int) -> list[Incoming]:
+    """The events that were noted with their sequences, and those that cannot be decoded."""
+    rows = await conn.execute(_FIRST_ONES, _values(batch, partition))
+    first = {seq for (seq,) in await rows.fetchall()}
+    return [one for one in batch if one.recorded is None or one.seq in first]
 
 
-async def first_seq(conn: Connection, partition: int, event_id: UUID) -> int | None:
-    """The first sequence of an event id; None if no projection has read that far."""
-    rows = await conn.execute("SELECT seq FROM event_ids WHERE partition = %s AND event_id = %s", (partition, event_id))
-    found = await rows.fetchone()
-    return int(found[0]) if found else None
+async def first_seqs(conn: Connection, partitions: Sequence[int], keys: Collection[Key]) -> dict[Key, int]:
+    """The first sequences of these events, without those that no projection has read."""
+    hashes = _array(thread_hash(key.tenant, key.thread_token) for key in keys)
+    values = {"partitions": list(partitions), "ids": array_literal(key.id for key in keys), "hashes": hashes}
+    found: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
+    return {key: found[number] for number, key in enumerate(keys, 1) if number in found}
+
+
+def _values(batch: Sequence[Incoming], partition: int) -> dict[str, object]:
+    decoded = [(one, one.recorded.event.id) for one in batch if one.recorded]
+    return {
+        "partition": partition,
+        "ids": _array(str(event_id) for _, event_id in decoded),
+        "hashes": _array(thread_hash(*one.place) for one, _ in decoded),
+        "seqs": _array(str(one.seq) for one, _ in decoded),
+    }
+
+
+def _array(values: Iterable[str]) -> str:
+    """array_literal of text that needs no quotes, in half the time."""
+    return "{" + ",".join(values) + "}"
+
+
+@lru_cache(maxsize=4_096)
+def thread_hash(tenant: str, token: str) -> str:
+    """32 hexadecimal digits. Not the names, so that an erasure finds none in the table."""
+    return hashlib.sha256(f"{tenant}.{token}".encode()).hexdigest()[:32]

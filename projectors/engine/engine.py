@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
+from turnlog.events import tracing
 from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
@@ -17,6 +18,7 @@ from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.incoming import Incoming, incoming
+from turnlog.projectors.engine.lag import LARGE_BATCH
 from turnlog.projectors.engine.positions import LIVE, PositionMoved, Positions
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.sharing import Share
@@ -29,8 +31,6 @@ STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 10.0
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
 REST_S = 0.003
-# Events in a batch from which on the partition counts as catching up.
-LARGE_BATCH = 200
 
 
 class OtherLog(TurnlogError):
@@ -167,7 +167,8 @@ async def step(
         return at
     batch, waits = _decoded(stored)
     if batch:
-        at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
+        with tracing.linked("project", (one.recorded.event.traceparent for one in batch if one.recorded)):
+            at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
     if waits is not None:
         raise waits
     return at

@@ -11,6 +11,8 @@ from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 
 STALLED_AFTER_S = 15.0
+# Events in a batch, or behind, from which on a partition counts as catching up.
+LARGE_BATCH = 200
 FIRST_POLL_S, MAX_POLL_S = 0.002, 0.05
 
 
@@ -40,6 +42,11 @@ class Lag:
     def behind(self) -> int:
         """Sequences between position and head: an upper bound of the events left to apply."""
         return max(0, self.head - self.position)
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether the background work of the projector's process waits for it."""
+        return self.behind >= LARGE_BATCH and not self.stalled
 
 
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:

@@ -17,6 +17,8 @@ class LockFor(IntEnum):
     SEGMENTS = 3
     JOB = 4
     EXTRACTION = 5
+    ASKING_USER = 6
+    ASKED_THREAD = 7
 
 
 @contextlib.asynccontextmanager

@@ -32,8 +32,20 @@ event_ids = sa.Table(
     metadata,
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("event_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column(
+        "thread_hash", UUID(as_uuid=True), primary_key=True, comment="half of the SHA-256 of tenant and thread token"
+    ),
     sa.Column("seq", sa.BigInteger, nullable=False),
-    comment="First sequence of every event id: a second one, however late, is no event (L4).",
+    comment="First sequence of every event id in its thread: a second one, however late, is no event (L4).",
+)
+
+event_ids_of_any_thread = sa.Table(
+    "event_ids_of_any_thread",
+    metadata,
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("event_id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    comment="As event_ids, of events before it had a thread: their ids are duplicates in every thread.",
 )
 
 dead_letters = sa.Table(
@@ -92,6 +104,27 @@ embedding_rounds = sa.Table(
     sa.Column("texts", sa.Integer, nullable=False),
     sa.Column("seconds", sa.Float, nullable=False),
     comment="How long the embedder took for how many texts in the last hour, to estimate when it will be done.",
+)
+
+admissions = sa.Table(
+    "admissions",
+    metadata,
+    sa.Column("id", UUID(as_uuid=True), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("thread_id", sa.Text),
+    sa.Column("agent", sa.Text),
+    sa.Column("admitted_at", timestamptz(), nullable=False),
+    sa.Column("held_until", timestamptz(), comment="end of the lease of a request under way; NULL: it has ended"),
+    comment="Requests that the throttle admitted in the last hour or two; no read model.",
+)
+sa.Index("admissions_user", *(admissions.c[name] for name in ("tenant", "user_id", "admitted_at")))
+sa.Index("admissions_thread", *(admissions.c[name] for name in ("tenant", "thread_id", "admitted_at")))
+sa.Index(
+    "admissions_held",
+    admissions.c.tenant,
+    admissions.c.user_id,
+    postgresql_where=sa.text("held_until IS NOT NULL"),
 )
 
 user_keys = sa.Table(

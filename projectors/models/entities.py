@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from psycopg.rows import dict_row
 from pydantic_core import to_json
 
 from turnlog.events.contracts import REMOVALS, EntitiesFound, Entity, Event, MemoryForgotten, Recorded
 from turnlog.projectors.engine.changes import Change, DeleteThread, Statement
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.projection import sources_json
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
 from turnlog.projectors.models.memories.tables import entities, forgotten_turns
@@ -77,32 +75,6 @@ AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR EXISTS (SELECT FROM {_SOU
 
 CLEAR = "DELETE FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s"
 
-LIMIT = 20
-
-
-async def entities_named(conn: Connection, tenant: str, thread: str, names: Iterable[str]) -> list[dict[str, Any]]:
-    """A user's entities with one of the names, whatever their case and type; the most mentioned first."""
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(
-        "SELECT type, name, description, attributes, relations, mention_count, first_seen_at, last_seen_at "
-        "FROM entities WHERE tenant = %s AND thread_id = %s AND name_key = ANY(%s) "
-        f'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT {LIMIT}'.encode(),
-        (tenant, thread, sorted({name_key(name) for name in names})),
-    )
-    return await cursor.fetchall()
-
-
-async def entity_of(conn: Connection, tenant: str, thread: str, type_: str, name: str) -> dict[str, Any] | None:
-    """A user's entity of that type and name, whatever the case of the name; with its sources."""
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(
-        "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
-        "FROM entities WHERE tenant = %s AND thread_id = %s AND type = %s AND name_key = %s",
-        (tenant, thread, type_, name_key(name)),
-    )
-    return await cursor.fetchone()
-
-
 TABLES = (entities, forgotten_turns)
 
 
@@ -160,18 +132,3 @@ _HANDLERS: dict[str, Callable[[Iterable[Event]], list[Change]]] = {
     "entities_cleared": _cleared,
 }
 ENTITIES = Projection("entities", 1, TABLES, REMOVALS | _HANDLERS.keys(), project)
-
-
-async def entities_of(
-    conn: Connection, tenant: str, thread: str, type_: str | None = None, limit: int = 100
-) -> list[dict[str, Any]]:
-    """Entities of a memory thread with all their columns, most mentioned first."""
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(
-        "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
-        "FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
-        "AND (%(type)s::text IS NULL OR type = %(type)s) "
-        'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT %(limit)s',
-        {"tenant": tenant, "thread": thread, "type": type_, "limit": limit},
-    )
-    return await cursor.fetchall()

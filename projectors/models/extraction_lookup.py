@@ -6,11 +6,19 @@ from turnlog.events.contracts import ERASED
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message
 
-# Of somebody who was erased a thread of several people keeps empty turns: nobody's words, and nothing for a model.
+# A thread of several people keeps empty turns of a person who was erased: there is nothing to extract.
 _SAYS_SOMETHING = f"content <> '\"{ERASED}\"'"
 
+# The images of a turn are not read, and of its texts what the extraction reads: a turn may have megabytes.
+_CUT = """CASE WHEN jsonb_typeof(content) = 'string' THEN to_jsonb(left(content #>> '{}', %(chars)s))
+ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
+    THEN jsonb_set(block, ARRAY[part], to_jsonb(left(block ->> part, %(chars)s))) ELSE block END ORDER BY number)
+  FROM jsonb_array_elements(content) WITH ORDINALITY AS blocks (block, number)
+  JOIN (VALUES ('text', 'text'), ('tool_result', 'content')) AS kinds (kind, part) ON block ->> 'type' = kind), '[]')
+END"""
+
 _TURNS = f"""
-SELECT seq, event_id, role, content, time, name FROM messages
+SELECT seq, event_id, role, {_CUT}, time, name FROM messages
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
 AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
 
@@ -25,7 +33,7 @@ SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) 
 FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
 
 # A shadow's progress is no progress: its memory threads begin otherwise. Every user of a conversation has their own.
-# CASE: only the words of turns that nobody has looked at are read.
+# CASE: the words of turns that were extracted from are not read.
 _BEHIND = f"""
 WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions
   WHERE stage = 'llm' AND thread_id LIKE 'memories/%%' GROUP BY tenant, conversation, user_id)
@@ -41,10 +49,14 @@ ORDER BY thread_id"""
 
 
 async def user_turns(
-    conn: Connection, tenant: str, thread: str, user: str, roles: Sequence[str], after: int, limit: int
+    conn: Connection, tenant: str, thread: str, user: str, roles: Sequence[str], after: int, limit: int, chars: int
 ) -> list[Message]:
-    """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past."""
-    params = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles), "after": after, "limit": limit}
+    """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
+
+    Without images, and of each text the first `chars` characters.
+    """
+    whose = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles)}
+    params = {**whose, "after": after, "limit": limit, "chars": chars}
     rows = await conn.execute(_TURNS.encode(), params)
     return [
         Message(seq, event_id, role, content, time, name, user=user)
@@ -62,7 +74,7 @@ async def users_between(
 
 
 async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
-    """Whether several speakers stand under this user and nobody is the assistant."""
+    """Whether several speakers have this user id and no turn is an assistant's."""
     rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
     found = await rows.fetchone()
     return found is not None and bool(found[0] and found[1])

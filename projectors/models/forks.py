@@ -23,3 +23,20 @@ async def parents(conn: Connection, tenant: str, thread: str) -> tuple[tuple[str
         {"tenant": tenant, "thread": thread},
     )
     return tuple((parent, int(through)) for parent, through in await rows.fetchall())
+
+
+_RELATED = """
+WITH RECURSIVE up (thread_id) AS (
+  SELECT %(thread)s::text
+  UNION SELECT f.parent_id FROM up JOIN thread_forks f ON f.tenant = %(tenant)s AND f.thread_id = up.thread_id),
+family (thread_id) AS (
+  SELECT thread_id FROM up
+  UNION SELECT f.thread_id FROM family JOIN thread_forks f ON f.tenant = %(tenant)s AND f.parent_id = family.thread_id)
+SELECT t.thread_id FROM family JOIN thread_activity t ON t.tenant = %(tenant)s AND t.thread_id = family.thread_id
+WHERE t.user_id = %(user)s ORDER BY t.thread_id = %(thread)s DESC, t.last_active_at DESC LIMIT %(limit)s"""
+
+
+async def related(conn: Connection, tenant: str, thread: str, user: str, limit: int) -> list[str]:
+    """The thread, then threads of the user that have a past in common with it, most recently active first."""
+    rows = await conn.execute(_RELATED, {"tenant": tenant, "thread": thread, "user": user, "limit": limit})
+    return [str(found) for (found,) in await rows.fetchall()]

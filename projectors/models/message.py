@@ -7,6 +7,8 @@ from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
+
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import LINEAGE
 
@@ -178,3 +180,23 @@ async def _from_first(
     if first is None or first[0] is None:
         return []
     return await thread_messages(conn, tenant, thread, first[0] - 1, before - 1)
+
+
+_WITH = """
+SELECT t.thread_id FROM (
+  SELECT thread_id, last_active_at FROM thread_activity WHERE tenant = %(tenant)s AND user_id = %(user)s
+  ORDER BY last_active_at DESC LIMIT %(recent)s) t
+CROSS JOIN LATERAL (
+  SELECT count(*) AS hits FROM messages m WHERE m.tenant = %(tenant)s AND m.thread_id = t.thread_id
+  AND m.role = 'assistant' AND (m.content = ANY(%(texts)s) OR m.tool_calls -> 0 ->> 'id' = ANY(%(calls)s))) found
+WHERE found.hits > 0 ORDER BY found.hits DESC, t.last_active_at DESC LIMIT %(limit)s"""
+
+
+async def threads_with(
+    conn: Connection, tenant: str, user: str, texts: Sequence[str], calls: Sequence[str], limit: int, recent: int = 100
+) -> list[str]:
+    """Of a user's most `recent` threads those whose assistant said one of the texts or made one of the tool calls (by
+    id), the ones with most of them first. A fork counts by its own turns."""
+    given = {"tenant": tenant, "user": user, "texts": [Jsonb(text) for text in texts], "calls": list(calls)}
+    rows = await conn.execute(_WITH, {**given, "recent": recent, "limit": limit})
+    return [str(found) for (found,) in await rows.fetchall()]

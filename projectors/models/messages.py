@@ -18,7 +18,7 @@ from turnlog.events.contracts import (
 from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Row, Statement
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
-from turnlog.projectors.models.restored import anew, restored_events
+from turnlog.projectors.models.restored import cleared_before, restored_events
 
 messages = sa.Table(
     "messages",
@@ -66,7 +66,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [DeleteThread((messages,), first.tenant, first.thread)]
     if isinstance(first.data, ThreadRestored):
         back = restored_events(batch[0], frozenset({"turn_recorded"}))
-        return [*anew(first, (messages,)), *(project(back) if back else [])]
+        return [*cleared_before(first, (messages,)), *(project(back) if back else [])]
     turns = [recorded for recorded in batch if recorded.event.type == "turn_recorded"]
     changes: list[Change] = [Insert(messages, COLUMNS, [row(recorded) for recorded in turns])]
     return changes if len(turns) == len(batch) else [*changes, _begun(batch)]

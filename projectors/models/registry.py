@@ -2,11 +2,13 @@
 
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.api_keys import ACCESS_KEYS
 from turnlog.projectors.models.archives import ARCHIVES
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.entities import ENTITIES
 from turnlog.projectors.models.jobs import JOBS
+from turnlog.projectors.models.limits import LIMITS_MODEL
 from turnlog.projectors.models.memories.projection import MEMORIES
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.sessions.projection import SESSIONS
@@ -29,7 +31,9 @@ PROJECTIONS: tuple[Projection, ...] = (
     MEMORIES,
     ENTITIES,
     JOBS,
+    LIMITS_MODEL,
     ARCHIVES,
+    ACCESS_KEYS,
 )
 BY_NAME = {projection.name: projection for projection in PROJECTIONS}
 

@@ -22,8 +22,8 @@ def restored_events(recorded: Recorded, types: frozenset[str]) -> list[Recorded]
     return [one for archived in data.events if (one := _recorded(archived, recorded)).event.type in types]
 
 
-def anew(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
-    """The first part holds the conversation from its beginning, turns that came while it was archived included."""
+def cleared_before(event: Event, tables: Sequence[sa.Table]) -> list[Change]:
+    """Deletes the thread's rows before the first part, which begins with the conversation's first turn."""
     data = event.data
     assert isinstance(data, ThreadRestored)
     return [DeleteThread(tuple(tables), event.tenant, event.thread)] if data.part == 1 else []

@@ -55,14 +55,24 @@ _LISTED = "SELECT thread_id, label, user_id, message_count, last_active_at FROM 
 
 
 async def list_threads(
-    conn: Connection, tenant: str, user: str | None = None, limit: int = 100
+    conn: Connection,
+    tenant: str,
+    user: str | None = None,
+    limit: int = 100,
+    after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Threads of a tenant, most recently active first: thread_id, label, user_id, message_count, last_active_at."""
+    """Threads of a tenant, most recently active first: thread_id, label, user_id, message_count, last_active_at.
+
+    after: the last activity and the id of the thread that the list continues behind.
+    """
     cursor = conn.cursor(row_factory=dict_row)
+    at, thread = after or (None, None)
     await cursor.execute(
         f"{_LISTED} WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) "
+        "AND (%(at)s::timestamptz IS NULL OR last_active_at < %(at)s "
+        "OR last_active_at = %(at)s AND thread_id > %(thread)s) "
         "ORDER BY last_active_at DESC, thread_id LIMIT %(limit)s",
-        {"tenant": tenant, "user": user, "limit": limit},
+        {"tenant": tenant, "user": user, "limit": limit, "at": at, "thread": thread},
     )
     return await cursor.fetchall()
 

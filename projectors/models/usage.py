@@ -1,16 +1,13 @@
 """P10 usage: tokens, cost, latency and errors by user, tenant, agent, model and day (E 12)."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
-from psycopg.rows import dict_row
 
 from turnlog.events.contracts import Recorded, UsageMetered
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
-from turnlog.projectors.engine.writer import Connection
 
 usage = sa.Table(
     "usage",
@@ -30,6 +27,7 @@ usage = sa.Table(
     sa.Column("latency_ms_sum", sa.BigInteger, nullable=False),
     sa.Column("latency_ms_max", sa.BigInteger, nullable=False),
 )
+sa.Index("usage_user", usage.c.tenant, usage.c.user_id, usage.c.day)
 COLUMNS = tuple(column.name for column in usage.columns)
 _KEYS = 7
 _UPDATE = tuple(
@@ -75,28 +73,3 @@ def _add(known: Row, row: Row) -> Row:
 
 
 USAGE = Projection("usage", 1, (usage,), frozenset({"usage_metered"}), project, per_thread=False)
-
-
-_KEYS_BY = {
-    "user": "user_id",
-    "agent": "agent",
-    "model": "model",
-    "day": "to_char(day, 'YYYY-MM-DD')",
-    "month": "to_char(day, 'YYYY-MM')",
-}
-_IN_TIME = ("day", "month")
-
-
-async def usage_by(conn: Connection, tenant: str, user: str | None, by: str) -> list[dict[str, Any]]:
-    """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls."""
-    order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
-    cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(
-        f"SELECT {_KEYS_BY[by]} AS key, sum(calls)::bigint AS calls, sum(tokens_in)::bigint AS tokens_in, "
-        "sum(tokens_out)::bigint AS tokens_out, sum(cost_micro_usd)::float / 1e6 AS cost_usd, "
-        "sum(errors)::bigint AS errors, (sum(latency_ms_sum) / greatest(sum(calls), 1))::bigint AS latency_ms_mean, "
-        "max(latency_ms_max) AS latency_ms_max FROM usage WHERE tenant = %(tenant)s "
-        f"AND (%(user)s::text IS NULL OR user_id = %(user)s) GROUP BY 1 ORDER BY {order}".encode(),
-        {"tenant": tenant, "user": user},
-    )
-    return await cursor.fetchall()

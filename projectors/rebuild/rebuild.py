@@ -97,7 +97,7 @@ async def _ensure_rows(conn: Connection, log: Log, projections: Sequence[Project
 
 
 async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
-    """The position rows first, in the engine's order: the live projection waits, and nobody waits in a circle."""
+    """The position rows first, in the engine's order: the live projection waits, and there is no deadlock."""
     names = [projection.name for projection in projections]
     rows = await conn.execute(
         "SELECT partition, position FROM projection_positions WHERE projection = ANY(%s) AND build = 'live' "

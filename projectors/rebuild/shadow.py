@@ -10,6 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from turnlog.projectors.engine.database import SCHEMA, take_locks
 from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.row_security import protection
 from turnlog.projectors.engine.writer import Connection
 
 _OF_A_BUILD = f"^{SCHEMA}_(rebuild|verify)_"  # other schemas with our name are no builds, such as that of analytics
@@ -21,7 +22,8 @@ def schema_of(build: str) -> str:
 
 
 async def create(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Empty tables in a schema of their own. Insert-only tables get their keys last, others at once."""
+    """Empty tables in a schema of their own, with row-level security. Insert-only tables get their keys last, others
+    at once."""
     await discard(conn, projections, build)
     await conn.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema_of(build))))
     for projection in projections:
@@ -29,6 +31,7 @@ async def create(conn: Connection, projections: Sequence[Projection], build: str
             await conn.execute(_ddl(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(build)))))
             if projection.insert_only:
                 await conn.execute(_key_sql("ALTER TABLE {table} DROP CONSTRAINT {name}", table, build))
+    await conn.execute(protection(schema_of(build)).encode())
 
 
 async def finish(conn: Connection, projections: Sequence[Projection], build: str) -> None:

@@ -31,7 +31,7 @@ from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
-from turnlog.projectors.models.restored import anew, restored_events
+from turnlog.projectors.models.restored import cleared_before, restored_events
 from turnlog.projectors.models.terms import terms
 
 memory_vectors = sa.Table(
@@ -136,7 +136,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [DeleteThread(TABLES, first.tenant, first.thread)]
     if isinstance(first.data, ThreadRestored):
         back = restored_events(batch[0], HANDLED)
-        return [*anew(first, TABLES), *(project(back) if back else [])]
+        return [*cleared_before(first, TABLES), *(project(back) if back else [])]
     turns = [(recorded, chunks(recorded)) for recorded in batch if isinstance(recorded.event.data, TurnRecorded)]
     derived = [recorded for recorded in batch if not isinstance(recorded.event.data, TurnRecorded)]
     changes = [_upsert(turns), _episodes(turns), *(_update(recorded) for recorded in derived)]

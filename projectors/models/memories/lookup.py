@@ -54,6 +54,7 @@ class MemoryRow:
     archived_reason: str | None
     sources: tuple[MemorySource, ...]
     entities: tuple[str, ...]
+    metadata: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ FIELDS = (
     "m.id, m.thread_id, m.user_id, m.seq, m.status, m.kind, m.category, m.content, m.value, "
     "m.dedupe_key, m.strategy, m.origin, m.rule, m.importance, m.importance_at, m.confidence, m.access_count, "
     "m.last_accessed_at, m.valid_from, m.valid_to, m.replaced_by, m.closed_reason, m.expires_at, m.created_at, "
-    "m.confirmed_at, m.archived_at, m.archived_reason, m.sources, m.entities, "
+    "m.confirmed_at, m.archived_at, m.archived_reason, m.sources, m.entities, m.metadata, "
     "m.content_key, m.embedding_model"
 )
 SOURCES, ENTITIES = 27, 28
@@ -87,7 +88,7 @@ _INDEXED = "m.thread_id = %(thread)s AND m.tenant IS NOT DISTINCT FROM %(tenant)
 
 def stored_memory(row: Sequence[Any]) -> StoredMemory:
     """From a row of the columns FIELDS; further columns are ignored."""
-    values = list(row[: ENTITIES + 3])
+    values = list(row[: ENTITIES + 4])
     values[SOURCES] = tuple(MemorySource.model_validate(source) for source in values[SOURCES])
     values[ENTITIES] = tuple(values[ENTITIES])
     return StoredMemory(*values)

@@ -16,6 +16,8 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from turnlog.events.contracts import (
     REMOVALS,
     CompactionUndone,
@@ -30,6 +32,7 @@ from turnlog.events.contracts import (
     MemoriesRevised,
     Memory,
     MemoryArchived,
+    MemoryCompared,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
@@ -68,7 +71,9 @@ LATER = (
     "archived_reason",
 )
 COLUMNS = tuple(c.name for c in memories.columns if c.name not in (*LATER, "embedding", "embedding_model"))
-_MEMORY_COLUMNS = tuple(name for name in Memory.model_fields if name in COLUMNS and name not in ("sources", "entities"))
+_MEMORY_COLUMNS = tuple(
+    name for name in Memory.model_fields if name in COLUMNS and name not in ("sources", "entities", "metadata")
+)
 _CONFLICT = tuple(c.name for c in memory_conflicts.columns if c.name not in ("answer", "answered_at"))
 _COMPACTION = tuple(c.name for c in memory_compactions.columns if c.name != "undone_at")
 
@@ -120,7 +125,7 @@ def _confirmed(recorded: Recorded) -> list[Change]:
 
 def _revised(recorded: Recorded) -> list[Change]:
     data = recorded.event.data
-    assert isinstance(data, MemoriesRevised)
+    assert isinstance(data, MemoriesRevised | MemoryCompared)
     return _intervals(recorded.event, data.intervals)
 
 
@@ -157,6 +162,7 @@ def _conflict_raised(recorded: Recorded) -> list[Change]:
     )
     return [
         _insert(recorded, data.memory, "pending", data.derivation),
+        Statement(sql.PEND, [{**_place(event), "id": data.memory.id}]),
         Upsert(memory_conflicts, _CONFLICT, [row]),
     ]
 
@@ -240,6 +246,7 @@ def _insert(recorded: Recorded, memory: Memory, status: str, derivation: Derivat
         "confirmed_at": said_at,
         "sources": sources_json(memory.sources),
         "entities": array_literal(memory.entities),
+        "metadata": None if memory.metadata is None else to_json(memory.metadata).decode(),
         "derivation": derivation.model_dump_json() if derivation else None,
     }
     row: Row = tuple(values[name] for name in COLUMNS)
@@ -267,6 +274,7 @@ _HANDLERS: dict[str, Callable[[Recorded], list[Change]]] = {
     "memory_recorded": _recorded,
     "memory_confirmed": _confirmed,
     "memories_revised": _revised,
+    "memory_compared": _revised,
     "memory_rated": _rated,
     "memory_archived": _archived,
     "memory_forgotten": _forgotten,

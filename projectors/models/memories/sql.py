@@ -31,14 +31,16 @@ RATE = f"UPDATE memories SET importance = %(importance)s, importance_at = %(at)s
 
 FORGET = f"""
 UPDATE memories SET status = 'forgotten', content = '', category = NULL, value = NULL, terms = '{{}}',
-  dedupe_key = NULL, entities = '{{}}', embedding = NULL, embedding_model = NULL, archived_reason = NULL,
-  valid_to = coalesce(valid_to, %(at)s),
+  dedupe_key = NULL, entities = '{{}}', metadata = NULL, embedding = NULL, embedding_model = NULL,
+  archived_reason = NULL, valid_to = coalesce(valid_to, %(at)s),
   closed_reason = 'forgotten', sources = (SELECT coalesce(jsonb_agg(s || '{{"quote": ""}}' ORDER BY n), '[]')
     FROM jsonb_array_elements(sources) WITH ORDINALITY AS x (s, n))
 {_ONE}"""
 FORGET_QUESTIONS = """
 UPDATE memory_conflicts SET question = '' WHERE tenant = %(tenant)s AND thread_id = %(thread)s
 AND (memory_id = %(id)s OR %(id)s = ANY(against))"""
+
+PEND = f"UPDATE memories SET status = 'pending' {_ONE} AND status = 'valid'"
 
 ANSWER = """
 UPDATE memory_conflicts SET answer = %(answer)s, answered_at = %(at)s

@@ -45,6 +45,7 @@ memories = sa.Table(
     sa.Column("embedding", HALFVEC()),
     sa.Column("embedding_model", sa.Text),
     sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
+    sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
 )
 sa.Index("memories_user", memories.c.tenant, memories.c.user_id)
 # No other index begins with tenant and thread. A new table has no statistics, and Postgres would then take such an

@@ -36,14 +36,14 @@ async def nearest(
     conn: Connection,
     tenant: str,
     thread: str,
-    kind: str,
+    kinds: Sequence[str],
     vector: Vector,
     model: str,
     limit: int = FETCHED,
 ) -> list[tuple[StoredMemory, float]]:
-    """Valid memories of a kind with their cosine to a vector, nearest first, by the model's HNSW index."""
-    where = f"{IN_THREAD} AND m.kind = %(kind)s AND m.status = 'valid'"
-    scope = SearchScope("memories", "m", where, {"tenant": tenant, "thread": thread, "kind": kind})
+    """Valid memories of these kinds with their cosine to a vector, nearest first, by the model's HNSW index."""
+    where = f"{IN_THREAD} AND m.kind = ANY(%(kinds)s) AND m.status = 'valid'"
+    scope = SearchScope("memories", "m", where, {"tenant": tenant, "thread": thread, "kinds": list(kinds)})
     columns = f"{FIELDS}, 1 - ({scope.distance(len(vector))})"
     rows = await nearest_rows(conn, scope, columns, vector, model, limit, VectorScan())
     return [(stored_memory(row), float(row[-1])) for row in rows]

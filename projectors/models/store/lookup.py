@@ -162,3 +162,11 @@ def _item(row: Sequence[Any]) -> StoredItem:
 
 def _labels(namespace: str) -> Namespace:
     return tuple(namespace[:-1].split("."))
+
+
+MEMORIES = "memories"
+
+
+def memories_of(user_id: str) -> tuple[str, str]:
+    """The store's namespace of a user's long-term memories: a label has no dots, and ids such as mail addresses do."""
+    return MEMORIES, user_id.replace("%", "%25").replace(".", "%2E")

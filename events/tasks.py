@@ -1,0 +1,35 @@
+"""Cancellation that cannot be swallowed.
+
+asyncio.wait_for of Python 3.11, which nats-py and psycopg_pool use, drops a cancellation that arrives together with its
+result: a loop that was cancelled once then runs for ever.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+CANCEL_AGAIN_S = 0.1
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels the tasks until they have ended. Their results and errors are left in them."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # read, so that asyncio does not log it as never retrieved
+
+
+async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """Returns the work's result. Raises TimeoutError."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        await cancel(task)
+    if task.cancelled():
+        raise TimeoutError
+    return task.result()

@@ -1,0 +1,127 @@
+"""Traces across the log: an event carries the W3C trace context of the span that published it (E 12.3).
+
+Off until `use` gets a provider: until then nothing of OpenTelemetry is imported and no span is made, but the context of
+an event that is being worked on is passed on to the events made of it.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
+
+HEADER = "traceparent"
+MAX_LINKS = 128
+Attributes = Mapping[str, str | int | float]
+_VALID = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_carried: ContextVar[str | None] = ContextVar("traceparent", default=None)
+_provider: "TracerProvider | None" = None
+_tracer: "Tracer | None" = None
+
+
+@contextlib.contextmanager
+def use(provider: "TracerProvider") -> Iterator[None]:
+    """Spans of this process are made by the provider while the block runs."""
+    global _provider, _tracer
+    _provider, _tracer = provider, provider.get_tracer("turnlog")
+    try:
+        yield
+    finally:
+        _provider = _tracer = None
+
+
+def provider() -> "TracerProvider | None":
+    return _provider
+
+
+def traceparent() -> str | None:
+    """Of the current span; without one, of the event that is being worked on."""
+    if _tracer is not None:
+        from opentelemetry.trace import get_current_span
+
+        at = get_current_span().get_span_context()
+        if at.is_valid:
+            return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
+    return _carried.get()
+
+
+@contextlib.contextmanager
+def span(
+    name: str, attributes: Attributes | None = None, parent: str | None = None, current: bool = True
+) -> Iterator["Span | None"]:
+    """A span while the block runs; None while tracing is off. An error is noted by its code, without its text, which
+    may hold what people said.
+
+    parent: a traceparent, for where no span is current; anyone may have published it. current False: for generators,
+    whose reader runs in another context.
+    """
+    parent = parent if parent and _VALID.fullmatch(parent) else None
+    if _tracer is None:
+        with _carrying(parent) if current and parent else contextlib.nullcontext():
+            yield None
+        return
+    from opentelemetry.trace import set_span_in_context, use_span
+
+    remote = None
+    if parent is not None and traceparent() is None:
+        from opentelemetry.trace import NonRecordingSpan
+
+        remote = set_span_in_context(NonRecordingSpan(_context(parent)))
+    made = _tracer.start_span(name, remote, attributes=attributes)
+    shown = use_span(made, record_exception=False, set_status_on_exception=False)
+    try:
+        with shown if current else contextlib.nullcontext():
+            yield made
+    except Exception as error:
+        failed(made, error)
+        raise
+    finally:
+        made.end()
+
+
+def failed(made: "Span", error: Exception) -> None:
+    from opentelemetry.trace import StatusCode
+
+    made.set_attribute("error.type", getattr(error, "code", None) or type(error).__name__)
+    made.set_status(StatusCode.ERROR)
+
+
+def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextManager[object]:
+    """A span of its own trace that links to these, which may be of many requests; none without one."""
+    if _tracer is None:
+        return contextlib.nullcontext()
+    links = _links(traceparents)
+    if not links:
+        return contextlib.nullcontext()
+    from opentelemetry.context import Context
+
+    return _tracer.start_as_current_span(
+        name, Context(), links=links, record_exception=False, set_status_on_exception=False
+    )
+
+
+def _links(traceparents: Iterable[str | None]) -> "list[Link]":
+    from opentelemetry.trace import Link
+
+    found = dict.fromkeys(one for one in traceparents if one and _VALID.fullmatch(one))
+    return [Link(_context(one)) for one in list(found)[:MAX_LINKS]]
+
+
+def _context(traceparent: str) -> "SpanContext":
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    _, trace, span, flags = traceparent.split("-")
+    return SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+
+
+@contextlib.contextmanager
+def _carrying(parent: str) -> Iterator[None]:
+    token = _carried.set(parent)
+    try:
+        yield
+    finally:
+        _carried.reset(token)

@@ -1,0 +1,37 @@
+"""event ids count in their thread alone: a forged one elsewhere must not make an event a duplicate"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+BEFORE = "First sequence of every event id: a second one, however late, is no event (L4)."
+NOW = "First sequence of every event id in its thread: a second one, however late, is no event (L4)."
+OLD = "As event_ids, of events before it had a thread: their ids are duplicates in every thread."
+
+
+def upgrade() -> None:
+    """Only the log has the threads of the ids so far: these stay duplicates in every thread."""
+    op.rename_table("event_ids", "event_ids_of_any_thread")
+    op.execute("ALTER INDEX event_ids_pkey RENAME TO event_ids_of_any_thread_pkey")
+    op.create_table_comment("event_ids_of_any_thread", OLD, existing_comment=BEFORE)
+    op.create_table(
+        "event_ids",
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("event_id", sa.UUID(), nullable=False),
+        sa.Column("thread_hash", sa.UUID(), nullable=False, comment="half of the SHA-256 of tenant and thread token"),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("partition", "event_id", "thread_hash"),
+        comment=NOW,
+    )
+
+
+def downgrade() -> None:
+    op.execute(
+        "INSERT INTO event_ids_of_any_thread (partition, event_id, seq) "
+        "SELECT partition, event_id, min(seq) FROM event_ids GROUP BY 1, 2 ON CONFLICT DO NOTHING"
+    )
+    op.drop_table("event_ids")
+    op.rename_table("event_ids_of_any_thread", "event_ids")
+    op.execute("ALTER INDEX event_ids_of_any_thread_pkey RENAME TO event_ids_pkey")
+    op.create_table_comment("event_ids", BEFORE, existing_comment=OLD)

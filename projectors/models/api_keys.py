@@ -1,0 +1,68 @@
+"""api_keys: which keys there are, what each may do and until when (S3); beside it, when each was used last."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from turnlog.events.contracts import REMOVALS, ApiKeyCreated, ApiKeyRevoked, Recorded
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True, comment="the thread of the user's keys"),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
+    sa.Column("digest", sa.Text, nullable=False, comment="HMAC of the key and all that it may do"),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("scopes", ARRAY(sa.Text), nullable=False),
+    sa.Column("label", sa.Text),
+    sa.Column("created_at", timestamptz(), nullable=False),
+    sa.Column("expires_at", timestamptz()),
+    sa.Column("revoked_at", timestamptz()),
+)
+sa.Index("api_keys_id", api_keys.c.id)
+
+api_key_uses = sa.Table(
+    "api_key_uses",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("used_at", timestamptz(), nullable=False),
+    comment="When an API key was used last, to the minute; no read model.",
+)
+
+COLUMNS = tuple(column.name for column in api_keys.columns)
+_REVOKE = """
+UPDATE api_keys SET revoked_at = coalesce(revoked_at, %(at)s)
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = %(id)s"""
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((api_keys,), first.tenant, first.thread)]
+    return [_change(recorded) for recorded in batch]
+
+
+def _change(recorded: Recorded) -> Change:
+    event, data = recorded.event, recorded.event.data
+    if isinstance(data, ApiKeyRevoked):
+        place = {"tenant": event.tenant, "thread": event.thread, "id": data.key_id, "at": event.time}
+        return Statement(_REVOKE, [place])
+    assert isinstance(data, ApiKeyCreated)
+    return Upsert(api_keys, COLUMNS, [_row(recorded, data)])
+
+
+def _row(recorded: Recorded, data: ApiKeyCreated) -> Row:
+    event = recorded.event
+    place = (event.tenant, event.thread, data.key_id, event.user or "", recorded.seq)
+    return (*place, data.digest, data.role, list(data.scopes), data.label, event.time, data.expires_at, None)
+
+
+ACCESS_KEYS = Projection("api_keys", 1, (api_keys,), REMOVALS | {"api_key_created", "api_key_revoked"}, project)

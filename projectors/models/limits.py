@@ -1,0 +1,41 @@
+"""limits: what a tenant's users may ask for in a time, where it was changed from the defaults (G6; E 11.1)."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from turnlog.events.contracts import REMOVALS, LimitsChanged, Recorded
+from turnlog.events.subjects import LIMITS
+from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata
+
+LIMITS_THREAD = LIMITS + "tenant"
+
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("plan", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("most", sa.Float, nullable=False),
+)
+COLUMNS = tuple(column.name for column in limits.columns)
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((limits,), first.tenant, first.thread)]
+    newest: dict[Row, Row] = {}
+    for recorded in batch:
+        event, data = recorded.event, recorded.event.data
+        assert isinstance(data, LimitsChanged)
+        for name, most in data.limits.items():
+            key = (event.tenant, event.thread, data.plan, name)
+            newest[key] = (*key, most)
+    return [Upsert(limits, COLUMNS, list(newest.values()), (("most", "excluded.most"),))]
+
+
+LIMITS_MODEL = Projection("limits", 1, (limits,), REMOVALS | {"limits_changed"}, project)
