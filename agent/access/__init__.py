@@ -1,0 +1,1 @@
+"""Who makes a request: credentials in, a verified Identity out. No HTTP here."""

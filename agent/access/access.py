@@ -1,0 +1,89 @@
+"""Access: from the credential of a request to an Identity, and the tokens that turnlog issues itself."""
+
+import hmac
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from turnlog.agent.access.identity import ACT_AS_USER, OWN_DATA, Forbidden, Identity, Role, Unauthenticated, granted
+from turnlog.agent.access.issuer import outside_issuer
+from turnlog.agent.access.keys import PREFIX, identified, is_revoked
+from turnlog.agent.access.secret import secret_of
+from turnlog.agent.access.tickets import Tickets
+from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, peek
+from turnlog.agent.runtime import Runtime
+from turnlog.events.subjects import check_id
+
+TOKEN_TTL = timedelta(hours=12)
+
+
+class Access:
+    """One for each runtime: `runtime.kept(Access)`. Raises InvalidSetting when there is no usable secret."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._secret = secret_of(runtime.settings)
+        self._own = OwnIssuer(self._secret)
+        self._outside = outside_issuer(runtime.settings)
+        self._tickets = Tickets(runtime.log, runtime.settings.replicas)
+
+    @property
+    def jwks(self) -> dict[str, list[dict[str, Any]]]:
+        """Public keys of turnlog's own issuer, for who else verifies its tokens."""
+        return self._secret.jwks
+
+    async def identify(self, credential: str, act_as: str | None = None) -> Identity:
+        """credential: a token or an API key, as after `Bearer `. act_as: another user that the request names.
+
+        An identity that acts as another user has no role or scope over others' data.
+
+        Raises Unauthenticated, TokenExpired, Forbidden, InvalidToken, IssuerUnavailable.
+        """
+        identity = await self._identity(credential)
+        if act_as is None or act_as == identity.user:
+            return identity
+        if identity.key_id is None or ACT_AS_USER not in identity.scopes:
+            raise Forbidden(f"only an API key with the scope {ACT_AS_USER!r} may name another user")
+        check_id("user", act_as)
+        role: Role = "user" if identity.role == "admin" else identity.role
+        return replace(identity, user=act_as, role=role, scopes=identity.scopes & OWN_DATA)
+
+    def issue_token(
+        self,
+        user: str,
+        role: str = "user",
+        ttl: timedelta = TOKEN_TTL,
+        scopes: Collection[str] | None = None,
+        tenant: str | None = None,
+    ) -> str:
+        """scopes: None is all of the role. Raises InvalidGrant, InvalidToken."""
+        tenant = tenant or self._runtime.settings.tenant
+        return self._own.issue(granted(tenant, user, role, scopes, datetime.now(UTC) + ttl, key=False), ttl)
+
+    def signature_of(self, document: bytes) -> str:
+        """Of what a client keeps and sends back unchanged, for every process with the same secret."""
+        return hmac.digest(self._secret.pepper, b"document\0" + document, "sha256").hex()
+
+    async def issue_ticket(self, identity: Identity) -> str:
+        """A ticket that opens one connection within TICKET_S. Raises LogUnavailable."""
+        return await self._tickets.issue(identity)
+
+    async def redeem(self, ticket: str) -> Identity:
+        """The identity that got the ticket; once. Raises Unauthenticated, TokenExpired, LogUnavailable."""
+        identity = await self._tickets.redeem(ticket)
+        if identity.key_id and await is_revoked(self._runtime.pool, identity.tenant, identity.key_id):
+            raise Unauthenticated(f"API key {identity.key_id} was revoked")
+        return identity
+
+    async def _identity(self, credential: str) -> Identity:
+        if not credential:
+            raise Unauthenticated("there is no credential; `turnlog token --user U` prints one")
+        if credential.startswith(PREFIX):
+            return await identified(self._runtime.pool, credential, self._secret.pepper)
+        found = peek(credential)
+        if found.issuer == OWN_ISSUER:
+            return self._own.verify(credential)
+        if self._outside is not None and found.issuer == self._outside.name:
+            return await self._outside.verify(credential, found.kid)
+        raise Unauthenticated(f"no tokens are accepted from issuer {found.issuer[:80]!r}")

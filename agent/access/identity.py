@@ -1,0 +1,99 @@
+"""The person or program that makes a request, as a verified credential names it, and what it may do."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import check_place
+
+Role = Literal["user", "vip", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+ACT_AS_USER, OPERATE = "act-as-user", "operate"
+SCOPES: Mapping[str, str] = MappingProxyType(
+    {
+        "read": "read the user's threads, contexts, memories, entities, receipts and usage",
+        "write": "append turns, and change threads, memories, entities and preferences",
+        "ask": "have a model answer",
+        "erase": "export and erase the user's data",
+        ACT_AS_USER: "name another user of the tenant in each request; only an API key can have it",
+        OPERATE: "lag, dead letters, rebuilds, metrics, limits and other users' usage; only the role admin can have it",
+    }
+)
+OWN_DATA = frozenset({"read", "write", "ask", "erase"})
+
+
+class Unauthenticated(TurnlogError):
+    """There is no credential, or one that is malformed, forged, revoked or meant for another service."""
+
+    code = "unauthenticated"
+
+
+class TokenExpired(Unauthenticated):
+    """The token, key or ticket was valid until a time that has passed; get a new one."""
+
+    code = "token-expired"
+
+
+class IssuerUnavailable(TurnlogError):
+    """The public keys of the token's issuer cannot be fetched now, so the token can be neither accepted nor refused."""
+
+    code = "issuer-unavailable"
+
+
+class Forbidden(TurnlogError):
+    """The credential is valid, and lacks the scope or role that the message names."""
+
+    code = "forbidden"
+
+
+class InvalidGrant(TurnlogError):
+    """A token or key cannot be made with this role, scope or lifetime."""
+
+    code = "invalid-grant"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """tenant, user, role: as verified. key_id: of the API key, None for a token. expires_at: None is never."""
+
+    tenant: str
+    user: str
+    role: Role
+    scopes: frozenset[str]
+    key_id: str | None = None
+    expires_at: datetime | None = None
+
+    def require(self, scope: str, role: Role | None = None) -> None:
+        """role: exactly this one is needed too. Raises Forbidden, which names what is missing."""
+        if scope not in self.scopes:
+            raise Forbidden(f"this needs the scope {scope!r}, and the credential of {self.user!r} does not have it")
+        if role is not None and self.role != role:
+            raise Forbidden(f"this needs the role {role!r}, and {self.user!r} has {self.role!r}")
+
+
+def granted(
+    tenant: str, user: str, role: str, scopes: Collection[str] | None, expires_at: datetime | None, *, key: bool
+) -> Identity:
+    """What a new token (or, with `key`, an API key) is to say. scopes: None is all that a token of the role can have.
+
+    Raises InvalidGrant, InvalidToken.
+    """
+    check_place(tenant, user=user)
+    if role not in ROLES:
+        raise InvalidGrant(f"there is no role {role!r}; there are {', '.join(ROLES)}")
+    wanted = scopes_of(role) if scopes is None else frozenset(scopes)
+    if unknown := sorted(wanted - SCOPES.keys()):
+        raise InvalidGrant(f"there is no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
+    if not wanted:
+        raise InvalidGrant("give at least one scope; without any the credential could do nothing")
+    if refused := sorted(wanted - scopes_of(role) - ({ACT_AS_USER} if key else set())):
+        raise InvalidGrant(f"scope {refused[0]!r}: {SCOPES[refused[0]].partition('; ')[2]}")
+    return Identity(tenant, user, role, wanted, None, expires_at)
+
+
+def scopes_of(role: Role) -> frozenset[str]:
+    """All that a token of this role can have."""
+    return OWN_DATA | {OPERATE} if role == "admin" else OWN_DATA

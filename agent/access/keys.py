@@ -1,0 +1,75 @@
+"""API keys `tl_<id>_<secret>`: made, recognised, and noted as used.
+
+A key's row holds an HMAC over its secret and all that it may do. So neither the rows nor the log open anything, and
+whoever can publish events can neither make a key nor change what one may do.
+"""
+
+import hmac
+import json
+import re
+import secrets
+from datetime import UTC, datetime
+
+from turnlog.agent.access.identity import ROLES, Identity, TokenExpired, Unauthenticated
+from turnlog.agent.runtime import Pool
+from turnlog.events.subjects import access_thread
+
+PREFIX = "tl_"
+_KEY = re.compile(r"tl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})\Z")
+_ROWS = """
+SELECT k.tenant, k.thread_id, k.user_id, k.role, k.scopes, k.expires_at, k.digest, k.revoked_at,
+  coalesce(u.used_at < now() - interval '1 minute', true)
+FROM api_keys k LEFT JOIN api_key_uses u ON u.tenant = k.tenant AND u.key_id = k.id WHERE k.id = %s"""
+_VALID = """
+SELECT count(*) > 0 AND bool_and(revoked_at IS NULL) FROM api_keys WHERE tenant = %s AND id = %s"""
+_USED = """
+INSERT INTO api_key_uses AS u (tenant, key_id, used_at) VALUES (%s, %s, now())
+ON CONFLICT (tenant, key_id) DO UPDATE SET used_at = excluded.used_at
+WHERE u.used_at < excluded.used_at - interval '1 minute'"""
+
+
+def new_key() -> tuple[str, str]:
+    """(id, the whole key)."""
+    key_id = secrets.token_hex(8)
+    return key_id, f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+
+
+def digest_of(key: str, grant: Identity, pepper: bytes) -> str:
+    """64 hexadecimal digits."""
+    until = grant.expires_at and int(grant.expires_at.timestamp())
+    said = [key, grant.tenant, grant.user, grant.role, sorted(grant.scopes), until]
+    return hmac.digest(pepper, json.dumps(said).encode(), "sha256").hex()
+
+
+async def identified(pool: Pool, key: str, pepper: bytes) -> Identity:
+    """Reads the key's row each time: a revoked key is refused as soon as its row says so.
+
+    Raises Unauthenticated, TokenExpired.
+    """
+    parts = _KEY.match(key)
+    if parts is None:
+        raise Unauthenticated(f"the API key is malformed; one is {PREFIX}<id>_<secret>")
+    async with pool.connection() as conn:
+        for tenant, thread, user, role, scopes, expires_at, digest, revoked_at, is_due in await (
+            await conn.execute(_ROWS, (parts[1],))
+        ).fetchall():
+            found = Identity(tenant, user, role, frozenset(scopes), parts[1], expires_at)
+            if thread != access_thread(user) or role not in ROLES:
+                continue
+            if not hmac.compare_digest(digest, digest_of(key, found, pepper)):
+                continue
+            if revoked_at is not None:
+                raise Unauthenticated(f"API key {parts[1]} was revoked")
+            if expires_at is not None and expires_at <= datetime.now(UTC):
+                raise TokenExpired(f"API key {parts[1]} has expired; make a new one")
+            if is_due:
+                await conn.execute(_USED, (tenant, parts[1]))
+            return found
+    raise Unauthenticated("there is no such API key")
+
+
+async def is_revoked(pool: Pool, tenant: str, key_id: str) -> bool:
+    """Whether the key was revoked, or erased with its user."""
+    async with pool.connection() as conn:
+        found = await (await conn.execute(_VALID, (tenant, key_id))).fetchone()
+    return found is None or not found[0]

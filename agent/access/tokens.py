@@ -1,0 +1,92 @@
+"""JSON Web Tokens of turnlog's own issuer, and the checks that tokens of every issuer pass (RFC 7519, RFC 8725)."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jwt
+
+from turnlog.agent.access.identity import Identity, InvalidGrant, TokenExpired, Unauthenticated
+from turnlog.agent.access.secret import ALGORITHM, Secret
+
+OWN_ISSUER = AUDIENCE = "turnlog"
+REQUIRED = ["iss", "aud", "exp", "nbf", "sub"]
+LEEWAY_S = 10
+MAX_CHARS = 8_192
+MAX_TTL = timedelta(days=366)
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """What a token says of itself; only good for finding the key that proves it. kid: "" if it names none."""
+
+    issuer: str
+    kid: str
+
+
+def peek(token: str) -> Unverified:
+    """Raises Unauthenticated for what is no token."""
+    if len(token) > MAX_CHARS or not token.isascii():
+        raise Unauthenticated(f"a token is at most {MAX_CHARS:,} ASCII characters")
+    try:
+        found = jwt.decode_complete(token, options={"verify_signature": False})
+    except jwt.PyJWTError as error:
+        raise Unauthenticated(f"the credential is neither a token nor an API key: {error}") from None
+    return Unverified(str(found["payload"].get("iss", "")), found["header"].get("kid", ""))
+
+
+def verified(token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str) -> Mapping[str, Any]:
+    """The claims. algorithms: all that this issuer may sign with. Raises Unauthenticated, TokenExpired."""
+    options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
+    try:
+        return jwt.decode(
+            token, key, algorithms=algorithms, issuer=issuer, audience=audience, leeway=LEEWAY_S, options=options
+        )
+    except jwt.ExpiredSignatureError:
+        raise TokenExpired("the token has expired; get a new one") from None
+    except (jwt.PyJWTError, OverflowError) as error:
+        raise Unauthenticated(f"the token is refused: {error}") from None
+
+
+def expiry(claims: Mapping[str, Any]) -> datetime:
+    """Raises Unauthenticated for a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(float(claims["exp"]), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise Unauthenticated("the token is refused: its expiry is no time") from None
+
+
+class OwnIssuer:
+    """Signs tokens and verifies them. audience: tokens for one purpose are refused for another."""
+
+    def __init__(self, secret: Secret, audience: str = AUDIENCE) -> None:
+        self._secret, self._audience = secret, audience
+        self._public = secret.signing.public_key()
+
+    def issue(self, identity: Identity, ttl: timedelta) -> str:
+        """Raises InvalidGrant."""
+        if not timedelta(0) < ttl <= MAX_TTL:
+            raise InvalidGrant(f"a token is valid for at most {MAX_TTL.days} days; make an API key for longer")
+        now = datetime.now(UTC)
+        claims = {
+            "iss": OWN_ISSUER,
+            "aud": self._audience,
+            "sub": identity.user,
+            "tenant": identity.tenant,
+            "role": identity.role,
+            "scope": " ".join(sorted(identity.scopes)),
+            "iat": now,
+            "nbf": now,
+            "exp": now + ttl,
+            "jti": secrets.token_hex(16),
+        }
+        return jwt.encode(claims, self._secret.signing, ALGORITHM, {"kid": self._secret.kid})
+
+    def verify(self, token: str) -> Identity:
+        """Raises Unauthenticated, TokenExpired."""
+        claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, self._audience)
+        return Identity(
+            claims["tenant"], claims["sub"], claims["role"], frozenset(claims["scope"].split()), None, expiry(claims)
+        )

@@ -1,0 +1,205 @@
+"""Every Prometheus metric of turnlog, in prometheus_client's registry of the process (B, E 12.1, E appendix B).
+
+No label names a thread, a user or a tenant, nor anything else that a client or a model may choose: their number is
+unbounded. An embedding application that serves its own /metrics serves these too; `served` is for a process that has
+no server. docs/operation.md lists them; a test compares.
+"""
+
+import contextlib
+import time
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping
+from typing import Literal, Protocol, get_args
+from weakref import WeakSet
+
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+
+from turnlog.events.contracts import EventData, LimitName, MemoryRecorded
+from turnlog.events.errors import TurnlogError
+
+Cache = Literal["vectors", "model-answers", "sessions"]
+CheckpointOutcome = Literal["made", "failed", "stale"]
+ANSWERING = "agent"
+BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
+_FAST = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_SLOW = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+_TOKENS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+
+REQUESTS = Counter("ai_agent_requests_total", "Answers by how they ended", ("agent", "status"))
+REQUESTS_BY_AGENT = Counter("ai_agent_requests_by_agent", "Answers begun", ("agent",))
+LATENCY = Histogram("ai_agent_latency_seconds", "Time of a whole answer", buckets=_SLOW)
+ACTIVE = Gauge("ai_agent_active_requests", "Answers under way")
+ERRORS = Counter("ai_agent_errors_total", "Answers that failed")
+ERRORS_BY_TYPE = Counter("ai_agent_errors_by_type", "Answers that failed, by the code of the error", ("type",))
+LLM_LATENCY = Histogram(
+    "ai_agent_llm_latency_seconds", "Time of a call of the language model", ("model",), buckets=_SLOW
+)
+TOKENS_PROMPT = Histogram("ai_agent_llm_tokens_prompt", "Tokens of a request to the language model", buckets=_TOKENS)
+TOKENS_COMPLETION = Histogram("ai_agent_llm_tokens_completion", "Tokens of what it answers", buckets=_TOKENS)
+TOOL_LATENCY = Histogram("ai_agent_tool_latency_seconds", "Time of a tool call", ("tool",))
+BREAKER_STATE = Gauge("ai_agent_circuit_breaker_state", "0 closed, 1 half-open, 2 open", ("service",))
+OPERATIONS = Counter(
+    "ai_agent_memory_operations_total", "Events of long-term memories, and memories recalled", ("operation", "type")
+)
+MEMORIES_CREATED = Counter("memory_created_total", "Long-term memories recorded")
+MEMORIES_RETRIEVED = Counter("memory_retrieved_total", "Long-term memories that recall returned")
+TIERS = Gauge("memory_tier_distribution", "Memories by tier, as the last decay job found them", ("tier",))
+EMBEDDING_SECONDS = Histogram(
+    "embedding_latency_seconds", "Time to embed a question or texts", buckets=_FAST + _SLOW[3:]
+)
+DECAY_SECONDS = Histogram("decay_job_duration_seconds", "Time of the decay job", buckets=_SLOW)
+CACHE_HIT_RATE = Gauge("cache_hit_rate", "Share of reads that a cache served since the process began", ("cache",))
+
+HTTP_SECONDS = Histogram(
+    "turnlog_http_request_seconds", "Time of an HTTP request, streams to their end", ("method", "route", "status")
+)
+REFUSALS = Counter("turnlog_throttle_refusals_total", "Requests that the throttle refused", ("limit",))
+BEHIND = Gauge("turnlog_projection_behind_events", "Events left to apply, of the slowest partition", ("projection",))
+STALLED = Gauge("turnlog_projection_stalled", "1 while events wait and the projection does not move", ("projection",))
+DEAD_LETTERS = Gauge("turnlog_dead_letters", "Parked events", ("projection",))
+STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
+STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")
+
+CHECKPOINTS = Counter(
+    "turnlog_session_checkpoints", "Checkpoints of session segments, by how they ended", ("trigger", "outcome")
+)
+SUMMARY_TOKENS = Histogram(
+    "turnlog_session_summary_tokens",
+    "Tokens of a checkpoint's summary",
+    buckets=(25, 50, 100, 200, 400, 600, 800, 1_000, 1_500, 2_000),
+)
+TOKEN_RATIO = Histogram(
+    "turnlog_session_token_ratio",
+    "Share of the window that history and query take, at each query",
+    buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0, 1.5),
+)
+READ_SECONDS = Histogram(
+    "turnlog_session_read_seconds", "Time to read a session, by the level that had it", ("level",), buckets=_FAST
+)
+QUERY_SECONDS = Histogram("turnlog_session_query_seconds", "Time of a whole memory query", buckets=_FAST)
+
+
+class HasState(Protocol):
+    @property
+    def state(self) -> Literal["closed", "half-open", "open"]: ...
+
+
+_breakers: dict[str, WeakSet[HasState]] = {}
+_reads: dict[str, Tally[bool]] = {name: Tally() for name in get_args(Cache)}
+
+
+def _zero() -> None:
+    """Series with known labels exist from the start: the first increase is otherwise invisible to rate()."""
+    for status in ("success", "error"):
+        REQUESTS.labels(ANSWERING, status)
+    REQUESTS_BY_AGENT.labels(ANSWERING)
+    for name in get_args(LimitName):
+        REFUSALS.labels(name)
+    for cache in get_args(Cache):
+        CACHE_HIT_RATE.labels(cache)
+
+
+_zero()
+
+
+@contextlib.contextmanager
+def answering(agent: str) -> Iterator[None]:
+    """Counts and times one answer."""
+    started, status = time.perf_counter(), "error"
+    REQUESTS_BY_AGENT.labels(agent).inc()
+    ACTIVE.inc()
+    try:
+        yield
+        status = "success"
+    except Exception as error:
+        ERRORS.inc()
+        ERRORS_BY_TYPE.labels(error.code if isinstance(error, TurnlogError) else "unexpected").inc()
+        raise
+    finally:
+        ACTIVE.dec()
+        REQUESTS.labels(agent, status).inc()
+        LATENCY.observe(time.perf_counter() - started)
+
+
+def completed(model: str, seconds: float, tokens_in: int, tokens_out: int) -> None:
+    """model: as configured or asked for by the caller's settings, of which there are few."""
+    LLM_LATENCY.labels(model).observe(seconds)
+    TOKENS_PROMPT.observe(tokens_in)
+    TOKENS_COMPLETION.observe(tokens_out)
+
+
+def memory_event(data: EventData) -> None:
+    """Counts an event that was appended to a memory thread."""
+    kind = data.memory.kind if isinstance(data, MemoryRecorded) else "any"
+    OPERATIONS.labels(data.type, kind).inc()
+    if isinstance(data, MemoryRecorded):
+        MEMORIES_CREATED.inc()
+
+
+def memories_retrieved(kinds: list[str]) -> None:
+    for kind in kinds:
+        OPERATIONS.labels("memory_retrieved", kind).inc()
+    MEMORIES_RETRIEVED.inc(len(kinds))
+
+
+def watch(service: str, breaker: HasState) -> None:
+    """The gauge shows the worst state of the service's breakers."""
+    if service not in _breakers:
+        watched = _breakers[service] = WeakSet()
+        BREAKER_STATE.labels(service).set_function(
+            lambda: max((BREAKER_STATES[one.state] for one in list(watched)), default=0)
+        )
+    _breakers[service].add(breaker)
+
+
+def tiers_found(counts: Mapping[str, int]) -> None:
+    for tier, count in counts.items():
+        TIERS.labels(tier).set(count)
+
+
+def cache_read(cache: Cache, hits: int, misses: int = 0) -> None:
+    reads = _reads[cache]
+    reads.update({True: hits, False: misses})
+    if reads.total():
+        CACHE_HIT_RATE.labels(cache).set(reads[True] / reads.total())
+
+
+def session_read(level: str, seconds: float) -> None:
+    """Passed to Sessions as on_read."""
+    READ_SECONDS.labels(level).observe(seconds)
+    cached = level in ("ram", "kv")
+    cache_read("sessions", cached, not cached)
+
+
+def checkpoint_ended(trigger: Literal["automatic", "manual"], outcome: CheckpointOutcome) -> None:
+    CHECKPOINTS.labels(trigger, outcome).inc()
+
+
+class MetricsPortTaken(TurnlogError):
+    """The port of TURNLOG_METRICS_PORT cannot be listened on."""
+
+    code = "metrics-port-taken"
+
+
+@contextlib.contextmanager
+def served(port: int | None) -> Iterator[None]:
+    """Serves the process's metrics at http://…:port/metrics while the block runs; None: not at all.
+
+    Raises MetricsPortTaken.
+    """
+    if port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(port)
+    except OSError as error:
+        raise MetricsPortTaken(
+            f"cannot serve metrics on port {port}: {error.strerror or error}. Every process of a machine needs a port "
+            "of its own: set TURNLOG_METRICS_PORT to a free one, or leave it out"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

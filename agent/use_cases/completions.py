@@ -1,0 +1,207 @@
+"""A completion with memory: the caller's new messages, the context of their conversation, the configured model's answer
+with the caller's own tools, and its record on the log."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+from uuid import UUID, uuid5
+
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.identity import Role
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.use_cases.context import AnswerBasis, context_of
+from turnlog.agent.use_cases.forks import fork_thread
+from turnlog.agent.use_cases.resent import History, Place, Wire, place_behind, place_of, split_prompt, with_own_last
+from turnlog.agent.use_cases.turns import NewTurn, add_turns, turn_of
+from turnlog.events.contracts import Event
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.subjects import check_place, memory_thread
+from turnlog.projectors.models.message import message_by_event
+
+AGENT, SOURCE = "openai", "turnlog/openai"
+MemoryMode = Literal["off", "read", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks, as the credential says."""
+
+    tenant: str
+    user: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
+
+    thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
+    of `thread`. memory: "read" stores nothing, "off" is the bare model. chat: the fields
+    of the request to the model besides messages.
+    """
+
+    messages: Sequence[Wire]
+    chat: ChatRequest
+    thread: str | None = None
+    history: History = "some"
+    behind: UUID | None = None
+    memory: MemoryMode = "full"
+    id: UUID = field(default_factory=uuid7)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The model is about to be called. thread, receipt: of the answer's record; None when nothing is stored."""
+
+    id: UUID
+    thread: str | None
+    receipt: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+Piece = Begun | Said | CallPiece | Completion
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """messages: for the model. basis: of the answer's receipt."""
+
+    messages: Sequence[Wire]
+    thread: str | None = None
+    basis: AnswerBasis | None = None
+
+
+async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIterator[Piece]:
+    """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
+
+    The new messages are stored before the model is called. Raises NotFound, InvalidEvent, InvalidToken,
+    WindowTooSmall, the throttle's Refused, ModelError.
+    """
+    check_place(person.tenant, wanted.thread, person.user)
+    if not split_prompt(wanted.messages)[1]:
+        raise InvalidEvent("there is no message to answer; send at least one of a user")
+    place = Place(None, wanted.messages) if wanted.memory == "off" else await _place(runtime, person, wanted)
+    throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(throttled)
+        prepared = await _prepared(runtime, person, wanted, place)
+        receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
+        yield Begun(wanted.id, prepared.thread, receipt)
+        async for piece in _answer(runtime, wanted, prepared.messages):
+            if isinstance(piece, Completion):
+                await _record(runtime, person, wanted, prepared, piece)
+            yield piece
+
+
+async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> Place:
+    """Raises NotFound."""
+    _, given = split_prompt(wanted.messages)
+    where = (runtime, person.tenant, person.user)
+    if wanted.behind is None or wanted.thread is None:
+        return await place_of(*where, wanted.thread, given, history=wanted.history, claims=wanted.memory == "full")
+    await runtime.settle_thread(person.tenant, wanted.thread, ("messages",))
+    async with runtime.pool.connection() as conn:
+        answer = await message_by_event(conn, person.tenant, wanted.thread, wanted.behind)
+    if answer is None:
+        raise NotFound("there is no such earlier response")
+    return await place_behind(*where, wanted.thread, answer.seq, given)
+
+
+async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+    if wanted.memory == "off":
+        return _Prepared(wanted.messages)
+    return await (_continued if wanted.memory == "full" else _looked_up)(runtime, person, wanted, place)
+
+
+async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+    """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
+    prompt, given = split_prompt(wanted.messages)
+    turns = [turn_of(message) for message in place.new]
+    thread = place.thread or str(uuid7())
+    if place.after is not None:
+        thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread
+    if turns:
+        await add_turns(runtime, person.tenant, thread, turns, user=person.user)
+    found = await context_of(
+        runtime,
+        person.tenant,
+        thread,
+        user=person.user,
+        model=wanted.chat.model,
+        system_prompt=prompt,
+        tools=[dict(tool) for tool in wanted.chat.tools],
+    )
+    return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
+
+
+async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+    """The same without a write: what the conversation has and the client did not send, and the person's memories."""
+    prompt, given = split_prompt(wanted.messages)
+    question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None
+    is_alone = len(given) == 1 and question is not None
+    has_past = place.thread is not None and len(place.new) == len(given)
+    thread = place.thread if has_past and place.thread else str(uuid7())
+    query = question if is_alone or not has_past else None
+    try:
+        found = await context_of(
+            runtime, person.tenant, thread, query=query, user=person.user, model=wanted.chat.model, system_prompt=prompt
+        )
+    except NotFound:
+        return _Prepared(wanted.messages, place.thread)
+    known = list(found.context.messages)
+    if is_alone:
+        return _Prepared(with_own_last(known, given), place.thread)
+    if has_past:
+        return _Prepared([*known, *given], place.thread)
+    head, notes = (known[:1], known[1:-1]) if known[0]["role"] == "system" else ([], known[:-1])
+    return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
+
+
+async def _answer(
+    runtime: Runtime, wanted: Wanted, messages: Sequence[Wire]
+) -> AsyncIterator[Said | CallPiece | Completion]:
+    """The stream of the model; tool calls that came whole at its end are pieces too."""
+    came = False
+    async for delta in runtime.models.chat.stream(replace(wanted.chat, messages=messages)):
+        if delta.text:
+            yield Said(delta.text)
+        for piece in delta.calls:
+            came = True
+            yield piece
+        if delta.final is not None:
+            for index, call in enumerate(() if came else delta.final.tool_calls):
+                yield CallPiece(index, call.id, call.name, call.arguments)
+            yield delta.final
+
+
+async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Completion) -> None:
+    """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota."""
+    usage = made.usage.metered("answer", AGENT)
+    if prepared.thread is None or prepared.basis is None or not (made.text or made.tool_calls):
+        about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
+        await runtime.log.append(Event(**about, data=usage))
+        return
+    turn = NewTurn(
+        "assistant",
+        made.text,
+        tool_calls=made.tool_calls,
+        agent=AGENT,
+        model=made.model,
+        tokens_in=made.tokens_in,
+        tokens_out=made.tokens_out,
+        latency_ms=made.latency_ms,
+        id=wanted.id,
+    )
+    place = (runtime, person.tenant, prepared.thread)
+    await add_turns(*place, [turn], user=person.user, receipt=prepared.basis, usage=usage)

@@ -1,0 +1,209 @@
+"""Messages as clients of the OpenAI API send them, most often with all that was said before: which of them are new,
+and on which conversation. A history that differs from what the conversation has makes a fork."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from turnlog.agent.archive.restoring import restored_if_archived
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.turns import cuts
+from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.own_threads import check_owner, own_or_claim
+from turnlog.events.errors import InvalidEvent
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.forks import related
+from turnlog.projectors.models.message import Message, messages_page, thread_messages, threads_with
+
+Wire = Mapping[str, Any]
+History = Literal["all", "some", "none"]
+READS = ("messages", "thread_activity", "archives")
+SYSTEM = ("system", "developer")
+# Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
+KEPT_PARTS = ("text", "image_url")
+CANDIDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs. thread: None for a new conversation. after: the last sequence that the conversation
+    shares with the request, where it went on otherwise from there, so that the request needs a fork."""
+
+    thread: str | None
+    new: Sequence[Wire]
+    after: int | None = None
+
+
+def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
+    """The leading system messages as one text (None without any), and the rest."""
+    said = next((at for at, one in enumerate(messages) if one.get("role") not in SYSTEM), len(messages))
+    prompts = [content_text(one.get("content") or "") for one in messages[:said]]
+    return "\n\n".join(prompts) if said else None, messages[said:]
+
+
+def with_own_last(messages: list[Any], given: Sequence[Wire]) -> list[Any]:
+    """The messages for a model; the last one as the caller wrote it, where a turn keeps less than that."""
+    if given and messages[-1]["role"] == given[-1].get("role") and not _is_kept(given[-1]):
+        return [*messages[:-1], given[-1]]
+    return messages
+
+
+def unseen(given: Sequence[Wire], known: Sequence[Message]) -> Sequence[Wire] | None:
+    """The messages behind the longest beginning that the thread ends with; None where not even the first one fits."""
+    keys, stored = [key(one) for one in given], [key_of_turn(one) for one in known]
+    for shared in range(min(len(keys), len(stored)), 0, -1):
+        if keys[:shared] == stored[-shared:]:
+            return given[shared:]
+    return None
+
+
+def shared_run(given: Sequence[str], known: Sequence[str]) -> tuple[int, int]:
+    """(count, end): the longest beginning of `given` that is known[end - count : end]; of equal ones the last."""
+    best = (0, 0)
+    for start in range(len(known)):
+        count = 0
+        while count < len(given) and start + count < len(known) and given[count] == known[start + count]:
+            count += 1
+        best = max(best, (count, start + count)) if count else best
+    return best
+
+
+async def place_of(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    thread: str | None,
+    given: Sequence[Wire],
+    *,
+    history: History = "some",
+    claims: bool = True,
+) -> Place:
+    """thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
+
+    history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
+    ones where none is of the assistant. claims: a thread without events becomes the user's.
+
+    Raises NotFound for a thread of another user, InvalidToken.
+    """
+    if thread is not None and not claims and not await runtime.log.thread_head(tenant, thread):
+        return Place(None, given)
+    if thread is not None:
+        await own_or_claim(runtime, tenant, thread, user)
+        if history == "none" or (history == "some" and not _has_answers(given)):
+            return Place(thread, await _behind(runtime, tenant, thread, given))
+    elif not _has_answers(given):
+        return Place(None, given)
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        if thread is not None:
+            if not await messages_page(conn, tenant, thread, 1):
+                return Place(thread, given)
+            found = await _best(runtime, conn, tenant, await related(conn, tenant, thread, user, CANDIDATES), given)
+            if found is not None:
+                return found
+        texts, calls = _said(given)
+        candidates = await threads_with(conn, tenant, user, texts, calls, CANDIDATES)
+        return await _best(runtime, conn, tenant, candidates, given, from_start=True) or Place(None, given)
+
+
+async def place_behind(runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]) -> Place:
+    """New messages that go on from the turn at a sequence. Raises NotFound."""
+    await check_owner(runtime, tenant, thread, user)
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        has_more = await messages_page(conn, tenant, thread, 1, after_seq=seq)
+    return Place(thread, new, seq if has_more else None)
+
+
+async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> Sequence[Wire]:
+    """Of new messages those that a request which failed has not stored yet."""
+    await runtime.settle_thread(tenant, thread, READS)
+    async with runtime.pool.connection() as conn:
+        known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
+    behind = unseen(given, known)
+    return given if behind is None else behind
+
+
+async def _best(
+    runtime: Runtime,
+    conn: Connection,
+    tenant: str,
+    threads: Sequence[str],
+    given: Sequence[Wire],
+    from_start: bool = False,
+) -> Place | None:
+    """Of the threads the one that shares most with the messages, and of those one that ends there.
+
+    from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
+    """
+    keys = [key(one) for one in given]
+    best: tuple[tuple[int, bool], Place] | None = None
+    for thread in threads:
+        await restored_if_archived(runtime, conn, tenant, thread)
+        turns = await thread_messages(conn, tenant, thread)
+        count, end = shared_run(keys, [key_of_turn(one) for one in turns])
+        if from_start and (count != end or not _has_answers(given[:count])):
+            continue
+        at_end = end == len(turns)
+        if not at_end:
+            cut = max((possible for possible in cuts(turns) if possible <= end), default=0)
+            count, end = count - (end - cut), cut
+        rank = (count, at_end)
+        if count > 0 and (best is None or rank > best[0]):
+            best = rank, Place(thread, given[count:], None if at_end else turns[end - 1].seq)
+    return best[1] if best else None
+
+
+def key(message: Wire) -> str:
+    """Equal for a message and the turn that it was stored as. Raises InvalidEvent."""
+    try:
+        calls = [_call_key(call.get("id"), call.get("function") or call) for call in message.get("tool_calls") or ()]
+        content = content_of(message.get("content") or message.get("refusal") or "")
+    except (ValueError, AttributeError) as error:
+        raise InvalidEvent(f"a message cannot be used: {error}") from None
+    blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
+    role = "system" if message.get("role") in SYSTEM else message.get("role")
+    return _dumped(role, blocks, calls, message.get("tool_call_id"))
+
+
+def key_of_turn(turn: Message) -> str:
+    calls = [_call_key(call["id"], call) for call in turn.tool_calls]
+    return _dumped(turn.role, turn.content, calls, turn.tool_call_id)
+
+
+def _call_key(id_: Any, function: Wire) -> list[Any]:
+    """Clients parse arguments and write them again with other spaces."""
+    arguments = function.get("arguments") or "{}"
+    try:
+        return [id_, function.get("name"), json.loads(arguments)]
+    except (ValueError, TypeError):
+        return [id_, function.get("name"), arguments]
+
+
+def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any) -> str:
+    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
+        content = content[0]["text"]
+    if isinstance(content, str):
+        content = content.strip()
+    return json.dumps([role, content, calls, call_id], sort_keys=True, ensure_ascii=False)
+
+
+def _is_kept(message: Wire) -> bool:
+    content = message.get("content")
+    return not isinstance(content, list) or all(part.get("type") in KEPT_PARTS for part in content)
+
+
+def _has_answers(given: Sequence[Wire]) -> bool:
+    return any(one.get("role") == "assistant" for one in given)
+
+
+def _said(given: Sequence[Wire]) -> tuple[list[str], list[str]]:
+    """Texts of the assistant, and ids of its tool calls."""
+    answers = [one for one in given if one.get("role") == "assistant"]
+    texts = [content_text(one.get("content") or "") for one in answers]
+    return [text for text in texts if text], [
+        str(call.get("id")) for one in answers for call in one.get("tool_calls") or ()
+    ]
