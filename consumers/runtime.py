@@ -23,6 +23,7 @@ from turnlog.events.subjects import watch_type_anywhere
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
+from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
 from turnlog.projectors.engine.writer import Connection
 
 TYPES = ("erased", "user_erased")
@@ -55,6 +56,8 @@ async def forgetting(log: Log) -> AsyncIterator[None]:
 
 
 PATIENCE_S = 60.0
+CONNECTIONS = 16  # eight answers read at once, each with a second one for memories; the rest wait for the model
+THROTTLE_CONNECTIONS = 2
 
 
 @contextlib.asynccontextmanager
@@ -140,27 +143,58 @@ class _LastUse:
     async def note(self, conn: Connection) -> None:
         self._at[conn] = time.monotonic()
 
+    async def forget_tenant(self, conn: Connection) -> None:
+        await conn.execute(f"RESET {SETTING}".encode())
+        await self.note(conn)
+
     async def check(self, conn: Connection) -> None:
         if time.monotonic() - self._at.get(conn, 0.0) > TRUSTED_S:
             await AsyncConnectionPool.check_connection(conn)
 
 
 @contextlib.asynccontextmanager
-async def connection_pool(database_url: str) -> AsyncIterator[Pool]:
+async def connection_pool(database_url: str, role: str | None = None, most: int = CONNECTIONS) -> AsyncIterator[Pool]:
+    """role: of row-level security, taken on by every connection at its start, so that RESET ROLE returns to it."""
     await (await connect(database_url)).close()
     last_use = _LastUse()
-    pool: Pool = AsyncConnectionPool(
+    pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
         database_url,
         min_size=1,
-        max_size=16,  # eight concurrent answers use one each, and a second one while memories are searched
+        max_size=most,
         open=False,
         configure=configure,
         check=last_use.check,
-        reset=last_use.note,
-        kwargs={"autocommit": True, "options": session_options(), "prepare_threshold": 3},
+        reset=last_use.forget_tenant if role else last_use.note,
+        kwargs={
+            "autocommit": True,
+            "options": session_options() + (f" -c role={role}" if role else ""),
+            "prepare_threshold": 3,
+        },
     )
     async with pool:
         yield pool
+
+
+@contextlib.asynccontextmanager
+async def row_security(runtime: Runtime) -> AsyncIterator[None]:
+    """Runtime.for_tenant works while the block runs. Raises NoTenantRole."""
+    async with runtime.pool.connection() as conn:
+        await make_usable(conn)
+    async with connection_pool(runtime.database_url, ROLE) as runtime.roles:
+        try:
+            yield
+        finally:
+            runtime.roles = None
+
+
+@contextlib.asynccontextmanager
+async def throttle_connections(runtime: Runtime) -> AsyncIterator[None]:
+    """The throttle has connections of its own while the block runs, so that it counts where reads take all others."""
+    async with connection_pool(runtime.database_url, most=THROTTLE_CONNECTIONS) as runtime.admissions:
+        try:
+            yield
+        finally:
+            runtime.admissions = None
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,7 @@
 """The tool loop of one answer: stream, run tools, stream again, until there is text."""
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ from uuid import UUID
 
 from turnlog.agent.answering.progress import Progress
 from turnlog.agent.answering.recall_tool import SCHEMA, ToolResult
+from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
 from turnlog.events.contracts import ToolCall
 
@@ -57,8 +59,13 @@ async def answer(
 
 
 async def _run(call: ToolCall, run_tool: RunTool, progress: Progress) -> ToolResult:
-    await progress.tell("tool", f"{call.name} {call.arguments}")
-    return await run_tool(call)
+    await progress.tell("tool", f"{call.name} {call.arguments}", id=call.id, name=call.name, arguments=call.arguments)
+    started = time.perf_counter()
+    with observed.tool(call.name, call.id, known=call.name == SCHEMA["function"]["name"]):
+        result = await run_tool(call)
+    took = round((time.perf_counter() - started) * 1000)
+    await progress.tell("result", result.text, id=call.id, name=call.name, latency_ms=took)
+    return result
 
 
 async def _stream(model: ChatModel, request: ChatRequest, progress: Progress) -> Completion:

@@ -1,20 +1,21 @@
 """Progress of an answer for subscribers: core NATS messages, never stored.
 
-JSON objects: {"kind": "start" | "text" | "tool" | "restart" | "end" | "error", "text",
-"attempt", "final"}; final: no further attempt follows an error. On start and
-restart a subscriber drops the text so far: an earlier attempt died. The answer of record is the event on the log.
+JSON objects: {"kind": "start" | "text" | "tool" | "result" | "restart" | "end" | "error", "text", "attempt", "final"};
+final: no further attempt follows an error. On start and restart a subscriber drops the text so far: an earlier attempt
+died. tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", with what the tool gave as "text".
+The answer of record is the event on the log.
 """
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from nats.aio.client import Client
 
 from turnlog.events.subjects import progress_subject
 
-Kind = Literal["start", "text", "tool", "restart", "end", "error"]
+Kind = Literal["start", "text", "tool", "result", "restart", "end", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class Progress:
     subject: str
     attempt: int
 
-    async def tell(self, kind: Kind, text: str = "", final: bool = False) -> None:
-        step = {"kind": kind, "text": text, "attempt": self.attempt, "final": final}
+    async def tell(self, kind: Kind, text: str = "", final: bool = False, **more: Any) -> None:
+        step = {"kind": kind, "text": text, "attempt": self.attempt, "final": final, **more}
         body = json.dumps(step, ensure_ascii=False)
         await self.nc.publish(self.subject, body.encode(errors="replace"))
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from uuid_utils.compat import uuid7
+
 from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
 from turnlog.events.log import Log
 
@@ -29,11 +31,18 @@ class Asked:
     request: Event
 
 
-def question_events(question: Question) -> Asked:
+def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
+    """turn_id: makes a question that is asked again with it the same one."""
     now = datetime.now(UTC)
     about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}
-    turn = Event(time=now, data=TurnRecorded(role="user", content=question.text), **about)
-    request = Event(time=now, causation=turn.id, data=AnswerRequested(turn_id=turn.id, model=question.model), **about)
+    turn = Event(id=turn_id or uuid7(), time=now, data=TurnRecorded(role="user", content=question.text), **about)
+    request = Event(
+        id=answer_id(turn.id, "request") if turn_id else uuid7(),
+        time=now,
+        causation=turn.id,
+        data=AnswerRequested(turn_id=turn.id, model=question.model),
+        **about,
+    )
     return Asked(turn, request)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from turnlog.projectors.models.message import Message
 
-_CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\]]*)\]")
+# A caption has no "[": many beginnings of one are read once each.
+_CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")
 
 
 def content_text(content: str | list[dict[str, Any]], tool_chars: int = 400) -> str:

@@ -159,7 +159,7 @@ def build_context(given: ContextInput) -> Context:
     Raises WindowTooSmall if system prompt and tools leave no room.
     """
     counter = counter_for(given.model)
-    system = _system(given.system_prompt)
+    system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
     options = WireOptions(given.settings.keep_thinking)
     form = Form(False, given.settings.condensed_tool_max, options)
@@ -170,10 +170,6 @@ def build_context(given: ContextInput) -> Context:
     layout = everything(build, shown) or tiered(build, turns.units)
     as_of = given.as_of_seq if given.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
     return _context(build, budget, system, layout, turns, as_of)
-
-
-def _system(prompt: str) -> list[Wire]:
-    return [{"role": "system", "content": prompt}] if prompt else []
 
 
 def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:

@@ -3,8 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from turnlog.agent.embedding.memories import pending_memories_count
-from turnlog.agent.embedding.pending import pending_count
+from turnlog.agent.embedding.pending import pending_count, pending_memories_count
 from turnlog.projectors.engine.writer import Connection
 
 _NOTE_ROUND = """
@@ -24,6 +23,7 @@ class Backlog:
     more: there are more texts than chunks and memories say, since counting stopped at COUNT_TO of each; seconds_left is
     then of those that were counted.
     texts_per_s: measured over the rounds of the last ten minutes, of any process; None when there was none.
+    waits: projectors catch up, and the embedder beside them works less often.
     """
 
     model: str
@@ -31,6 +31,7 @@ class Backlog:
     memories: int
     texts_per_s: float | None
     more: bool = False
+    waits: bool = False
 
     @property
     def texts(self) -> int:
@@ -52,8 +53,10 @@ class Backlog:
         at_least = "more than " if self.more else ""
         waiting = f"{at_least}{self.texts:,} texts without a vector"
         if self.texts_per_s is None or self.seconds_left is None:
-            return f"{waiting}, none embedded in the last ten minutes"
-        return f"{waiting}, {self.texts_per_s:,.1f} texts/s, {at_least}{_duration(self.seconds_left)} left"
+            speed = "none embedded in the last ten minutes"
+        else:
+            speed = f"{self.texts_per_s:,.1f} texts/s, {at_least}{_duration(self.seconds_left)} left"
+        return f"{waiting}, {speed}{', waits while projectors catch up' if self.waits else ''}"
 
 
 def _duration(seconds: float) -> str:
@@ -63,13 +66,13 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-async def read_backlog(conn: Connection, model: str) -> Backlog:
+async def read_backlog(conn: Connection, model: str, waits: bool = False) -> Backlog:
     chunks = await pending_count(conn, model, COUNT_TO + 1)
     memories = await pending_memories_count(conn, model, COUNT_TO + 1)
     [(speed,)] = await (await conn.execute(_LATELY)).fetchall()
     more = max(chunks, memories) > COUNT_TO
     speed = None if speed is None else float(speed)
-    return Backlog(model, min(chunks, COUNT_TO), min(memories, COUNT_TO), speed, more)
+    return Backlog(model, min(chunks, COUNT_TO), min(memories, COUNT_TO), speed, more, waits)
 
 
 async def note_round(conn: Connection, texts: int, seconds: float) -> None:

@@ -1,11 +1,11 @@
 """The content-addressed cache of vectors: what it lacks is embedded, within the budget, and never twice (L7)."""
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pgvector import HalfVector
 
+from turnlog.agent import metrics
+from turnlog.agent.embedding.pending import Pending
 from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.errors import ModelRefused
 from turnlog.agent.models.protocol import Embedder, Usage, Vectors
@@ -15,21 +15,6 @@ from turnlog.projectors.engine.writer import Connection
 SOURCE = "turnlog/embedder"
 PROBE_TEXT = "turnlog"  # its vector shows whether a model is still the same
 CHARS_PER_TOKEN = 3  # to estimate; the server counts
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A chunk or memory without a vector. text: what is embedded."""
-
-    tenant: str
-    thread: str
-    user: str | None
-    id: str
-    text: str
-
-    @property
-    def text_hash(self) -> bytes:
-        return hashlib.sha256(self.text.encode()).digest()
 
 
 async def fill_cache(
@@ -43,6 +28,7 @@ async def fill_cache(
     )
     known = {bytes(found) for (found,) in await rows.fetchall()}
     missing = {key: text for key, text in texts.items() if key not in known}
+    metrics.cache_read("vectors", len(known), len(missing))
     dimensions = await _cached_dimensions(conn, embedder.model)
     if not missing:
         return dimensions

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from turnlog.agent.embedding.backlog import note_round
-from turnlog.agent.embedding.cache import SOURCE, Pending, fill_cache, metered
+from turnlog.agent.embedding.cache import SOURCE, fill_cache, metered
 from turnlog.agent.embedding.memories import embed_memories
-from turnlog.agent.embedding.pending import pending_chunks, pending_count
+from turnlog.agent.embedding.pending import Pending, pending_chunks, pending_count
 from turnlog.agent.later import Later
 from turnlog.agent.models.budget import Ledger, ledger
 from turnlog.agent.models.protocol import Embedder, Usage
@@ -34,20 +34,21 @@ async def embed_pending(
     on_progress: OnProgress = no_progress,
     stop: asyncio.Event | None = None,
     only: tuple[str, Sequence[str]] | None = None,
+    pauses: Callable[[], bool] = lambda: False,
 ) -> int:
     """Embeds every memory and chunk without a vector of the present model, newest threads first; returns how many.
 
     only: (tenant, threads) to do the chunks of these alone.
 
-    One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set
-    or the hourly budget is spent; what is left is found again. Raises ModelError.
+    One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set,
+    the hourly budget is spent, or `pauses` returns True after a round; what is left is found again. Raises ModelError.
     """
     async with runtime.pool.connection() as conn:
         row = await (await conn.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,))).fetchone()
         if row is None or not row[0]:
             return 0
         try:
-            return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event(), only)
+            return await _embed_all(runtime, conn, embedder, on_progress, stop or asyncio.Event(), only, pauses)
         finally:
             await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
 
@@ -59,10 +60,11 @@ async def _embed_all(
     on_progress: OnProgress,
     stop: asyncio.Event,
     only: tuple[str, Sequence[str]] | None,
+    pauses: Callable[[], bool],
 ) -> int:
     done, stuck = 0, set[str]()
     budget = embedding_ledger(runtime.settings)
-    memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop)
+    memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop, pauses)
     total = await pending_count(conn, embedder.model) if on_progress is not no_progress else 0
     while not stop.is_set() and (found := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
         batch, started = _within_chars(found), time.perf_counter()
@@ -75,6 +77,8 @@ async def _embed_all(
         stuck |= await _still_pending(conn, embedder.model, batch)
         done += len(batch)
         on_progress(done, max(done, total))
+        if pauses():
+            break
     return done + memories
 
 

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from turnlog.agent.embedding.cache import Pending, fill_cache, metered
-from turnlog.agent.embedding.pending import replaced_models
+from turnlog.agent.embedding.cache import fill_cache, metered
+from turnlog.agent.embedding.pending import Pending, pending_memories
 from turnlog.agent.later import Later
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoriesParked, Place
@@ -26,11 +25,17 @@ NAMES = ("memories",)
 
 
 async def embed_memories(
-    runtime: Runtime, conn: Connection, embedder: Embedder, budget: Ledger, stop: asyncio.Event
+    runtime: Runtime,
+    conn: Connection,
+    embedder: Embedder,
+    budget: Ledger,
+    stop: asyncio.Event,
+    pauses: Callable[[], bool],
 ) -> int:
     """Embeds every memory without a vector of the present model, oldest first; returns how many.
 
-    Ends early when stop is set or the hourly budget is spent; what is left is found again. Raises ModelError.
+    Ends early when stop is set, the hourly budget is spent, or `pauses` returns True after a round; what is left is
+    found again. Raises ModelError.
     """
     done, stuck, service = 0, set[str](), Memories(runtime.log, runtime.pool)
     while not stop.is_set() and (batch := await pending_memories(conn, embedder.model, BATCH, stuck)):
@@ -42,6 +47,8 @@ async def embed_memories(
         await runtime.settle(names=NAMES)
         stuck |= await _still_pending(conn, embedder.model, batch)
         done += len(batch)
+        if pauses():
+            break
     return done
 
 
@@ -66,39 +73,6 @@ async def _embed(
             await service.embedded(Place.of_thread(tenant, user, thread), embedder.model, dimensions, ids)
         except (MemoriesParked, InvalidToken) as error:
             logger.info("embedder passes over memories: %s", error)
-
-
-async def pending_memories(conn: Connection, model: str, limit: int, stuck: Collection[str] = ()) -> list[Pending]:
-    """Memories without a vector of this model, the oldest first, so that later ones are compared with them.
-
-    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
-    """
-    for where, given in await _lacking(conn, model):
-        rows = await conn.execute(
-            f"SELECT tenant, thread_id, user_id, id::text, content FROM memories WHERE {where} "
-            "AND status <> 'forgotten' AND id <> ALL(%(stuck)s::uuid[]) ORDER BY seq, id LIMIT %(limit)s".encode(),
-            {**given, "limit": limit, "stuck": list(stuck)},
-        )
-        if found := await rows.fetchall():
-            return [Pending(*row) for row in found]
-    return []
-
-
-async def pending_memories_count(conn: Connection, model: str, at_most: int) -> int:
-    total = 0
-    for where, given in await _lacking(conn, model):
-        rows = f"SELECT FROM memories WHERE {where} AND status <> 'forgotten' LIMIT %(limit)s"
-        query = f"SELECT count(*) FROM ({rows}) lacking"
-        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": at_most - total})).fetchall()
-        total += count
-    return total
-
-
-async def _lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, Any]]]:
-    """Conditions that together hold for every memory without a vector of the model, each with its values."""
-    replaced = await replaced_models(conn, "memories", model)
-    other = ("embedding_model = ANY(%(replaced)s)", {"replaced": replaced})
-    return [("embedding IS NULL", {}), *([other] if replaced else [])]
 
 
 async def _still_pending(conn: Connection, model: str, batch: Sequence[Pending]) -> set[str]:

@@ -1,9 +1,10 @@
-"""Which chunks have no vector of the present model: newest threads first, by index, without a scan of the table."""
+"""Which chunks and memories have no vector of the present model: by index, without a scan of the table."""
 
+import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from turnlog.agent.embedding.cache import Pending
 from turnlog.events.contracts import ERASED
 from turnlog.projectors.engine.writer import Connection
 
@@ -38,6 +39,21 @@ WITH RECURSIVE models AS (
   SELECT (SELECT embedding_model FROM {table} WHERE embedding_model > m.name ORDER BY 1 LIMIT 1)
   FROM models m WHERE m.name IS NOT NULL)
 SELECT name FROM models WHERE name <> %s"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A chunk or memory without a vector. text: what is embedded."""
+
+    tenant: str
+    thread: str
+    user: str | None
+    id: str
+    text: str
+
+    @property
+    def text_hash(self) -> bytes:
+        return hashlib.sha256(self.text.encode()).digest()
 
 
 async def pending_chunks(
@@ -99,3 +115,36 @@ async def pending_count(conn: Connection, model: str | None, at_most: int | None
         [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": limit})).fetchall()
         total += count
     return total
+
+
+async def pending_memories(conn: Connection, model: str, limit: int, stuck: Collection[str] = ()) -> list[Pending]:
+    """Memories without a vector of this model, the oldest first, so that later ones are compared with them.
+
+    stuck: ids to leave out, of threads whose events are parked, so that no event can set their vectors.
+    """
+    for where, given in await _memories_lacking(conn, model):
+        rows = await conn.execute(
+            f"SELECT tenant, thread_id, user_id, id::text, content FROM memories WHERE {where} "
+            "AND status <> 'forgotten' AND id <> ALL(%(stuck)s::uuid[]) ORDER BY seq, id LIMIT %(limit)s".encode(),
+            {**given, "limit": limit, "stuck": list(stuck)},
+        )
+        if found := await rows.fetchall():
+            return [Pending(*row) for row in found]
+    return []
+
+
+async def pending_memories_count(conn: Connection, model: str, at_most: int) -> int:
+    total = 0
+    for where, given in await _memories_lacking(conn, model):
+        rows = f"SELECT FROM memories WHERE {where} AND status <> 'forgotten' LIMIT %(limit)s"
+        query = f"SELECT count(*) FROM ({rows}) lacking"
+        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": at_most - total})).fetchall()
+        total += count
+    return total
+
+
+async def _memories_lacking(conn: Connection, model: str) -> list[tuple[str, dict[str, Any]]]:
+    """Conditions that together hold for every memory without a vector of the model, each with its values."""
+    replaced = await replaced_models(conn, "memories", model)
+    other = ("embedding_model = ANY(%(replaced)s)", {"replaced": replaced})
+    return [("embedding IS NULL", {}), *([other] if replaced else [])]

@@ -188,7 +188,7 @@ class Conversation:
         self.label = label
         self.user = defaults.user or user
         self.number = 0
-        self._next_time = _start(start, defaults)
+        self._next_time = parse_time(defaults.base_time.isoformat() if start is None else start)
         self._is_dated = start is not None
 
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
@@ -202,7 +202,3 @@ class Conversation:
         key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id'})}"
         event_id = import_id(self._tenant, self.thread, key, when)
         return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._is_dated)
-
-
-def _start(start: Any, defaults: Defaults) -> datetime:
-    return parse_time(defaults.base_time.isoformat() if start is None else start)

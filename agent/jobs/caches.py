@@ -1,4 +1,5 @@
-"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5).
+"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5), and
+requests that are in no window of the throttle.
 
 A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
 wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
@@ -11,6 +12,7 @@ from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.jobs.job import Done
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.guards import EXPIRED
 
 KEPT = timedelta(hours=24)
 READS = ("vectors", "memories", "store_items", "messages")
@@ -40,6 +42,8 @@ async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgre
     """Of every tenant. While projectors are behind nothing is deleted, as rows to come may need it: raises
     NotProjectedInTime."""
     given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
+    async with runtime.pool.connection() as conn:
+        await conn.execute(EXPIRED.encode(), {"now": due_at})
     await runtime.settle(PATIENCE_S, READS)
     async with runtime.pool.connection() as conn:
         vectors = (await conn.execute(_VECTORS, given)).rowcount

@@ -1,13 +1,18 @@
-"""Runs a scheduled job once per due time, across all workers, and records the run as an event (M4, M6; E 13.5.5)."""
+"""Runs scheduled jobs once per due time, across all workers, and records each run as an event (M4, M6; E 13.5.5)."""
 
+import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import NAMESPACE_URL, uuid5
 
+import psycopg
+
 from turnlog.agent.jobs.schedule import Schedule
+from turnlog.agent.models.errors import ModelError
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
@@ -15,6 +20,10 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import JOBS
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
+
+logger = logging.getLogger("turnlog.consumers")
+SOURCE = "turnlog/jobs"
+LOOK_AGAIN_S = 60.0  # the clock may be changed, and a worker that held the job may have died
 
 
 async def last_runs(conn: Connection, tenant: str) -> dict[str, JobRan]:
@@ -28,9 +37,6 @@ async def last_runs(conn: Connection, tenant: str) -> dict[str, JobRan]:
         job: JobRan(job=job, due_at=due_at, duration_ms=duration_ms, counts=counts, errors=errors)
         for job, due_at, duration_ms, counts, errors in await rows.fetchall()
     }
-
-
-SOURCE = "turnlog/jobs"
 
 
 class JobUnderWay(TurnlogError):
@@ -107,3 +113,34 @@ async def _alone(runtime: Runtime, job: Job) -> AsyncIterator[Connection | None]
     name = f"{job.thread}/{runtime.settings.tenant}"
     async with runtime.pool.connection() as conn, work_lock(conn, LockFor.JOB, name) as held:
         yield conn if held else None
+
+
+async def keep_jobs(
+    runtime: Runtime,
+    jobs: Sequence[Job],
+    stop: asyncio.Event,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Runs due jobs in order until stop; a failure is logged and retried later."""
+    while not stop.is_set():
+        for job in jobs:
+            await _try(runtime, job, clock())
+        soonest = min(job.schedule.after(clock()) for job in jobs)
+        wait_s = min(LOOK_AGAIN_S, max(0.0, (soonest - clock()).total_seconds()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await stop.wait()
+
+
+async def _try(runtime: Runtime, job: Job, now: datetime) -> None:
+    try:
+        ran = await run_owed(runtime, job, now)
+    except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
+        logger.warning("job %s failed and is tried again: %s", job.name, error)
+        return
+    except Exception as error:  # a defect in one job stops neither the others nor the loop
+        logger.error("job %s failed and is tried again: %s", job.name, type(error).__name__)
+        logger.debug("job %s failed here", job.name, exc_info=error)
+        return
+    if ran is not None:
+        logger.info("job %s of %s: %s, %d errors", job.name, ran.due_at.isoformat(), ran.counts, ran.errors)

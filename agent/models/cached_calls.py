@@ -7,6 +7,7 @@ from typing import Any
 
 from psycopg.types.json import Json
 
+from turnlog.agent import metrics
 from turnlog.agent.models.budget import Ledger
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import Usage
@@ -39,7 +40,9 @@ async def once(
 
     Raises as `work` does, and Later.
     """
-    if (found := (await cached(conn, [key])).get(key)) is not None:
+    found = (await cached(conn, [key])).get(key)
+    metrics.cache_read("model-answers", found is not None, found is None)
+    if found is not None:
         return found
     await ledger.admit(conn, estimate)
     try:

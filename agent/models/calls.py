@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import openai
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
+from turnlog.agent import metrics
 from turnlog.agent.models.breaker import Breaker
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
 
@@ -33,7 +34,10 @@ def shown_url(url: str) -> str:
 
 
 class Caller:
-    """Runs attempts against one server. sleep, clock (in the breaker) and jitter are injectable for tests."""
+    """Runs attempts against one server. service: names its breaker in the metrics.
+
+    sleep, clock (in the breaker) and jitter are injectable for tests.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,13 @@ class Caller:
         timeout_s: float = 30.0,
         retries: int = 3,
         breaker: Breaker | None = None,
+        service: str = "llm",
         sleep: Sleep = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.url, self._secret, self.timeout_s = shown_url(url), secret, timeout_s
         self.breaker = breaker or Breaker(f"The model server at {self.url}")
+        metrics.watch(service, self.breaker)
         self._retries, self._sleep, self._jitter = retries, sleep, jitter
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -131,7 +137,8 @@ class Caller:
             return ModelUnavailable(f"{text} (rate limited)", retry_after_s=_retry_after(error))
         if status >= 500 or status == 408:
             return ModelUnavailable(text, retry_after_s=_retry_after(error))
-        return ModelRefused(f"{text} ({_FIXES.get(402 if status == 429 else status, 'the request is not accepted')})")
+        fix = _FIXES.get(402 if status == 429 else status, "the request is not accepted")
+        return ModelRefused(f"{text} ({fix})", status)
 
 
 def _message(error: openai.APIStatusError) -> str:

@@ -54,6 +54,10 @@ class ModelRefused(ModelError):
 
     code = "model-refused"
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
 
 _KEY_LIKE = re.compile(r"\b(sk|pk|key|gsk|xai)-[\w*.-]{4,}|(?i:bearer)\s+\S+")
 

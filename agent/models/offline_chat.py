@@ -18,6 +18,7 @@ from turnlog.projectors.models.terms import terms
 
 MAX_CHARS = 400
 _NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
+_NOTE = re.compile(r"^- (?:(\d{4}-\d\d-\d\d) )?(.*)$", re.MULTILINE)
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
 
@@ -74,7 +75,7 @@ def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
 def _quotes(words: str, speaker: str) -> list[Quote]:
     if not words.startswith(_NOTES):
         return [Quote(words, speaker)]
-    return [Quote(line.removeprefix("- ")) for line in words.splitlines() if line.startswith("- ")]
+    return [Quote(text, date=date or "") for date, text in _NOTE.findall(words)]
 
 
 def _words(message: Mapping[str, Any]) -> str:
@@ -100,8 +101,8 @@ RECALL_TOOL = "recall_memory"
 _RECALLED, _RECENT = 3, 2
 
 _FOUND = {
-    "en": "[offline, no language model configured] From this conversation I found:",
-    "zh": "[离线，未配置语言模型] 我在这段对话中找到：",
+    "en": "[offline, no language model configured] I found:",
+    "zh": "[离线，未配置语言模型] 我找到：",
 }
 _NOTHING = {
     "en": (

@@ -15,10 +15,11 @@ import httpx2
 import openai
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
-from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, CountTokens, Delta
 from turnlog.events.contracts import ToolCall
 
 
@@ -38,18 +39,17 @@ class Answer:
         """Resets: an attempt that failed before the first token may have set the model name."""
         self.__dict__.update(Answer(self.started).__dict__)
 
-    def take(self, chunk: Any) -> str:
-        """Adds a chunk and returns its text. Only the first choice is read (n is never requested)."""
+    def take(self, chunk: Any) -> Delta:
+        """Adds a chunk and returns what it brings. Only the first choice is read (n is never requested)."""
         self._take_frame(chunk)
         if not chunk.choices:
-            return ""
+            return Delta()
         choice = chunk.choices[0]
         self.finish_reason = choice.finish_reason or self.finish_reason
-        for piece in choice.delta.tool_calls or ():
-            self._take_call(piece)
+        calls = tuple(self._take_call(piece) for piece in choice.delta.tool_calls or ())
         text = choice.delta.content or ""
         self.text.append(text)
-        return text
+        return Delta(text=text, calls=calls)
 
     def take_whole(self, reply: Any) -> None:
         """Adds a reply that was not streamed."""
@@ -65,14 +65,19 @@ class Answer:
         if reply.usage is not None:
             self.tokens_in, self.tokens_out = reply.usage.prompt_tokens, reply.usage.completion_tokens
 
-    def _take_call(self, piece: Any) -> None:
+    def _take_call(self, piece: Any) -> CallPiece:
         # Some servers omit the index and send each call whole.
         index = piece.index if piece.index is not None else len(self.calls)
-        call = self.calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
-        call["id"] = piece.id or call["id"]
+        is_first = index not in self.calls
+        call = self.calls.setdefault(index, {"id": piece.id or f"call_{index}", "name": "", "arguments": ""})
+        arguments = ""
         if piece.function is not None:
             call["name"] = piece.function.name or call["name"]
-            call["arguments"] += piece.function.arguments or ""
+            arguments = piece.function.arguments or ""
+            call["arguments"] += arguments
+        return (
+            CallPiece(index, call["id"], call["name"], arguments) if is_first else CallPiece(index, "", "", arguments)
+        )
 
     def whole_text(self) -> str:
         return _whole("".join(self.text))
@@ -133,38 +138,44 @@ class OpenAIChat:
         await self._client.close()
 
     async def complete(self, request: ChatRequest) -> Completion:
-        answer = Answer(time.perf_counter())
-        answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False)))
-        return self._completion(request, answer)
+        with observed.chat(self, request.model) as done:
+            answer = Answer(time.perf_counter())
+            answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False)))
+            completion = self._completion(request, answer)
+            done(completion)
+        return completion
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
         may_restart, said = request.restart, False
-        while True:
-            try:
-                async for delta in self._stream_once(request):
-                    said = True
-                    yield delta
-                return
-            except ModelUnavailable:
-                # The retries before the first token are done.
-                if not (may_restart and said):
-                    raise
-            may_restart = False
-            yield Delta(restarted=True)
+        with observed.chat(self, request.model) as done:
+            while True:
+                try:
+                    async for delta in self._stream_once(request):
+                        said = True
+                        if delta.final is not None:
+                            done(delta.final)
+                        yield delta
+                    return
+                except ModelUnavailable:
+                    # The retries before the first token are done.
+                    if not (may_restart and said):
+                        raise
+                may_restart = False
+                yield Delta(restarted=True)
 
     async def _stream_once(self, request: ChatRequest) -> AsyncIterator[Delta]:
         answer = Answer(time.perf_counter())
-        chunks, text = await self._caller.open(lambda: self._first_token(request, answer))
+        chunks, delta = await self._caller.open(lambda: self._first_token(request, answer))
         settled = False
         try:
             while True:
-                if text:
-                    yield Delta(text=text)
+                if delta.text or delta.calls:
+                    yield delta
                 async with asyncio.timeout(self._caller.timeout_s):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
-                text = answer.take(chunk)
+                delta = answer.take(chunk)
             if answer.finish_reason is None:
                 raise ModelUnavailable(f"The answer of {self._caller.url} ended before it was finished.")
             settled = True
@@ -179,14 +190,15 @@ class OpenAIChat:
                 await chunks.close()
         yield Delta(final=self._completion(request, answer))
 
-    async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, str]:
-        """The open stream and its first text; role-only chunks before it still count as nothing said."""
+    async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, Delta]:
+        """The open stream and the first it brings; role-only chunks before it still count as nothing said."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:
             while (chunk := await anext(chunks, None)) is not None:
-                if (text := answer.take(chunk)) or answer.calls or answer.finish_reason:
-                    return chunks, text
+                delta = answer.take(chunk)
+                if delta.text or delta.calls or answer.finish_reason:
+                    return chunks, delta
         except BaseException:
             await chunks.close()
             raise
@@ -214,7 +226,7 @@ class OpenAIChat:
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         model = request.model or self.model
-        options: dict[str, Any] = {"model": model, "messages": list(request.messages)}
+        options: dict[str, Any] = {**request.options, "model": model, "messages": list(request.messages)}
         if request.tools:
             options["tools"] = list(request.tools)
         if request.temperature is not None and not model.startswith(_COMPLETION_TOKENS):

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
 from turnlog.agent.models.openai_chat import new_client
@@ -38,7 +39,7 @@ class OpenAIEmbedder:
         self.model, self.dimensions = model, dimensions
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
-        self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
+        self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s, service="embeddings")
         # A person waits for the search, which finds something by words alone too: one more try, not three.
         self._query_caller = caller or Caller(
             base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
@@ -56,6 +57,7 @@ class OpenAIEmbedder:
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         return await self._embed_all(texts, meter, self._caller)
 
+    @observed.embedding
     async def _embed_all(self, texts: Sequence[str], meter: Meter | None, caller: Caller) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []
         for batch in batches(texts):

@@ -1,7 +1,7 @@
 """The interfaces of models: values and Protocols; the other modules here implement them."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -51,6 +51,7 @@ class ChatRequest:
 
     restart: a stream that breaks after its first token may be started over once; the caller then gets a
     Delta with `restarted` and must drop the text it has. Without it a broken stream is an error.
+    options: further fields of the OpenAI wire format.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -59,6 +60,7 @@ class ChatRequest:
     temperature: float | None = None
     max_tokens: int | None = None
     restart: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,22 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of the tool call with this index in the answer. id and name come with its first piece."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """One step of a stream: a text piece, or the end (`final`, always the last one, with assembled tool calls)."""
+    """One step of a stream: a text piece, pieces of tool calls, or the end (`final`, always the last one, with
+    assembled tool calls)."""
 
     text: str = ""
+    calls: tuple[CallPiece, ...] = ()
     final: Completion | None = None
     restarted: bool = False
 

@@ -8,94 +8,31 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import UUID
-
-from psycopg import AsyncConnection
-from psycopg.rows import TupleRow
 
 from turnlog.agent.archive.files import files_of
 from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.privacy.keys import KeyStore
-from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
-from turnlog.agent.privacy.receipt import SOURCE, Receipt, found_in, last_receipt, receipt_data, receipt_event
-from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables, searched_copy
-from turnlog.agent.privacy.traces import Person, Place, Traces, named_threads, place_of, places, tokens, traces
+from turnlog.agent.privacy.plan import Plan, Surroundings, decoded
+from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
+from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.traces import Person, Place, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.progress import OnProgress
-from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions.bucket import Bucket
-from turnlog.events.contracts import Erased, Event, Recorded
-from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.contracts import Erased, Event
+from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
-from turnlog.events.read import recorded
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread
 from turnlog.projectors.rebuild.shadow import discard_abandoned
 
-STRINGS_AT_MOST = 400
 AT_ONCE = 16
-Step = Callable[[str], AbstractContextManager[OnProgress]]
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """settle: waits until the read models have applied the whole log. step: reports the progress of a named step.
-
-    files: (kind, file) to be scanned, not changed. archive: the folder of archived conversations.
-    """
-
-    log: Log
-    pool: Pool
-    database_url: str
-    settle: Callable[[], Awaitable[None]]
-    step: Step
-    files: Callable[[], Iterable[tuple[str, Path]]]
-    archive: Path
-    search_stream: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
-
-    needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
-    have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
-    found_before: where that one found words that nobody gave to this one.
-    """
-
-    person: Person
-    traces: Traces
-    rows: dict[str, int]
-    events: int
-    archives: tuple[str, ...]
-    needles: Needles
-    hashes: frozenset[bytes]
-    head: int
-    last: Recorded | None
-    found_before: dict[str, int]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.traces.threads and not self.traces.strays and not self.rows
-
-    @property
-    def passed_over(self) -> list[int]:
-        """Sequences of messages that have the person's id somewhere, cannot be read and are in no thread of theirs."""
-        own = tokens(self.traces.own)
-        return [seq for seq, token in self.traces.unreadable.items() if token not in own]
-
-
-class StringsTooShort(TurnlogError):
-    """Strings to search for are too short to be significant; nothing was erased."""
-
-    code = "strings-too-short"
 
 
 @dataclass(slots=True)
@@ -110,35 +47,6 @@ class _Done:
 
     def add(self, what: str, count: int) -> None:
         self.counts[what] = self.counts.get(what, 0) + count
-
-
-async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
-    """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
-
-    Raises StringsTooShort.
-    """
-    if len(fitting(more_strings)) < len(more_strings):
-        raise StringsTooShort(
-            f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
-            "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
-        )
-    await at.settle()
-    head = await at.log.head()
-    async with at.pool.connection() as conn:
-        known = await rows.known_threads(conn, person)
-        with at.step("reading the log") as progress:
-            found = await traces(at.log, person, known, progress)
-        strings, hashes, events = await _said(at.log, person, found)
-        own = sorted(found.own)
-        archived = await rows.archive_paths(conn, person, own)
-        counts = await rows.row_counts(conn, person, own)
-        with at.step("choosing what to search for"):
-            keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
-            needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
-    archives = tuple(sorted({*archived, *files_of(at.archive, person.tenant, own)}))
-    last = await last_receipt(at.log, person)
-    before = {} if more_strings else found_in(last)
-    return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
 
 
 async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full: bool = False) -> Receipt:
@@ -187,37 +95,6 @@ async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
     return replace(plan, traces=found, archives=tuple(sorted(archives)))
 
 
-async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
-    """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
-    strings: dict[str, None] = {}
-    hashes: set[bytes] = set()
-    events, own = len(found.strays), tokens(found.own)
-    async for place in places(log, person.tenant, found.threads):
-        if place.subject.thread_token not in own and place.user != person.user:
-            continue
-        events += 1
-        if (event := _decoded(place)) is None:
-            continue
-        hashes.update(text_hashes(event))
-        if len(strings) < MOST_CANDIDATES:
-            strings.update(dict.fromkeys(words_of(event.data)))
-    return list(strings), frozenset(hashes), events
-
-
-async def _distinctive(
-    conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
-) -> list[str]:
-    """The strings that occur in no other person's rows; ids of the person stay."""
-    ids = " ".join([person.user, *found.threads]).casefold()
-    needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
-    others: set[int] = set()
-    for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
-        mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
-        query = rows.others_query(table, person, mine, found.shared)
-        others |= (await searched_copy(conn, query, needles)).found.keys()
-    return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
-
-
 async def _destroy_keys(at: Surroundings, person: Person) -> int:
     if not isinstance(at.log.keyring, KeyStore):  # nothing is encrypted
         return 0
@@ -254,7 +131,7 @@ async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
         own = sorted(plan.traces.own)
         for number, thread in enumerate(own):
             head = await at.log.thread_head(person.tenant, thread)
-            last = _decoded(place_of(await at.log.stored(head))) if head else None
+            last = decoded(place_of(await at.log.stored(head))) if head else None
             if last is not None and isinstance(last.data, Erased):
                 done.marks[thread] = head
             elif head:
@@ -298,7 +175,7 @@ def _note_request(place: Place, ending: Ending, done: _Done) -> None:
 
 async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -> None:
     """Another person's fork of the thread stays a fork without the summary it began with."""
-    if place.type != "thread_forked" or place.user == ending.user or (event := _decoded(place)) is None:
+    if place.type != "thread_forked" or place.user == ending.user or (event := decoded(place)) is None:
         return
     if (plain := without_derived(event)) is not None:
         await log.append(plain)
@@ -355,7 +232,7 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
     with at.step("looking for late results") as progress:
         begun = await named_threads(at.log, plan.person, after=min(marks.values()))
         async for place in places(at.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
-            event = _decoded(place)
+            event = decoded(place)
             if event is None or place.stored.seq <= marks.get(event.thread, 0):
                 continue
             if is_late(event, marks, done.requests):
@@ -400,10 +277,3 @@ async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
     with at.step("scanning files") as progress:
         await asyncio.to_thread(scan_files, list(at.files()), plan.needles, scan, progress)
     return scan
-
-
-def _decoded(place: Place) -> Event | None:
-    try:
-        return recorded(place.stored).event
-    except TurnlogError:
-        return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from turnlog.agent.private_files import open_private, private_folder
+from turnlog.agent.private_files import made_once
 from turnlog.agent.settings import Settings
 from turnlog.events.errors import KeyUnavailable, TurnlogError
 
@@ -89,7 +89,9 @@ def keks_of(settings: Settings) -> Keks | None:
 
 def make_kek(settings: Settings) -> Keks | None:
     """As keks_of, after making the data folder's file. Raises InvalidKek."""
-    _make(settings.home.expanduser() / FILE)
+    path = settings.home.expanduser() / FILE
+    with _file_errors(path):
+        made_once(path, new_kek)
     return keks_of(settings)
 
 
@@ -109,38 +111,6 @@ def _kek(text: str, source: str) -> Kek:
             "were sealed under another one open only with that"
         )
     return Kek(sha256(b"turnlog kek " + raw).hexdigest()[:16], AESGCM(raw))
-
-
-def _make(path: Path) -> None:
-    """Once: the first process that links the file wins."""
-    with _file_errors(path):
-        private_folder(path.parent)
-        mine = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
-        _write(mine, new_kek())
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(mine, path)
-        finally:
-            mine.unlink()
-        _sync_folder(path.parent)
-
-
-def _write(path: Path, text: str) -> None:
-    file = open_private(path, os.O_WRONLY | os.O_EXCL)
-    try:
-        os.write(file, text.encode() + b"\n")
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Syncs the folder: a power failure must not lose the file name while Postgres keeps keys that it wraps."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What is done to users' keys: rotate, destroy, wrap anew, count. Every process that holds a key hears of it.
+"""What is done to users' keys: rotate, destroy, wrap again, count. Every process that holds a key hears of it.
 
 Both the stream and the table get every change, the stream first: what only the table lacks, the next start brings.
 """
@@ -93,7 +93,7 @@ async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
 
 
 async def destroy(conn: Connection, stream: KeyStream, tenant: str, user: str) -> int:
-    """Destroys every key that the user has now, for good; returns how many. conn must not be in a transaction.
+    """Destroys every key that the user has now; returns how many. conn must not be in a transaction.
 
     First they are retired, and after SETTLE_S, when nobody seals with them any more, destroyed: what is said
     meanwhile gets a new key, and stays. Their bytes leave the stream's and the table's files; WAL and backups keep

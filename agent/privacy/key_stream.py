@@ -93,8 +93,7 @@ class KeyStream:
         for start in range(0, len(records), MAX_BATCH):
             outs = [self._outgoing(one) for one in records[start : start + MAX_BATCH]]
             with _nats_errors("write to"):
-                done = await publish(self.nc, outs, ACK_S)
-            seqs += [done[out.id].seq for out in outs]
+                seqs += [done.seq for done in await publish(self.nc, outs, ACK_S)]
         return seqs
 
     async def since(self, seq: int, through: int) -> AsyncIterator[KeyRecord]:

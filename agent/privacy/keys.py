@@ -31,12 +31,13 @@ from turnlog.events.errors import DatabaseUnavailable, InvalidEvent, KeyUnavaila
 from turnlog.events.log import connect_nats
 from turnlog.events.sealing import UserKey
 from turnlog.events.subjects import KEYS_STREAM
+from turnlog.events.tasks import cancel
 from turnlog.projectors.engine.database import connect, session_options
 
 CONNECT_S, ANSWER_MS = 2, 3_000
 # The server's own limit comes first; a server that hangs keeps none.
 HANGS_S, STREAM_S = 4.0, 5.0
-# After a failure nobody blocks for so long on a server that is away.
+# For so long after a failure no call waits for a server that is away.
 AWAY_S = 1.0
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -194,14 +195,14 @@ class KeyTable:
 
 
 def _named(owners: Collection[Owner]) -> str:
-    """The users for an error message; a look-up by key ids alone names nobody."""
+    """The users for an error message; "a batch of events" for a look-up by key ids alone."""
     users = sorted(repr(user) for _, user in owners)
     more = f" and {len(users) - 3:,} more" if len(users) > 3 else ""
     return f"user {', '.join(users[:3])}{more}" if users else "a batch of events"
 
 
 def _in_time(ask: Callable[[Connection], T], conn: Connection, within_s: float) -> T:
-    """Asks, and hangs up on a server that does not answer at all: nobody else in this process goes on meanwhile."""
+    """Asks, and closes the connection to a server that does not answer: all of this process waits meanwhile."""
     with socket.socket(fileno=os.dup(conn.fileno())) as line:
         timer = threading.Timer(within_s, _hang_up, [line])
         timer.daemon = True
@@ -395,6 +396,5 @@ async def opened_keys(nats_url: str, database_url: str, keks: Keks | None) -> As
     try:
         yield store
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        await cancel(following)
         store.close()

@@ -88,7 +88,7 @@ class Searched:
 
     @property
     def masked(self) -> list[str]:
-        """What was found, so that a person recognises it and nobody else learns it."""
+        """What was found, masked: the person recognises it, and others do not learn it."""
         return [masked(self._needles.strings[number]) for number, times in self.found.items() if times]
 
 

@@ -44,6 +44,8 @@ AND {_NO_ITEM_OF_OTHERS}
 AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
+_USES = f"""
+DELETE FROM api_key_uses u USING api_keys t WHERE u.tenant = t.tenant AND u.key_id = t.id AND {_MINE}"""
 _LETTERS = """
 UPDATE dead_letters SET error = 'erased'
 WHERE tenant = %(tenant)s AND thread_token = ANY(%(tokens)s) AND error <> 'erased'"""
@@ -141,6 +143,7 @@ async def clear_caches(
         vectors += (await conn.execute(_ITEM_VECTORS.encode(), given)).rowcount
         vectors += (await conn.execute(_HASHED.encode(), given)).rowcount
         answers = await clear_answers(conn, person, every)
+        await conn.execute(_USES.encode(), given)
         letters = (await conn.execute(_LETTERS.encode(), given)).rowcount
     return Cleared(vectors, answers, letters)
 

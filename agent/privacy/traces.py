@@ -26,7 +26,7 @@ from turnlog.events.subjects import (
     thread_token,
     type_filter,
 )
-from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.store.projection import store_thread
 
 FILTERS_AT_ONCE = 100

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.agent import metrics
 from turnlog.agent.dates.dates import Dated, dates_in
 from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import QueryEmbedder
+from turnlog.events import tracing
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 from turnlog.projectors.models.memories.search import (
@@ -206,6 +208,20 @@ class MemoryRecall:
 
         Dates in the question are relative to scope.as_of or scope.now.
         """
+        with tracing.span("memory search"):
+            found = await self._search(conn, scope, question, k, max_tokens, tokens_of)
+        metrics.memories_retrieved([one.memory.kind for one in found.memories])
+        return found
+
+    async def _search(
+        self,
+        conn: Connection,
+        scope: MemoryScope,
+        question: str,
+        k: int,
+        max_tokens: int | None,
+        tokens_of: Callable[[StoredMemory], int] | None,
+    ) -> MemoriesFound:
         model = self._embedder.model if self._embedder else None
         size = await thread_size(conn, scope, question, model)
         if not size.memories:

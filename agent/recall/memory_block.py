@@ -27,7 +27,7 @@ from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser
 from turnlog.events.log import Log
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities import entities_of
+from turnlog.projectors.models.entities_lookup import entities_of
 from turnlog.projectors.models.memories.lookup import memories_by_id
 
 TITLE, END = "[LONG-TERM MEMORIES]", "[END OF LONG-TERM MEMORIES]"

@@ -16,7 +16,7 @@ from turnlog.agent.recall.memories import TOP_K, MemoryRecall, RecalledMemory
 from turnlog.events.contracts import UserPreferences
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.entities import entities_named
+from turnlog.projectors.models.entities_lookup import entities_named
 from turnlog.projectors.models.memories.lookup import preferences_set, valid_memories
 from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.thread_lookup import thread_overview

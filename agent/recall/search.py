@@ -3,14 +3,14 @@
 A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
@@ -33,7 +33,6 @@ from turnlog.projectors.models.chunks.lookup import (
 )
 
 CACHED_SCOPES = 16
-Cached = TypeVar("Cached")
 
 
 class QueryEmbedder(Protocol):
@@ -69,7 +68,9 @@ class Recalled:
             "score": round(self.score, 6),
             "text": self.text,
         }
-        return {**shown, "parts": {k: round(v, 6) for k, v in self.parts.items()}} if explain else shown
+        if not explain:
+            return shown
+        return {**shown, "parts": {k: round(v, 6) for k, v in self.parts.items()}, "chunk_id": self.chunk_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ class Recall:
 
     def __init__(self, embedder: QueryEmbedder | None) -> None:
         self._embedder = embedder
-        self._whole: OrderedDict[Scope, tuple[Stamp, _Loaded]] = OrderedDict()
-        self._samples: OrderedDict[Scope, ScopeSample] = OrderedDict()
+        self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_SCOPES)
+        self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SCOPES)
         self.degraded: str | None = None
         holds_words(self)
 
@@ -130,7 +131,7 @@ class Recall:
                 return stamp
         about = await sample_scope(conn, scope, self._model, self._samples.get(scope))
         if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
-            _remember(self._samples, scope, about)
+            self._samples[scope] = about
             return about
         self._samples.pop(scope, None)  # a concurrent search may have removed it
         return await scope_stamp(conn, scope, self._model)
@@ -149,7 +150,7 @@ class Recall:
             return _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
         kept = self._whole.get(scope)
         loaded = kept[1] if kept and kept[0] == state else _indexed(await whole_scope(conn, scope, self._model))
-        _remember(self._whole, scope, (state, loaded))
+        self._whole[scope] = (state, loaded)
         return loaded
 
     async def _vector(self, query: str, state: ScopeSample | Stamp) -> NDArray[np.float32] | None:
@@ -164,13 +165,6 @@ class Recall:
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
             return None
-
-
-def _remember(cache: "OrderedDict[Scope, Cached]", scope: Scope, value: Cached) -> None:
-    cache[scope] = value
-    cache.move_to_end(scope)
-    if len(cache) > CACHED_SCOPES:
-        cache.popitem(last=False)
 
 
 def _indexed(columns: Columns) -> _Loaded:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from cachetools import LRUCache
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -58,7 +59,7 @@ class HotCopies:
     def __init__(self, nc: Client, tenant: str, keep: int = KEPT) -> None:
         self._nc, self._tenant, self._keep = nc, tenant, keep
         self._held: OrderedDict[str, HotCopy] = OrderedDict()
-        self._own: OrderedDict[str, None] = OrderedDict()
+        self._own: LRUCache[str, None] = LRUCache(OWN_IDS)
         holds_words(self)
 
     def forget_all(self) -> None:
@@ -121,8 +122,6 @@ class HotCopies:
     def expect(self, ids: Iterable[UUID]) -> None:
         """Marks messages of this process, which do not make the copy suspect."""
         self._own.update((str(one), None) for one in ids)
-        while len(self._own) > OWN_IDS:
-            self._own.popitem(last=False)
 
     async def leave(self, thread: str) -> None:
         held = self._held.pop(thread, None)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Self
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+from turnlog.agent import metrics
 from turnlog.agent.context import counter_for
 from turnlog.agent.runtime import Pool
-from turnlog.agent.sessions import metrics
 from turnlog.agent.sessions.checkpoint import manual_checkpoint
 from turnlog.agent.sessions.history import History, build_history
 from turnlog.agent.sessions.levels import no_session
@@ -86,7 +86,7 @@ class ShortTermMemory:
         """
         place, user = check_conversation(request.conversation_id), request.user_id
 
-        def anew(state: SessionState) -> list[EventData]:
+        def begin(state: SessionState) -> list[EventData]:
             _check_user(place, state.user, user)
             return [self._created(request, OlderConversation())]
 
@@ -95,7 +95,7 @@ class ShortTermMemory:
                 self.tenant, place
             )  # read before the session, so that a later event is noticed
             if await self._found(place) is not None:
-                return session_value(await self._sessions.change(place, anew, user=user))
+                return session_value(await self._sessions.change(place, begin, user=user))
             older = await older_conversation(self._log, self.tenant, place, head)
             _check_user(place, older.user, user)
             created = self._created(request, older)

@@ -213,7 +213,7 @@ class Sessions:
 
     async def _is_stored(self, thread: str, ids: Sequence[UUID]) -> bool:
         try:
-            stored = await self._log.stored_ids([(self._tenant, thread)])
+            stored = await self._log.stored_ids(self._tenant, thread)
         except GapInLog as error:
             raise LogUnavailable(f"cannot look for events of thread {thread!r}: {error}; try again") from error
         return any(one in stored for one in ids)

@@ -158,7 +158,7 @@ async def _first_ones(log: Log, tenant: str, thread: str, tail: Sequence[Recorde
     if all(recorded.stored_at - recorded.event.time < SURELY_NEW for recorded in events):
         return events
     async with _soon(f"cannot look for repeated events of thread {thread!r}"):
-        first = await log.stored_ids([(tenant, thread)])
+        first = await log.stored_ids(tenant, thread)
     return [recorded for recorded in events if first.get(recorded.event.id) == recorded.seq]
 
 

@@ -1,11 +1,13 @@
 """From the read models to a context: a thread's messages, summary and topics, in two queries."""
 
-from collections import OrderedDict
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
+
+from cachetools import LRUCache
 
 from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
 from turnlog.agent.recall.memory_block import MemoryBlock
@@ -30,13 +32,11 @@ class Transcripts:
 
     def __init__(self, keep: int = KEPT_MESSAGES) -> None:
         """keep: messages over all threads; the least recently read threads are dropped first."""
-        self._keep, self._size = keep, 0
-        self._threads: OrderedDict[tuple[str, str], list[Message]] = OrderedDict()
+        self._threads: LRUCache[tuple[str, str], list[Message]] = LRUCache(keep, getsizeof=len)
         holds_words(self)
 
     def forget_all(self) -> None:
         self._threads.clear()
-        self._size = 0
 
     async def state(self, conn: Connection, tenant: str, thread: str, now: Overview) -> list[Message]:
         """The turns of the thread's state, oldest first; the list is the caller's own."""
@@ -46,14 +46,9 @@ class Transcripts:
             known += await thread_messages(conn, tenant, thread, newest, now.last_seq)
         if len(known) != now.count:
             known = await thread_messages(conn, tenant, thread, now.pruned_through, now.last_seq)
-        self._remember((tenant, thread), known)
+        with contextlib.suppress(ValueError):  # longer than the whole cache
+            self._threads[tenant, thread] = known
         return list(known)
-
-    def _remember(self, place: tuple[str, str], messages: list[Message]) -> None:
-        self._size += len(messages) - len(self._threads.pop(place, ()))
-        self._threads[place] = messages
-        while self._size > self._keep:
-            self._size -= len(self._threads.popitem(last=False)[1])
 
 
 async def thread_context(

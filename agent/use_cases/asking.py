@@ -1,8 +1,9 @@
 """One question to turnlog's agent: the pieces of its answer as they come, then the answer of record from the log."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -11,8 +12,9 @@ from turnlog.agent.answering.request import AGENT, Question, answer_id, question
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.runtime import Runtime
-from turnlog.events.contracts import Event
-from turnlog.events.errors import InvalidEvent, TurnlogError
+from turnlog.events.contracts import AnswerRequested, Event
+from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.message import message_by_event
@@ -20,12 +22,20 @@ from turnlog.projectors.models.message import message_by_event
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0
 Steps = asyncio.Queue[dict[str, Any]]
+_SILENCE = {"kind": "silence"}
 
 
 class NoAnswer(TurnlogError):
     """The model could not answer; the question stays on the log."""
 
     code = "no-answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The question is on the log. seq: of the request for its answer, which `follow` takes."""
+
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +47,21 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ToolUsed:
-    """The agent runs a tool. call: its name and arguments."""
+    """The agent runs a tool. arguments: JSON, as the model wrote them."""
 
-    call: str
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturned:
+    """result: as the model gets it."""
+
+    id: str
+    name: str
+    result: str
+    latency_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +81,65 @@ class Answered:
     answer: str
 
 
-Piece = Text | ToolUsed | Restarted | Answered
+Piece = Asked | Text | ToolUsed | ToolReturned | Restarted | Answered
 
 
 async def ask(
-    runtime: Runtime, tenant: str, thread: str, text: str, *, user: str | None = None, model: str | None = None
-) -> AsyncIterator[Piece]:
-    """Appends the question, then yields the answer: text and tools as they come, `Answered` last.
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    text: str,
+    *,
+    user: str | None = None,
+    model: str | None = None,
+    turn_id: UUID | None = None,
+) -> AsyncGenerator[Piece]:
+    """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
 
-    Needs a running agent (consumers.roles, or `turnlog up`). Whoever stops early loses no answer: it is recorded all
-    the same. Raises NoAnswer, InvalidEvent for a blank question, InvalidToken, LogUnavailable.
+    Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
+    all the same. turn_id: of the question; one that is asked again with it is asked once. Raises NoAnswer, InvalidEvent
+    for a blank question, InvalidToken, LogUnavailable.
     """
     _check(tenant, thread, text, user)
-    asked = question_events(Question(tenant, thread, text, user, model))
+    asked = question_events(Question(tenant, thread, text, user, model), turn_id)
+    async with _progress(runtime, asked.request) as arrived:
+        seq = await append_question(runtime.log, asked)
+        yield Asked(seq)
+        async for piece in _follow(runtime, asked.request, seq, arrived):
+            yield piece
+
+
+async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncGenerator[Piece]:
+    """As `ask`, for a question that was asked before: what is still to come of its answer, at least `Answered`.
+
+    seq: as `Asked` has it. Raises NotFound where the thread has no such request, NoAnswer.
+    """
+    try:
+        request = recorded(await runtime.log.stored(seq)).event
+    except InvalidEvent as error:
+        raise NotFound(f"there is no question at sequence {seq}") from error
+    if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
+        raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
+    async with _progress(runtime, request) as arrived:
+        arrived.put_nowait(_SILENCE)  # the answer may be there already
+        yield Asked(seq)
+        async for piece in _follow(runtime, request, seq, arrived):
+            yield piece
+
+
+@contextlib.asynccontextmanager
+async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
+    """The steps of the request's answer, from now on."""
     arrived = Steps()
 
     async def on_message(message: Any) -> None:
         arrived.put_nowait(json.loads(message.data))
 
-    subject = progress_subject(tenant, thread, str(asked.request.id))
+    subject = progress_subject(request.tenant, request.thread, str(request.id))
     watching = await runtime.log.nc.subscribe(subject, cb=on_message)
     try:
         await runtime.log.nc.flush()
-        seq = await append_question(runtime.log, asked)
-        async for piece in _follow(runtime, asked.request, seq, arrived):
-            yield piece
+        yield arrived
     finally:
         await watching.unsubscribe()
 
@@ -94,7 +150,7 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
         raise InvalidEvent("the question is blank, so there is nothing to answer")
 
 
-async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncIterator[Piece]:
+async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
     shown, problem = False, ""
     loop = asyncio.get_running_loop()
@@ -106,7 +162,9 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
                 shown = True
                 yield Text(step["text"])
             case "tool":
-                yield ToolUsed(step["text"])
+                yield ToolUsed(step["id"], step["name"], step["arguments"])
+            case "result":
+                yield ToolReturned(step["id"], step["name"], step["text"], step["latency_ms"])
             case "start" | "restart" if shown:
                 shown = False
                 yield Restarted()
@@ -127,7 +185,7 @@ async def _next(arrived: Steps) -> dict[str, Any]:
         async with asyncio.timeout(LOOK_AGAIN_S):
             return await arrived.get()
     except TimeoutError:
-        return {"kind": "silence"}
+        return _SILENCE
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:

@@ -9,12 +9,13 @@ from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.agent.use_cases.embedding import embedding_backlog
+from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.events.errors import KeyUnavailable, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import partition_filter
 from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.parking import listed
+from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usable
 from turnlog.projectors.models.registry import PROJECTIONS
 
 
@@ -111,8 +112,8 @@ async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | Non
 
 async def _embedding(runtime: Runtime) -> Finding:
     backlog = await embedding_backlog(runtime)
-    waits = bool(backlog.texts) and backlog.texts_per_s is None
-    fix = "start the reactors: `turnlog up` or `turnlog worker reactors`" if waits else ""
+    rests = bool(backlog.texts) and backlog.texts_per_s is None and not backlog.waits
+    fix = "start the reactors: `turnlog up` or `turnlog worker reactors`" if rests else ""
     return Finding("embedding", True, backlog.sentence(), fix)
 
 
@@ -140,5 +141,14 @@ async def _encryption(runtime: Runtime) -> Finding:
     return Finding("encryption", True, detail + (f"; {old:,} keys are still under another" if old else ""), fix)
 
 
+async def _row_security(runtime: Runtime) -> Finding:
+    try:
+        async with runtime.pool.connection() as conn:
+            await make_usable(conn)
+    except NoTenantRole as error:
+        return Finding("row security", False, str(error))
+    return Finding("row security", True, f"the role {ROLE} sees the rows of one tenant at a time")
+
+
 _Look = Callable[[Runtime], Awaitable[Finding]]
-_LOOKS: tuple[_Look, ...] = (_servers, _log, _encryption, _projections, _embedding, _dead_letters)
+_LOOKS: tuple[_Look, ...] = (_servers, _log, _encryption, _row_security, _projections, _embedding, _dead_letters)

@@ -56,6 +56,13 @@ class AnswerBasis:
 
 
 @dataclass(frozen=True, slots=True)
+class SignedBasis(AnswerBasis):
+    """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed."""
+
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadContext:
     """context: messages for the OpenAI chat API, tiers, budget and window in tokens. degraded: why older turns were
     sought without vectors; None when they took part or were not asked for."""

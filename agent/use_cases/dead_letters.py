@@ -21,7 +21,7 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
 
 # By the names of their consumers; `analytics` counts as one.
-REACTORS = ("memory", "segments", "extraction", AGENT, "analytics")
+REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
 # Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
 EVENT_ERRORS = (*POISON, EventTooLarge)
 
@@ -61,8 +61,11 @@ class Retried:
     parked: tuple[int, ...]
 
 
-async def list_dead_letters(runtime: Runtime, projection: str | None = None) -> list[DeadLetter]:
-    """Parked and dropped events in the order of the log. projection: of this projection or reactor alone.
+async def list_dead_letters(
+    runtime: Runtime, projection: str | None = None, tenant: str | None = None
+) -> list[DeadLetter]:
+    """Parked and dropped events in the order of the log. projection: of this projection or reactor alone; tenant: None
+    is every tenant.
 
     Raises NotFound for an unknown one.
     """
@@ -71,18 +74,25 @@ async def list_dead_letters(runtime: Runtime, projection: str | None = None) -> 
             f"no projection or reactor is named {projection!r}; there are {', '.join((*BY_NAME, *REACTORS))}"
         )
     async with runtime.pool.connection() as conn:
-        return [DeadLetter(**row) for row in await parking.listed(conn, projection)]
+        found = [DeadLetter(**row) for row in await parking.listed(conn, projection)]
+    return [one for one in found if tenant in (None, one.tenant)]
 
 
-async def show_dead_letter(runtime: Runtime, seq: int) -> DeadEvent:
-    """Raises NotFound where the log has no event."""
-    letters = [letter for letter in await list_dead_letters(runtime) if letter.seq == seq]
-    return DeadEvent(await line_at(runtime.log, seq), tuple(letters))
+async def show_dead_letter(runtime: Runtime, seq: int, tenant: str | None = None) -> DeadEvent:
+    """tenant: only a dead letter of it, its sealed fields left closed. Raises NotFound where there is no event."""
+    letters = [letter for letter in await list_dead_letters(runtime, tenant=tenant) if letter.seq == seq]
+    if tenant is None:
+        return DeadEvent(await line_at(runtime.log, seq), tuple(letters))
+    if not letters:
+        raise NotFound(f"no event at sequence {seq} is a dead letter")
+    return DeadEvent(await line_at(runtime.log, seq, readers=frozenset()), tuple(letters))
 
 
-async def parked(runtime: Runtime, seq: int | None = None, projection: str | None = None) -> list[DeadLetter]:
+async def parked(
+    runtime: Runtime, seq: int | None = None, projection: str | None = None, tenant: str | None = None
+) -> list[DeadLetter]:
     """The parked events, of one sequence where one is given. Raises NotFound where nothing is parked there."""
-    every = await list_dead_letters(runtime, projection)
+    every = await list_dead_letters(runtime, projection, tenant)
     found = [one for one in every if one.status == "parked" and seq in (None, one.seq)]
     if seq is not None and not found:
         raise NotFound(f"no event is parked at sequence {seq}; `turnlog dead-letters list` shows them")
@@ -98,13 +108,14 @@ async def park_event(conn: Connection, reactor: str, stored: Stored, error: str)
 
 
 async def retry_dead_letters(
-    runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None
+    runtime: Runtime, react: React, seq: int | None = None, projection: str | None = None, tenant: str | None = None
 ) -> Retried:
     """Applies parked events again, thread by thread in order; seq: those of its thread. Then the work of reactors.
+    tenant: None is every tenant.
 
     Raises NotFound, NotNow, and the error of a model or server that is away.
     """
-    letters = await parked(runtime, seq, projection)
+    letters = await parked(runtime, seq, projection, tenant)
     places = sorted({(one.projection, (one.tenant, one.thread_token)) for one in letters if one.projection in BY_NAME})
     done = [await replay.retry(runtime.log, runtime.database_url, BY_NAME[name], place) for name, place in places]
     done += [await _react_again(runtime, react, one) for one in letters if one.projection not in BY_NAME]
@@ -127,10 +138,12 @@ async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> re
     return replay.Replayed((letter.seq,), ())
 
 
-async def drop_dead_letter(runtime: Runtime, seq: int, projection: str | None = None) -> Retried:
+async def drop_dead_letter(
+    runtime: Runtime, seq: int, projection: str | None = None, tenant: str | None = None
+) -> Retried:
     """Gives up on an event, and applies what waited behind it in a projection. Raises NotFound."""
     done = []
-    for one in await parked(runtime, seq, projection):
+    for one in await parked(runtime, seq, projection, tenant):
         if one.projection in BY_NAME:
             done.append(await replay.drop(runtime.log, runtime.database_url, BY_NAME[one.projection], seq))
         else:

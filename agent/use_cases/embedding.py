@@ -1,12 +1,10 @@
-"""Embedding now what a caller is about to search, and how much the embedder has left."""
+"""Embedding now what a caller is about to search."""
 
 import asyncio
 from collections.abc import Collection
 
-from turnlog.agent.embedding.backlog import Backlog, read_backlog
 from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.models.factory import embedding_model
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 
@@ -28,9 +26,3 @@ async def embed_threads(
     finally:
         alarm.cancel()
     return None
-
-
-async def embedding_backlog(runtime: Runtime) -> Backlog:
-    """Texts without a vector of the configured model, of all tenants, and how fast the embedder was lately."""
-    async with runtime.pool.connection() as conn:
-        return await read_backlog(conn, embedding_model(runtime.settings))

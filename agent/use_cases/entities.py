@@ -12,7 +12,7 @@ from turnlog.events.append import deciding_again
 from turnlog.events.contracts import EntitiesCleared, EntitiesFound, Entity, EntityRelation, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant, memory_thread
-from turnlog.projectors.models.entities import entities_of, entity_of
+from turnlog.projectors.models.entities_lookup import entities_of, entity_of
 
 SOURCE = "turnlog/entities"
 READS = ("entities",)

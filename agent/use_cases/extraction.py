@@ -13,7 +13,7 @@ from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.candidates import candidates
-from turnlog.agent.memory.extraction.evidence import evidence, roles
+from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
 from turnlog.agent.memory.extraction.explicit import requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
 from turnlog.agent.memory.extraction.rules import load_rules
@@ -258,7 +258,7 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
     tools = settings.extract_tool_results
     place = (conversation.tenant, conversation.thread, conversation.user)
     async with runtime.pool.connection() as conn:
-        messages = await user_turns(conn, *place, roles(tools), 0, 2**31)
+        messages = await user_turns(conn, *place, roles(tools), 0, 2**31, MAX_TURN)
         people = await is_among_people(conn, *place)
     turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
     return Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)

@@ -6,16 +6,15 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
-from uuid import UUID
 
 from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Repeated, Skipped, events, read
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
-from turnlog.events.publish import Appended
+from turnlog.events.publish import Appended, Key
+from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
-from turnlog.projectors.engine.writer import Connection
 
 BATCH = 1_000
 SHOWN = 100
@@ -147,8 +146,8 @@ async def _append_all(
     threads: set[str] = set()
     async with runtime.pool.connection() as conn:
         for batch in batches:
-            known = await _known(conn, runtime.log.partitions, [event.id for event in batch])
-            new = [event for event in batch if event.id not in known]
+            known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
+            new = [event for event in batch if Key.of(event) not in known]
             for event, done in zip(new, await _append(runtime, new, report), strict=True):
                 if done is not None:
                     report.last_seq = done.seq
@@ -207,14 +206,6 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
             report.undated += 1
             report.undated_from = defaults.base_time
         yield item
-
-
-async def _known(conn: Connection, partitions: int, ids: list[UUID]) -> set[UUID]:
-    rows = await conn.execute(
-        "SELECT event_id FROM event_ids WHERE partition = ANY(%s) AND event_id = ANY(%s)",
-        (list(range(partitions)), ids),
-    )
-    return {event_id for (event_id,) in await rows.fetchall()}
 
 
 async def _settle(runtime: Runtime, projected: OnProgress) -> None:

@@ -35,7 +35,7 @@ class JobState:
 @dataclass(frozen=True, slots=True)
 class DecayStats:
     """Of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories. scheduled: what the run
-    of the decay job that is due next does with them, if nobody says or reads them until then."""
+    of the decay job that is due next does with them, if they are not said or read until then."""
 
     total_memories: int
     archived: int

@@ -43,7 +43,7 @@ class RewrappedKeys:
 
 
 def refuse_plaintext(settings: Settings) -> None:
-    """Raises InvalidKek where users' words would be stored in clear and nobody said that they should be."""
+    """Raises InvalidKek where users' words would be stored in clear without a setting that allows it."""
     if keks_of(settings) is None and settings.database_url is not None and not settings.plaintext:
         raise InvalidKek(
             "TURNLOG_KEK is not set: on servers of your own, what users say would be stored in the log in clear, and "

@@ -3,6 +3,7 @@
 `given` names a memory as in memories.find_memory: its id, the beginning of it, or words that only it has.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +25,7 @@ from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.models.memories.lookup import Conflict
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 
-_GIVEN = ("kind", "category", "importance", "expires_at")
+_GIVEN = ("kind", "category", "importance", "expires_at", "metadata")
 _FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
 
 
@@ -44,13 +45,15 @@ class AmbiguousConflict(TurnlogError):
 @dataclass(frozen=True, slots=True)
 class MemoryInput:
     """A memory as a person gives it (E 11.5). None: what the extraction rules read in the content, or the default of
-    its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone."""
+    its kind. importance: 0 to 1. expires_at: when it ends by itself, with a time zone. metadata: a JSON object of up to
+    4,000 bytes, kept with the memory and personal as its words are; no model gets it."""
 
     content: str
     kind: MemoryKind | None = None
     category: str | None = None
     importance: float | None = None
     expires_at: datetime | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

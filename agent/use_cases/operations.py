@@ -1,10 +1,11 @@
-"""Operations on the read models as a whole: lag, rebuild, verify."""
+"""Operations on the read models as a whole: rebuild, verify."""
 
 from collections.abc import Callable, Sequence
 
+from turnlog.agent.progress import OnProgress as OnSteps
+from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import check_tenant
-from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.registry import PROJECTIONS, find
 from turnlog.projectors.rebuild.build import Progress
@@ -15,12 +16,6 @@ from turnlog.projectors.rebuild.verify import Verified, verify_several
 OnProgress = Callable[[Progress], None]
 
 
-async def projection_lag(runtime: Runtime) -> list[Lag]:
-    """Every live projection by name and partition. Raises LogUnavailable."""
-    async with runtime.pool.connection() as conn:
-        return await lag(runtime.log, conn)
-
-
 async def rebuild(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Rebuilt]:
     """Rebuilds one projection, or all with None, beside the live rows and switches.
 
@@ -29,17 +24,28 @@ async def rebuild(runtime: Runtime, name: str | None, progress: OnProgress) -> l
     return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), progress)
 
 
-async def rebuild_rows(runtime: Runtime, name: str | None, tenant: str, thread: str | None = None) -> list[Rebuilt]:
-    """Rebuilds the rows of a thread, or of a tenant, in place.
+async def rebuild_rows(
+    runtime: Runtime,
+    name: str | None,
+    tenant: str,
+    thread: str | None = None,
+    on_progress: OnSteps = no_progress,
+) -> list[Rebuilt]:
+    """Rebuilds the rows of a thread, or of a tenant, in place. on_progress: in projections.
 
     name: None for every projection whose rows belong to one thread. Raises NotFound, NotPerThread, InvalidToken.
     """
     check_tenant(tenant)
     log, url = runtime.log, runtime.database_url
     chosen = [projection for projection in _chosen(name) if projection.per_thread or name is not None]
-    if thread is None:
-        return [await rebuild_tenant(log, url, projection, tenant) for projection in chosen]
-    return [await rebuild_thread(log, url, projection, tenant, thread) for projection in chosen]
+    done = list[Rebuilt]()
+    for projection in chosen:
+        on_progress(len(done), len(chosen))
+        if thread is None:
+            done.append(await rebuild_tenant(log, url, projection, tenant))
+        else:
+            done.append(await rebuild_thread(log, url, projection, tenant, thread))
+    return done
 
 
 async def verify(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Verified]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from turnlog.agent.archive.restoring import restored_of_user
 from turnlog.agent.privacy import erase, rows
-from turnlog.agent.privacy.erase import Plan, Step, Surroundings
 from turnlog.agent.privacy.export import clean_messages, user_export
+from turnlog.agent.privacy.plan import Plan, Step, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.privacy.traces import Person, person_of
@@ -77,7 +77,7 @@ async def plan_erasure(
     Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
     erasure.
     """
-    plan = await erase.planned(_surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
+    plan = await planned(_surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
         raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}{_known(plan)}")
     return plan

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
@@ -14,7 +17,7 @@ from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledM
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.memories import check_kinds
+from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.writer import Connection
@@ -35,6 +38,15 @@ class BadQuery(TurnlogError):
 
 
 @dataclass(frozen=True, slots=True)
+class FoundMemory:
+    """relevance: to the question, which decides the order. explain: how it was computed, as RecalledMemory.explain."""
+
+    memory: MemoryView
+    relevance: float
+    explain: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """Best first. turns and memories name the parts of their scores, which explain the order.
 
@@ -42,9 +54,25 @@ class Found:
     """
 
     turns: list[Recalled]
-    memories: list[RecalledMemory]
+    memories: list[FoundMemory]
     degraded: str | None = None
     memories_degraded: str | None = None
+
+
+def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
+    """JSON of a recall. explain: with the parts of every score."""
+    return {
+        "query": query,
+        "items": [turn.document(explain) for turn in found.turns],
+        "memories": [
+            to_jsonable_python(one.memory)
+            | {"relevance": one.relevance}
+            | ({"explain": one.explain} if explain else {})
+            for one in found.memories
+        ],
+        "memories_degraded": found.memories_degraded,
+        "degraded": found.degraded,
+    }
 
 
 async def recall(
@@ -90,7 +118,10 @@ async def recall(
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
             turns, degraded = await _turns(runtime, conn, scope_of_turns, query, k, keyword_only)
     memories = list(known.memories)
-    return Found(_that_fit(runtime, turns, memories, max_tokens), memories, degraded, known.degraded)
+    fitting = _that_fit(runtime, turns, memories, max_tokens)
+    now, policy = datetime.now(UTC), Policy.of(runtime.settings)
+    shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
+    return Found(fitting, shown, degraded, known.degraded)
 
 
 def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:

@@ -98,7 +98,7 @@ async def derive(
     """Runs the extractor over what the users said; returns how many conversations.
 
     users: none means all of the tenant. Goes on where a run that broke off ended. Raises ModelError, NotNow,
-    InvalidRules, InvalidToken, NotFound when nobody said anything.
+    InvalidRules, InvalidToken, NotFound when there is no turn to extract from.
     """
     check_tenant(tenant)
     for user in users:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,12 @@ async def tail(
     follow: bool = True,
     tenant: str | None = None,
     thread: str | None = None,
-) -> AsyncIterator[Line]:
+    readers: frozenset[str] | None = None,
+) -> AsyncGenerator[Line]:
     """Events from a sequence on, None: only new ones; of all tenants, of one, or of one thread.
 
     follow: waits for more at the end of the log, and outlives a lost server. thread: in the settings' tenant where
-    none is given. Raises InvalidToken, LogUnavailable.
+    none is given. readers: users whose sealed fields are opened, None: all. Raises InvalidToken, LogUnavailable.
     """
     if thread is not None or tenant is not None:
         tenant = check_tenant(runtime.settings.tenant if tenant is None else tenant)
@@ -65,7 +66,7 @@ async def tail(
             async with runtime.log.reader_of(filters, position) as reader:
                 while follow or (reader.pending_at_start and position <= head):
                     for stored in await reader.batch():
-                        yield Line(stored, _readable(stored))
+                        yield Line(stored, _readable(stored, readers))
                         position = stored.seq + 1
                         if not follow and (stored.pending == 0 or position > head):
                             return
@@ -74,10 +75,10 @@ async def tail(
             continue
 
 
-async def line_at(log: Log, seq: int) -> Line:
-    """Raises NotFound."""
+async def line_at(log: Log, seq: int, readers: frozenset[str] | None = None) -> Line:
+    """readers: as for `tail`. Raises NotFound."""
     stored = await log.stored(seq)
-    return Line(stored, _readable(stored))
+    return Line(stored, _readable(stored, readers))
 
 
 def _filter(tenant: str | None, thread: str | None) -> str:
@@ -86,14 +87,16 @@ def _filter(tenant: str | None, thread: str | None) -> str:
     return tenant_filter(tenant) if thread is None else thread_filter(tenant, check_id("thread", thread))
 
 
-def _readable(stored: Stored) -> dict[str, Any] | None:
+def _readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
     """A seal that cannot be opened is shown as it stands in the log."""
     try:
         body = parsed(stored.body)
     except InvalidEvent:
         return None
+    if "sealed" not in body or (readers is not None and body.get("user") not in readers):
+        return body
     try:
-        return unsealed(body, stored.keyring) if "sealed" in body else body
+        return unsealed(body, stored.keyring)
     except TurnlogError:
         return body
 

@@ -10,10 +10,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.turns import transcript
 from turnlog.events.append import deciding_again
 from turnlog.events.contracts import Event, EventData, ThreadDeleted, ThreadOpened, ThreadRenamed
 from turnlog.events.errors import NotFound
@@ -25,6 +22,7 @@ from turnlog.projectors.models.thread_lookup import list_threads as activity
 
 SOURCE = "turnlog/threads"
 READS = ("thread_activity", "archives")
+_PAGE = 500
 LABEL_WIDTH = 40  # of a terminal: a Chinese character takes two
 _LABEL_FROM = 100  # turns; the first words of a person are among them, or the label is a number
 _PIECE = re.compile(r"[^\s\u2e80-\uffef]+|[\u2e80-\uffef]+|\s+")
@@ -42,14 +40,44 @@ class ThreadInfo:
     archived: bool = False
 
 
-async def list_threads(runtime: Runtime, tenant: str, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
-    """Conversations of a tenant, or of one user, most recently active first. Raises InvalidToken."""
+async def list_threads(
+    runtime: Runtime,
+    tenant: str,
+    user: str | None = None,
+    limit: int = 100,
+    after: tuple[datetime, str] | None = None,
+) -> list[ThreadInfo]:
+    """Conversations of a tenant, or of one user, most recently active first.
+
+    after: last_active_at and id of the conversation that the list continues behind. Raises InvalidToken.
+    """
     check_place(tenant, user=user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
         archived = set(await archived_threads(conn, tenant))
-        rows = await activity(conn, tenant, user, limit)
+        rows = await activity(conn, tenant, user, limit, after)
     return [_info(row, row["thread_id"] in archived) for row in rows]
+
+
+async def find_threads(
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    query: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None = None,
+) -> list[ThreadInfo]:
+    """As list_threads; query: only conversations with it in their label or id, whatever the case of its letters."""
+    if query is None:
+        return await list_threads(runtime, tenant, user, limit, after)
+    found: list[ThreadInfo] = []
+    while len(found) < limit:
+        page = await list_threads(runtime, tenant, user, _PAGE, after)
+        found += [one for one in page if query.casefold() in f"{one.label or ''}\n{one.thread}".casefold()]
+        if len(page) < _PAGE:
+            break
+        after = (page[-1].last_active_at, page[-1].thread)
+    return found[:limit]
 
 
 async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
@@ -76,7 +104,7 @@ async def open_thread(
 ) -> Appended:
     """Puts a thread without turns into the list; a label replaces that of a thread which is open already.
 
-    A first turn opens its thread too, so nobody has to call this. must_be_new: raises WrongExpectedVersion for a
+    A first turn opens its thread too, so this call is optional. must_be_new: raises WrongExpectedVersion for a
     thread id that was ever used. Raises InvalidToken.
     """
     check_place(tenant, thread, user)
@@ -95,7 +123,7 @@ async def rename_thread(
 async def label_thread(runtime: Runtime, tenant: str, thread: str) -> str:
     """Gives a conversation without a label its first one, and returns the label that it has now.
 
-    It is what a user said first, shortened at a word; where nobody said a word, "Conversation 1" or "会话 1", with the
+    It is what a user said first, shortened at a word; without such words "Conversation 1" or "会话 1", with the
     next free number of the user's. One that was given before stays. Raises NotFound, InvalidToken.
     """
     return await deciding_again()(_labelled, runtime, tenant, thread)
@@ -106,6 +134,8 @@ async def _labelled(runtime: Runtime, tenant: str, thread: str) -> str:
     known = await get_thread(runtime, tenant, thread)
     if known.label is not None:
         return known.label
+    from turnlog.agent.use_cases.turns import transcript  # with the context a fifth of a second, which a list saves
+
     turns = (await transcript(runtime, tenant, thread, limit=_LABEL_FROM)).turns
     first = next((turn for turn in turns if _words(turn)), None)
     if first is None:
@@ -117,6 +147,9 @@ async def _labelled(runtime: Runtime, tenant: str, thread: str) -> str:
 
 
 async def _numbered(runtime: Runtime, tenant: str, user: str | None, turns: Sequence[Message]) -> str:
+    from turnlog.agent.context.plain_text import content_text
+    from turnlog.agent.models.language import is_chinese
+
     name = "会话" if is_chinese(" ".join(content_text(turn.content) for turn in turns)) else "Conversation"
     async with runtime.pool.connection() as conn:
         return f"{name} {await numbered_labels(conn, tenant, user) + 1}"
@@ -152,6 +185,8 @@ def _shortened(line: str) -> str:
 def _pieces(line: str) -> list[str]:
     """Words and the spaces between them."""
     import rjieba  # takes a quarter of a second to load, which most commands save
+
+    from turnlog.agent.models.language import is_chinese
 
     return [word for piece in _PIECE.findall(line) for word in (rjieba.cut(piece) if is_chinese(piece) else [piece])]
 

@@ -1,5 +1,6 @@
 """Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -274,3 +275,26 @@ def _event(
         )
     except ValidationError as error:
         raise InvalidEvent(f"the turn cannot be stored: {error.errors()[0]['msg']}") from None
+
+
+def blocks_of(turn: Message) -> list[dict[str, Any]]:
+    """A turn as a front-end draws it (A 2.3): blocks text, thinking, tool_use, tool_result and others as stored."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": turn.content}] if turn.content else []
+    if not isinstance(turn.content, str):
+        blocks = list(turn.content)
+    if turn.role == "tool" and not any(block["type"] == "tool_result" for block in blocks):
+        return [{"type": "tool_result", "tool_use_id": turn.tool_call_id, "content": turn.content}]
+    shown = {block.get("id") for block in blocks if block["type"] == "tool_use"}
+    calls = [call for call in turn.tool_calls if call["id"] not in shown]
+    return blocks + [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call["arguments"])}
+        for call in calls
+    ]
+
+
+def _input(arguments: str) -> Any:
+    """A model may write what is no JSON; it is shown as it is."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

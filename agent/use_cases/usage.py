@@ -3,12 +3,22 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from psycopg.rows import class_row
+
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.usage import usage_by
+from turnlog.projectors.engine.writer import Connection
 
 By = Literal["user", "agent", "model", "day", "month"]
+_KEYS_BY = {
+    "user": "user_id",
+    "agent": "agent",
+    "model": "model",
+    "day": "to_char(day, 'YYYY-MM-DD')",
+    "month": "to_char(day, 'YYYY-MM')",
+}
+_IN_TIME = ("day", "month")
 
 
 class InvalidGrouping(TurnlogError):
@@ -42,4 +52,19 @@ async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By =
         raise InvalidGrouping(f"usage cannot be added up by {by!r}; there are {', '.join(get_args(By))}")
     await runtime.settle(names=("usage",))
     async with runtime.pool.connection() as conn:
-        return [Usage(**row) for row in await usage_by(conn, tenant, user, by)]
+        return await usage_by(conn, tenant, user, by)
+
+
+async def usage_by(conn: Connection, tenant: str, user: str | None, by: str) -> list[Usage]:
+    """Sums over a tenant's rows by user, agent, model, day or month. Newest first, or by cost and calls."""
+    order = "key DESC" if by in _IN_TIME else "cost_usd DESC, calls DESC, key"
+    cursor = conn.cursor(row_factory=class_row(Usage))
+    await cursor.execute(
+        f"SELECT {_KEYS_BY[by]} AS key, sum(calls)::bigint AS calls, sum(tokens_in)::bigint AS tokens_in, "
+        "sum(tokens_out)::bigint AS tokens_out, sum(cost_micro_usd)::float / 1e6 AS cost_usd, "
+        "sum(errors)::bigint AS errors, (sum(latency_ms_sum) / greatest(sum(calls), 1))::bigint AS latency_ms_mean, "
+        "max(latency_ms_max) AS latency_ms_max FROM usage WHERE tenant = %(tenant)s "
+        f"AND (%(user)s::text IS NULL OR user_id = %(user)s) GROUP BY 1 ORDER BY {order}".encode(),
+        {"tenant": tenant, "user": user},
+    )
+    return await cursor.fetchall()

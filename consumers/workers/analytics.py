@@ -7,12 +7,9 @@ Every message is counted once: its sequence is stored with the counts.
 import asyncio
 import contextlib
 import json
-import logging
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator
 from typing import Any
 
-import psycopg
 from nats.js.api import DeliverPolicy
 
 from turnlog.agent.runtime import Runtime
@@ -24,7 +21,6 @@ from turnlog.events.errors import InvalidEvent
 from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.subjects import STORED_PREFIX
 
-logger = logging.getLogger("turnlog.analytics")
 NAME = "analytics"
 
 TABLES = """
@@ -52,7 +48,7 @@ async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[N
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
 
-    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, gives_way=runtime.catching_up)
+    inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
     subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
     task = asyncio.create_task(inbox.run(stop))
@@ -118,13 +114,3 @@ def _length(content: object) -> int:
 
 def _number(value: object) -> int:
     return value if type(value) is int and 0 <= value < 2**31 else 0  # a bool is an int too
-
-
-async def hourly(conn: psycopg.AsyncConnection[Any], tenant: str, since: datetime) -> Sequence[Any]:
-    """(hour, type, role, events, characters, tokens_in, tokens_out, errors), oldest first."""
-    rows = await conn.execute(
-        "SELECT hour, type, role, events, characters, tokens_in, tokens_out, errors FROM turnlog_analytics.hourly "
-        "WHERE tenant = %s AND hour >= %s ORDER BY hour, type, role",
-        (tenant, since),
-    )
-    return await rows.fetchall()

@@ -17,28 +17,27 @@ from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.later import Later
+from turnlog.agent.models import observed
 from turnlog.agent.models.errors import ModelError, ModelUnavailable
 from turnlog.agent.models.factory import Models
 from turnlog.agent.recall.episodes import relevant_turns
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
+from turnlog.consumers.workers.answer_locks import AnswerLocks
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
 from turnlog.events.log import Log
+from turnlog.events.publish import Key
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_conversation
-from turnlog.projectors.engine.duplicates import first_seq
+from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import wait_for
-from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import message_by_event
-
-BUSY_S = 2.0
-PATIENT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Outcome:
 
 async def outcome(log: Log, request: Event, seq: int, most: int) -> Outcome:
     """Reads the thread's event ids after the request; counts up to `most` failures. Raises GapInLog."""
-    stored = await log.stored_ids([(request.tenant, request.thread)], seq)
+    stored = await log.stored_ids(request.tenant, request.thread, seq)
     failures = sum(answer_id(request.id, failure_part(number)) in stored for number in range(1, most + 1))
     return Outcome(answer_id(request.id, "answer") in stored, failures)
 
@@ -61,25 +60,13 @@ def failure_part(number: int) -> str:
     return f"failure-{number}"
 
 
-@contextlib.asynccontextmanager
-async def alone(conn: Connection, request: Event, attempt: int) -> AsyncIterator[None]:
-    """Locks the request while the block runs; a dead worker's lock ends with its connection. Raises Later.
-
-    If a worker's progress acks are late, its request is delivered to a second one; without the lock both would pay
-    for a model's answer, and one would be discarded. After PATIENT attempts the second one continues without the
-    lock, because the holder may be frozen.
-    """
-    async with work_lock(conn, LockFor.ANSWER, f"answer/{request.id}") as held:
-        if not held and attempt <= PATIENT:
-            raise Later(BUSY_S, f"another worker is at request {request.id}")
-        yield
-
-
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 TRIES = 5
 RETRY_S = 5.0
+# Answers that read the database at once; each takes a second connection of the pool's 16 for memories.
+READING = 8
 
 
 class AgentConsumer:
@@ -90,6 +77,7 @@ class AgentConsumer:
         self._recall = Recall(models.embedder)
         self._transcripts = Transcripts()
         self._memories = AnswerMemories(runtime, models.embedder)
+        self._locks, self._turns_to_read = AnswerLocks(runtime.pool), asyncio.Semaphore(READING)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -101,39 +89,53 @@ class AgentConsumer:
 
     async def _answer(self, request: Event, delivery: Delivery) -> None:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
-        async with self._runtime.pool.connection() as conn:
-            await wait_for(conn, READS, delivery.partition, delivery.seq)
-            if await first_seq(conn, delivery.partition, request.id) != delivery.seq:
-                return  # the same request again, much later: one event (L4)
-            async with alone(conn, request, delivery.attempt):
-                before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
-                if before.answered:
-                    await progress.tell("end")
-                    return
-                try:
-                    await self._make(conn, request, delivery.seq, progress)
-                except (ModelError, NotFound, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
-                    await self._failed(request, before.failures + 1, progress, error)
+        if not await self._is_first(request, delivery):
+            return  # the same request again, much later: one event (L4)
+        async with self._locks.alone(request, delivery.attempt):
+            before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
+            if before.answered:
+                await progress.tell("end")
+                return
+            try:
+                with observed.answer(AGENT, request):
+                    await self._make(request, delivery.seq, progress)
+            except (ModelError, NotFound, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
+                await self._failed(request, before.failures + 1, progress, error)
 
-    async def _make(self, conn: Connection, request: Event, seq: int, progress: Progress) -> None:
+    @contextlib.asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Connection]:
+        """A connection for as long as an answer reads; it has none while it waits for the model."""
+        async with self._turns_to_read, self._runtime.pool.connection() as conn:
+            yield conn
+
+    async def _is_first(self, request: Event, delivery: Delivery) -> bool:
+        """Whether no earlier event is this request; waits until the read models have it. Raises NotProjectedInTime."""
+        async with self._reading() as conn:
+            await wait_for(conn, READS, delivery.partition, delivery.seq)
+            key = Key.of(request)
+            return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
+
+    async def _make(self, request: Event, seq: int, progress: Progress) -> None:
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
-        await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
         data = request.data
         assert isinstance(data, AnswerRequested)
-        if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
-            refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
-        context = await self._context(conn, request, data, seq)
+        async with self._reading() as conn:
+            await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
+            if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+                refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
+            context = await self._context(conn, request, data, seq)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
 
         async def run(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
-            return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
+            async with self._reading() as conn:
+                return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
-        if await self._is_gone(conn, request, data, seq):
+        if await self._is_gone(request, data, seq):
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
@@ -141,11 +143,12 @@ class AgentConsumer:
         await progress.tell("end")
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
 
-    async def _is_gone(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> bool:
+    async def _is_gone(self, request: Event, data: AnswerRequested, seq: int) -> bool:
         """Whether the thread was removed, by the log; or erased but for other speakers' turns, by the rows."""
         if await self._runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
             return True
-        return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
+        async with self._reading() as conn:
+            return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
 
     async def _append(self, events: list[Event]) -> None:
         """Waits for a log that accepts no events now, rather than pay for the answer twice."""

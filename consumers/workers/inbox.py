@@ -16,9 +16,11 @@ import psycopg
 
 from turnlog.agent.later import Later
 from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS, park_event
+from turnlog.events import tracing
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
 from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
+from turnlog.events.tasks import cancel
 
 if TYPE_CHECKING:  # takes half a second to load, which commands without a consumer save
     from faststream.nats import NatsMessage
@@ -31,7 +33,6 @@ BEATS = 3
 RETRY_S = 5.0
 TRIES = 5
 SERVER_AWAY_S = 2.0
-GIVE_WAY_S = 0.1
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
 
 
@@ -39,12 +40,13 @@ SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, Ga
 class Delivery:
     """An event that waits for its work. stored: its body is empty unless the inbox reads bodies.
 
-    message: what is acknowledged; None for work that is done again by hand.
+    message: what is acknowledged; None for work that is done again by hand. traceparent: of the message's header.
     """
 
     stored: Stored
     attempt: int = 1
     message: "NatsMessage | None" = None
+    traceparent: str | None = None
 
     @property
     def seq(self) -> int:
@@ -62,6 +64,11 @@ class Delivery:
 
 
 Work = Callable[[list[Delivery]], Awaitable[None]]
+GiveWay = Callable[[asyncio.Event], Awaitable[None]]
+
+
+async def _at_once(stop: asyncio.Event) -> None:
+    """Gives way to no other work."""
 
 
 class Inbox:
@@ -82,19 +89,19 @@ class Inbox:
         grace_s: float = 1.0,
         ack_wait_s: float = ACK_WAIT_S,
         reads_bodies: bool = False,
-        gives_way: Callable[[], bool] = lambda: False,
+        give_way: GiveWay = _at_once,
     ) -> None:
         """pool: stores dead letters. grace_s: how long work under way may continue after a stop; then it is cancelled
         and redelivered.
 
         ack_wait_s: after which a dead worker's messages are redelivered; a living one acks progress BEATS times
-        within it. reads_bodies: work reads the messages; else only their place is kept. gives_way: no work is started
-        while it returns True.
+        within it. reads_bodies: work reads the messages; else only their place is kept. give_way: work is started
+        after it; returns at stop.
         """
         self._pool, self.name, self._work = pool, name, work
         self._parallel, self._grace_s = parallel, grace_s
         self.ack_wait_s, self.reads_bodies = ack_wait_s, reads_bodies
-        self._gives_way = gives_way
+        self._give_way = give_way
         self._waiting: dict[tuple[str, str], list[Delivery]] = {}
         self._busy: set[tuple[str, str]] = set()
         self._started, self._served = 0, dict[str, int]()  # tenant → number of its last work
@@ -107,7 +114,7 @@ class Inbox:
         about, body = raw.metadata, raw.data if self.reads_bodies else b""
         stored_ns = int(about.timestamp.timestamp() * 1_000_000) * 1_000
         stored = Stored(about.sequence.stream, raw.subject, body, stored_ns, pending=0)
-        delivery = Delivery(stored, about.num_delivered or 1, message)
+        delivery = Delivery(stored, about.num_delivered or 1, message, (raw.headers or {}).get(tracing.HEADER))
         self._waiting.setdefault(delivery.place, []).append(delivery)
         self._arrived.set()
 
@@ -117,19 +124,16 @@ class Inbox:
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
-                if self._gives_way():
-                    await asyncio.wait({stopping}, timeout=GIVE_WAY_S)
-                    continue
-                self._start_ready()
+                await self._give_way(stop)
+                if not stop.is_set():
+                    self._start_ready()
                 arrived = asyncio.create_task(self._arrived.wait())
                 await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
                 arrived.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._grace_s)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancel(*self._tasks)
             beat.cancel()
             stopping.cancel()
 
@@ -163,8 +167,10 @@ class Inbox:
 
     async def _attempt(self, deliveries: list[Delivery]) -> None:
         """Works on the deliveries and acknowledges them. Raises Later, and errors that no single event causes."""
+        parents = [one.traceparent for one in deliveries if one.traceparent]
         try:
-            await self._work(deliveries)
+            with tracing.span(f"process {self.name}", parent=parents[-1]) if parents else contextlib.nullcontext():
+                await self._work(deliveries)
         except EVENT_ERRORS as error:
             if len(deliveries) == 1:
                 return await self._failed(deliveries[0], error)

@@ -1,5 +1,6 @@
 """Memories that a person writes: validation, and the event ids of a call to remember. Raises InvalidMemory."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -67,7 +68,7 @@ async def _stored(
     return await rows.stored(mine)
 
 
-MAX_CONTENT_CHARS, MAX_REASON_CHARS = 8_000, 500
+MAX_CONTENT_CHARS, MAX_REASON_CHARS, MAX_METADATA_BYTES = 8_000, 500, 4_000
 
 
 class InvalidMemory(TurnlogError):
@@ -87,11 +88,27 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
         "origin": "user",
         "valid_from": at,
     }
+    if fields.get("metadata") is not None:
+        fields = fields | {"metadata": checked_metadata(fields["metadata"])}
     try:
         return Memory.model_validate(usual | fields)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise InvalidMemory(f"this is no memory: {wrong}") from None
+
+
+def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The object as JSON gives it back. Raises InvalidMemory when it is no JSON object or too large."""
+    try:
+        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        size, found = len(text.encode()), json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMemory(f"the metadata is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidMemory("the metadata is no JSON object; give names with values")
+    if size > MAX_METADATA_BYTES:
+        raise InvalidMemory(f"the metadata has {size} bytes as JSON, more than {MAX_METADATA_BYTES}; keep it elsewhere")
+    return found
 
 
 def checked_content(content: str) -> str:

@@ -15,6 +15,7 @@ from turnlog.events.contracts import (
     MemoriesCompacted,
     MemoriesRevised,
     Memory,
+    MemoryCompared,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
@@ -30,7 +31,7 @@ class MemoryState:
 
     def __init__(self, place: Place, rows: Iterable[StoredMemory], at: datetime) -> None:
         """at: the time of the events to be applied."""
-        self._place, self._at = place, at
+        self._place, self.at = place, at
         self.rows: dict[UUID, StoredMemory] = {row.id: row for row in rows}
 
     def matching(self, memory: Memory) -> list[StoredMemory]:
@@ -49,13 +50,19 @@ class MemoryState:
                     self._add(memory, "valid")
                 case MemoryConflictRaised(memory=memory):
                     self._add(memory, "pending")
+                    row = self.rows[memory.id]
+                    self.rows[memory.id] = replace(row, status="pending") if row.status == "valid" else row
                     intervals = ()
                 case MemoryConfirmed(intervals=intervals):
                     self._confirm(data)
                 case MemoriesCompacted(memory=made, intervals=intervals):
                     if made is not None:
                         self._add(made, "valid")
-                case MemoriesRevised(intervals=intervals) | MemoryConflictAnswered(intervals=intervals):
+                case (
+                    MemoriesRevised(intervals=intervals)
+                    | MemoryCompared(intervals=intervals)
+                    | MemoryConflictAnswered(intervals=intervals)
+                ):
                     pass
                 case _:
                     intervals = ()
@@ -63,7 +70,7 @@ class MemoryState:
                 self._revise(interval)
 
     def _add(self, memory: Memory, status: str) -> None:
-        said_at = max((source.said_at for source in memory.sources), default=self._at)
+        said_at = max((source.said_at for source in memory.sources), default=self.at)
         row = StoredMemory(
             **{name: getattr(memory, name) for name in Memory.model_fields},
             thread=self._place.thread,
@@ -71,13 +78,13 @@ class MemoryState:
             seq=2**62,
             status=status,
             content_key=content_key(memory.kind, memory.content),
-            importance_at=self._at,
+            importance_at=self.at,
             access_count=0,
             last_accessed_at=None,
             valid_to=None,
             replaced_by=None,
             closed_reason=None,
-            created_at=self._at,
+            created_at=self.at,
             confirmed_at=said_at,
             archived_at=None,
             archived_reason=None,
@@ -96,7 +103,7 @@ class MemoryState:
             row,
             importance=said.importance,
             confidence=said.confidence,
-            importance_at=max(row.importance_at, self._at),
+            importance_at=max(row.importance_at, self.at),
             valid_from=min(row.valid_from, at),
             expires_at=None if expiry is None else expiry + min(longer, LAST_EXPIRY - expiry),
             confirmed_at=max(row.confirmed_at, at),

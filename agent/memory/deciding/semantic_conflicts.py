@@ -31,7 +31,7 @@ from turnlog.events.contracts import Interval, MemoriesRevised, Strategy
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 from turnlog.projectors.models.memories.vectors import Vector, cached_vectors, nearest
 
-_WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest, "KEEP_OLDEST": oldest}
+WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest, "KEEP_OLDEST": oldest}
 
 
 def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemory, float]]) -> MemoriesRevised | None:
@@ -40,9 +40,14 @@ def resolve_near_duplicate(row: StoredMemory, similar: Sequence[tuple[StoredMemo
     similar: other memories of the thread with their calibrated similarity, most similar first.
     """
     for other, value in similar:
-        if value > NEAR_DUPLICATE_SIMILARITY and _is_duplicate(row, other) and (intervals := _keep_one(row, other)):
+        if value > NEAR_DUPLICATE_SIMILARITY and (intervals := duplicate_intervals(row, other)):
             return MemoriesRevised(intervals=intervals, similarity=round(value, 4))
     return None
+
+
+def duplicate_intervals(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
+    """What closes one of two similar memories; () when they may not make the same claim, or both are to stay."""
+    return _keep_one(row, other) if _is_duplicate(row, other) else ()
 
 
 def _is_duplicate(row: StoredMemory, other: StoredMemory) -> bool:
@@ -59,7 +64,7 @@ def _keep_one(row: StoredMemory, other: StoredMemory) -> tuple[Interval, ...]:
         end = closed(lost.id, max(lost.valid_from, kept.valid_from), kept.id, "duplicate")
         return (end,) if lasts_as_long(kept.expires_at, lost.expires_at) else ()
     later = max(row, other, key=lambda one: (one.valid_from, one.seq))
-    if (wins := _WINS.get(later.strategy)) is None:
+    if (wins := WINS.get(later.strategy)) is None:
         return ()
     changed = changes(layout(links_of([row, other]), wins), [row, other])
     ended = [one for one in changed if one.valid_to is not None and one.replaced_by in (row.id, other.id)]
@@ -81,7 +86,7 @@ async def resolve_near_duplicates(rows: Rows, ids: Sequence[UUID], model: str, a
     found: list[MemoriesRevised] = []
     for row in batch:
         if row.status == "valid":
-            others = await nearest(rows.conn, *place, row.kind, vectors[row.id], model)
+            others = await nearest(rows.conn, *place, [row.kind], vectors[row.id], model)
             known.rows |= {other.id: other for other, _ in others if other.id not in known.rows}
             cosines = [*near[row.id], *((other.id, cosine) for other, cosine in others)]
             if revised := resolve_near_duplicate(known.rows[row.id], _similar(row, cosines, known, model)):

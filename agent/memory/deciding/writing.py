@@ -12,12 +12,16 @@ from typing import Generic, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from turnlog.agent import metrics
 from turnlog.agent.runtime import Pool
+from turnlog.events import tracing
 from turnlog.events.append import MAX_BATCH, deciding_again
 from turnlog.events.contracts import REMOVALS, Event, EventData
 from turnlog.events.errors import InvalidToken, TurnlogError
 from turnlog.events.log import Log
+from turnlog.events.publish import Key
 from turnlog.events.subjects import check_tenant, memory_thread, thread_token
+from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection
 
@@ -72,11 +76,8 @@ class Rows:
 
     async def stored(self, ids: Iterable[UUID]) -> dict[UUID, int]:
         """The event ids that are on the log, with their sequences."""
-        rows = await self.conn.execute(
-            "SELECT event_id, seq FROM event_ids WHERE partition = %s AND event_id = ANY(%s)",
-            (self.partition, list(ids)),
-        )
-        return {row[0]: row[1] for row in await rows.fetchall()}
+        keys = [Key(self.place.tenant, thread_token(self.place.thread), one) for one in ids]
+        return {key.id: seq for key, seq in (await first_seqs(self.conn, [self.partition], keys)).items()}
 
     async def removed_at(self) -> int:
         """The sequence of the thread's last removal, 0 without one. Raises LogUnavailable."""
@@ -106,8 +107,9 @@ class MemoryWriter:
         Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
         WrongExpectedVersion after DECIDING_S, and what decide raises.
         """
-        async with self._turns.setdefault((place.tenant, place.thread), asyncio.Lock()):
-            return await deciding_again()(self._write, place, decide, causation)
+        with tracing.span("memory write"):
+            async with self._turns.setdefault((place.tenant, place.thread), asyncio.Lock()):
+                return await deciding_again()(self._write, place, decide, causation)
 
     async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
         """Returns what `look` returns for rows that are up to date with the log."""
@@ -115,7 +117,7 @@ class MemoryWriter:
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
         """Appends without a decision: for events whose order does not matter."""
-        await self._log.append_many(self._events(place, events, None))
+        await self._append(place, events, None, None)
 
     async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:
         partition = await self._log.partition_of(place.tenant, place.thread, head)
@@ -131,13 +133,19 @@ class MemoryWriter:
         if len(decided.events) > MAX_BATCH:
             raise ValueError(f"{len(decided.events)} events are more than one atomic batch of {MAX_BATCH} can hold")
         if decided.events:
-            await self._log.append_many(self._events(place, decided.events, causation), expected=head, fresh=True)
+            await self._append(place, decided.events, causation, head)
         return decided.result
 
-    def _events(self, place: Place, events: Sequence[tuple[UUID, EventData]], causation: UUID | None) -> list[Event]:
+    async def _append(
+        self, place: Place, events: Sequence[tuple[UUID, EventData]], causation: UUID | None, expected: int | None
+    ) -> None:
         now = self._clock()
         about = {"tenant": place.tenant, "thread": place.thread, "user": place.user, "causation": causation}
-        return [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
+        made = [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
+        stored = await self._log.append_many(made, expected, fresh=expected is not None)
+        for event, one in zip(made, stored, strict=True):
+            if not one.duplicate:
+                metrics.memory_event(event.data)
 
 
 async def _is_shown(conn: Connection, place: Place, partition: int, head: int) -> bool:

@@ -18,13 +18,13 @@ from turnlog.agent.memory.extraction.by_model import (
     ModelAnswer,
     ModelExtraction,
     accepted_memories,
+    attribute_keys,
     extraction_task,
     model_text,
-    single_valued,
 )
 from turnlog.agent.memory.extraction.by_rules import Extractor
 from turnlog.agent.memory.extraction.candidates import without_repeats
-from turnlog.agent.memory.extraction.evidence import evidence, roles
+from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
 from turnlog.agent.memory.extraction.stages import (
@@ -84,7 +84,7 @@ class Extraction:
     ) -> None:
         self._settings: Settings = runtime.settings
         self._memories, self._shadow, self._ledger, self._model = memories, shadow, ledger, model
-        self._rules, self._extractor, self._keys = rules, Extractor(rules, runtime.settings.zone), single_valued(rules)
+        self._rules, self._extractor, self._keys = rules, Extractor(rules, runtime.settings.zone), attribute_keys(rules)
         self._reading = MemoryWriter(runtime.log, runtime.pool)
         self._count = counter_for(model.model).text if model else len
 
@@ -265,7 +265,7 @@ class Extraction:
         self, conn: Connection, conversation: UserConversation, after: int, limit: int
     ) -> Sequence[Message]:
         place = (conversation.tenant, conversation.thread, conversation.user)
-        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), after, limit)
+        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), after, limit, MAX_TURN)
 
     async def _progress(self, conversation: UserConversation, stage: str) -> int:
         """The last sequence that a stage has read, from rows that are up to date with the memory thread."""

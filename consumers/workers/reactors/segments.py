@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import NAMESPACE_OID, uuid5
 
+from turnlog.agent import metrics
 from turnlog.agent.context import TokenCounter, counter_for
 from turnlog.agent.later import Later
 from turnlog.agent.models.budget import ledger
@@ -19,7 +20,6 @@ from turnlog.agent.models.factory import Models
 from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.sessions import metrics
 from turnlog.agent.sessions.checkpoint import Cut, automatic_cut, summary_limit
 from turnlog.agent.summarising.derive import Call, Derived, Deriver
 from turnlog.agent.summarising.facts import Thread, texts

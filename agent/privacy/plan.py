@@ -1,0 +1,146 @@
+"""What is stored about a person, found in the log and the read models before an erasure (M9, E 13.4)."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg import AsyncConnection
+from psycopg.rows import TupleRow
+
+from turnlog.agent.archive.files import files_of
+from turnlog.agent.privacy import key_admin, rows
+from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
+from turnlog.agent.privacy.receipt import found_in, last_receipt
+from turnlog.agent.privacy.scanning import searched_copy
+from turnlog.agent.privacy.traces import Person, Place, Traces, places, tokens, traces
+from turnlog.agent.progress import OnProgress
+from turnlog.agent.runtime import Pool
+from turnlog.events.contracts import Event, Recorded
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.read import recorded
+
+STRINGS_AT_MOST = 400
+Step = Callable[[str], AbstractContextManager[OnProgress]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """settle: waits until the read models have applied the whole log. step: reports the progress of a named step.
+
+    files: (kind, file) to be scanned, not changed. archive: the folder of archived conversations.
+    """
+
+    log: Log
+    pool: Pool
+    database_url: str
+    settle: Callable[[], Awaitable[None]]
+    step: Step
+    files: Callable[[], Iterable[tuple[str, Path]]]
+    archive: Path
+    search_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is stored about a person. rows: count by table. events: in the log, the person's or in their threads.
+
+    needles: strings by which the person's words are recognised, kept only here. hashes: SHA-256 of their texts that may
+    have vectors. head: the log's last sequence when it was read. last: the receipt of an erasure before this one.
+    found_before: where that one found words that nobody gave to this one.
+    """
+
+    person: Person
+    traces: Traces
+    rows: dict[str, int]
+    events: int
+    archives: tuple[str, ...]
+    needles: Needles
+    hashes: frozenset[bytes]
+    head: int
+    last: Recorded | None
+    found_before: dict[str, int]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.traces.threads and not self.traces.strays and not self.rows
+
+    @property
+    def passed_over(self) -> list[int]:
+        """Sequences of messages that have the person's id somewhere, cannot be read and are in no thread of theirs."""
+        own = tokens(self.traces.own)
+        return [seq for seq, token in self.traces.unreadable.items() if token not in own]
+
+
+class StringsTooShort(TurnlogError):
+    """Strings to search for are too short to be significant; nothing was erased."""
+
+    code = "strings-too-short"
+
+
+async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] = ()) -> Plan:
+    """Reads the log and the read models; changes nothing. more_strings: further strings to scan for.
+
+    Raises StringsTooShort.
+    """
+    if len(fitting(more_strings)) < len(more_strings):
+        raise StringsTooShort(
+            f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
+            "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
+        )
+    await at.settle()
+    head = await at.log.head()
+    async with at.pool.connection() as conn:
+        known = await rows.known_threads(conn, person)
+        with at.step("reading the log") as progress:
+            found = await traces(at.log, person, known, progress)
+        strings, hashes, events = await _said(at.log, person, found)
+        own = sorted(found.own)
+        archived = await rows.archive_paths(conn, person, own)
+        counts = await rows.row_counts(conn, person, own)
+        with at.step("choosing what to search for"):
+            keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
+            needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
+    archives = tuple(sorted({*archived, *files_of(at.archive, person.tenant, own)}))
+    last = await last_receipt(at.log, person)
+    before = {} if more_strings else found_in(last)
+    return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
+
+
+async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], frozenset[bytes], int]:
+    """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
+    strings: dict[str, None] = {}
+    hashes: set[bytes] = set()
+    events, own = len(found.strays), tokens(found.own)
+    async for place in places(log, person.tenant, found.threads):
+        if place.subject.thread_token not in own and place.user != person.user:
+            continue
+        events += 1
+        if (event := decoded(place)) is None:
+            continue
+        hashes.update(text_hashes(event))
+        if len(strings) < MOST_CANDIDATES:
+            strings.update(dict.fromkeys(words_of(event.data)))
+    return list(strings), frozenset(hashes), events
+
+
+async def _distinctive(
+    conn: AsyncConnection[TupleRow], person: Person, found: Traces, strings: Sequence[str]
+) -> list[str]:
+    """The strings that occur in no other person's rows; ids of the person stay."""
+    ids = " ".join([person.user, *found.threads]).casefold()
+    needles = Needles(chosen([one for one in strings if one.casefold() not in ids], 3 * STRINGS_AT_MOST))
+    others: set[int] = set()
+    for table in (*rows.SAID_TABLES, *rows.TOLD_TABLES):
+        mine = sorted(found.own) if table in rows.SAID_TABLES else found.threads
+        query = rows.others_query(table, person, mine, found.shared)
+        others |= (await searched_copy(conn, query, needles)).found.keys()
+    return chosen([one for at, one in enumerate(needles.strings) if at not in others], STRINGS_AT_MOST)
+
+
+def decoded(place: Place) -> Event | None:
+    try:
+        return recorded(place.stored).event
+    except TurnlogError:
+        return None
