@@ -5,7 +5,8 @@
         await thread.add("user", "My corgi is called Sesame.")
         context = await thread.context("What is my dog called?", tokens=4_000)
 
-`with turnlog.open() as memory:` gives the same methods without asyncio. docs/python.md has every method.
+`with turnlog.open() as memory:` gives the same methods without asyncio, and `turnlog.connect(url, key=…)` those of a
+server. docs/python.md has every method.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from turnlog._memory import Memory
-    from turnlog._opening import open
+    from turnlog._opening import connect, open
     from turnlog._thread import Context, Thread
     from turnlog._wrapping import wrap
     from turnlog.agent.use_cases.memories import MemoryView
@@ -30,7 +31,7 @@ __all__ = [
     "Message",
     "Thread",
     "TurnlogError",
-    "__version__",
+    "connect",
     "open",
     "wrap",
 ]
@@ -44,6 +45,7 @@ _WHERE = {
     "Message": "turnlog.projectors.models.message",
     "Thread": "turnlog._thread",
     "TurnlogError": "turnlog.events.errors",
+    "connect": "turnlog._opening",
     "open": "turnlog._opening",
     "wrap": "turnlog._wrapping",
 }

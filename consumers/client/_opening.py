@@ -1,13 +1,16 @@
-"""turnlog.open(): servers, log, database and the roles that an embedding program needs, for `async with` or `with`."""
+"""turnlog.open(): servers, log, database and the roles that an embedding program needs; turnlog.connect(): a server.
+
+Both for `async with` or `with`.
+"""
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import InvalidSetting, Settings, load_settings
 from turnlog.consumers.own_loop import Blocking, LoopThread
 
 if TYPE_CHECKING:
@@ -19,15 +22,15 @@ logger = logging.getLogger("turnlog")
 
 
 class Opening:
-    """What `turnlog.open` returns, before it is entered."""
+    """What `turnlog.open` and `turnlog.connect` return, before it is entered."""
 
-    def __init__(self, settings: Settings, tenant: str, roles: Sequence[str]) -> None:
-        self._settings, self._tenant, self._roles = settings, tenant, roles
+    def __init__(self, opened: "Callable[[], AbstractAsyncContextManager[Memory]]") -> None:
+        self._opened = opened
         self._held: AbstractAsyncContextManager[Memory] | None = None
         self._loop: LoopThread | None = None
 
     async def __aenter__(self) -> "Memory":
-        self._held = _opened(self._settings, self._tenant, self._roles)
+        self._held = self._opened()
         return await self._held.__aenter__()
 
     async def __aexit__(self, *error: Any) -> None:
@@ -75,7 +78,22 @@ def open(
     """
     given = {"home": home, "nats_url": nats_url, "database_url": database_url, "tenant": tenant, **settings}
     loaded = load_settings(**{name: value for name, value in given.items() if value is not None})
-    return Opening(loaded, loaded.tenant, tuple(roles))
+    return Opening(lambda: _opened(loaded, loaded.tenant, tuple(roles)))
+
+
+def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
+    """Connects to a turnlog server: the methods of `turnlog.open`, over HTTP, with `async with` or `with`.
+
+    url: such as http://127.0.0.1:8484. key: a token (`turnlog token`) or an API key (`turnlog key create`); tenant and
+    user are those that it names, so `user` may be None everywhere, and only a key with the scope act-as-user may name
+    another one. patience_s: for how long a request is sent again while the server is away; a write that is sent again
+    happens once.
+
+    Raises InvalidSetting here, and ServerUnavailable, Unauthenticated, TokenExpired or Forbidden by each method.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InvalidSetting(f"the server's URL {url[:200]!r} must begin with http:// or https://")
+    return Opening(lambda: _connected(url, key, patience_s))
 
 
 @contextlib.asynccontextmanager
@@ -88,3 +106,13 @@ async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "Asy
     check_tenant(tenant)
     async with opened(settings, "turnlog-client") as runtime, playing(runtime, roles):
         yield Memory(runtime, tenant)
+
+
+@contextlib.asynccontextmanager
+async def _connected(url: str, key: str, patience_s: float) -> "AsyncIterator[Memory]":
+    from turnlog._http import Http
+    from turnlog._remote import RemoteMemory
+
+    http = Http(url, key, patience_s)
+    async with http.client:
+        yield RemoteMemory(http)

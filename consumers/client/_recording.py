@@ -7,18 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog._thread import Context, Thread
-from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.models.pricing import cost_of
+from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound
-from turnlog.projectors.models.message import Message
 
-Wire = Mapping[str, Any]
 AGENT = "openai-client"
-SYSTEM = ("system", "developer")
-# Parts that a turn keeps as they are; of others (audio, files) it has a note, so the model gets the caller's own.
-KEPT_PARTS = ("text", "image_url")
 
 
 @dataclass(slots=True)
@@ -103,20 +97,19 @@ async def begun(thread: Thread, arguments: Wire, tokens: int | None) -> Exchange
     Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall.
     """
     given = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]]
-    said = next((at for at, one in enumerate(given) if one.get("role") not in SYSTEM), len(given))
-    prompt = "\n\n".join(content_text(one.get("content") or "") for one in given[:said])
-    new = await _new(thread, given[said:])
+    prompt, said = split_prompt(given)
+    new = await _new(thread, said)
     if new:
         await thread.extend(new)
-    model = str(arguments.get("model") or thread.default_model)
+    model = str(arguments.get("model") or "")
     tools = arguments.get("tools") or ()
     context = await thread.context(
-        tokens=tokens, model=model, system_prompt=prompt, tools=tools if isinstance(tools, list | tuple) else ()
+        tokens=tokens,
+        model=model or None,
+        system_prompt=prompt or "",
+        tools=tools if isinstance(tools, list | tuple) else (),
     )
-    messages: list[Any] = list(context.messages)
-    if said < len(given) and messages[-1]["role"] == given[-1].get("role") and not _is_kept(given[-1]):
-        messages[-1] = given[-1]
-    return Exchange(thread, context, messages, model)
+    return Exchange(thread, context, with_own_last(list(context.messages), said), model)
 
 
 async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:
@@ -126,43 +119,13 @@ async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:
     thread is empty.
     """
     try:
-        known = [_key_of_turn(one) for one in await thread.messages(limit=max(1, len(given)), newest=True)]
+        known = await thread.messages(limit=max(1, len(given)), newest=True)
     except NotFound:
         return given
-    keys = [_key(one) for one in given]
-    for shared in range(min(len(keys), len(known)), 0, -1):
-        if keys[:shared] == known[-shared:]:
-            return given[shared:]
+    if (behind := unseen(given, known)) is not None:
+        return behind
     answered = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
     return given[answered + 1 :]
-
-
-def _key(message: Wire) -> str:
-    """Equal for a message and the turn that it was stored as."""
-    calls = [_call_key(call.get("id"), call.get("function") or call) for call in message.get("tool_calls") or ()]
-    content = content_of(message.get("content") or message.get("refusal") or "")
-    blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
-    return _dumped(message.get("role"), blocks, calls, message.get("tool_call_id"))
-
-
-def _key_of_turn(turn: Message) -> str:
-    calls = [_call_key(call["id"], call) for call in turn.tool_calls]
-    return _dumped(turn.role, turn.content, calls, turn.tool_call_id)
-
-
-def _call_key(id_: Any, function: Wire) -> list[Any]:
-    return [id_, function.get("name"), function.get("arguments")]
-
-
-def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any) -> str:
-    if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
-        content = content[0]["text"]
-    return json.dumps([role, content, calls, call_id], sort_keys=True, ensure_ascii=False)
-
-
-def _is_kept(message: Wire) -> bool:
-    content = message.get("content")
-    return not isinstance(content, list) or all(part.get("type") in KEPT_PARTS for part in content)
 
 
 def _usage(model: str, heard: Heard, latency_ms: float) -> UsageMetered:

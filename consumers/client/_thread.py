@@ -54,11 +54,6 @@ class Thread(LoopBound):
     def __init__(self, runtime: Runtime, tenant: str, id: str, user: str | None = None) -> None:
         self._runtime, self.tenant, self.id, self.user = runtime, tenant, id, user
 
-    @property
-    def default_model(self) -> str:
-        """The model that the settings name."""
-        return self._runtime.settings.model
-
     def __repr__(self) -> str:
         return f"<turnlog thread {self.id!r} of user {self.user!r}>"
 

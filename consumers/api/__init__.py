@@ -1,0 +1,1 @@
+"""The HTTP server: FastAPI over the use cases of turnlog.agent.use_cases. No route holds logic."""

@@ -1,0 +1,106 @@
+"""The application: routes, errors and bounds around one open runtime."""
+
+import asyncio
+from collections import Counter
+from functools import cache, partial
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.dead_letters import React
+from turnlog.consumers.api import measuring, problems
+from turnlog.consumers.api.bounds import LOOPBACK, Bounds
+from turnlog.consumers.api.jobs import Jobs
+from turnlog.consumers.api.mcp.mounted import mount
+from turnlog.consumers.api.measuring import Measured
+from turnlog.consumers.api.openai import chat, conversations, models, responses
+from turnlog.consumers.api.routes import (
+    answers,
+    health,
+    limits,
+    memories,
+    operations,
+    person,
+    personal,
+    recall,
+    seed_e,
+    seed_e_admin,
+    sockets,
+    threads,
+    timeline,
+    turns,
+)
+from turnlog.consumers.api.streams import Streams
+from turnlog.events import tracing
+
+MODULES = (
+    health,
+    threads,
+    turns,
+    answers,
+    memories,
+    recall,
+    person,
+    limits,
+    operations,
+    timeline,
+    personal,
+    sockets,
+    measuring,
+    seed_e,
+    seed_e_admin,
+)
+OPENAI_MODULES = (models, chat, responses, conversations)
+ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
+
+
+def create_app(runtime: Runtime, react: React) -> FastAPI:
+    """An ASGI application that serves the runtime; it opens and closes nothing of it. react: for dead letters.
+
+    state.stopping: set when the server stops, so that endless streams end.
+    """
+    settings = runtime.settings
+
+    app = FastAPIOffline(
+        title="turnlog",
+        version="1",
+        summary="Event-sourced memory for chat agents",
+        redoc_url=None,
+        telemetry={"logs": False, "tracer_provider": tracing.provider()},
+    )
+    app.state.runtime = runtime
+    app.state.stopping = asyncio.Event()
+    app.state.streams = Streams()
+    app.state.jobs = Jobs()
+    app.state.tails = Counter()
+    app.state.react = react
+    problems.add_handlers(app)
+    app.router.routes.extend(_routes())
+    app.openapi = partial(problems.documented, app.openapi)  # type: ignore[method-assign]  # as FastAPI's page says
+    mount(app, runtime)
+    origins = names_in(settings.api_origins)
+    if origins:
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+    hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
+    app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body)
+    app.add_middleware(Measured)
+    return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """Of all modules. FastAPI prepares each at its first request, and here once for all applications of a process."""
+    router = APIRouter()
+    for module in MODULES:
+        router.include_router(module.router, responses=ERRORS)
+    for module in OPENAI_MODULES:
+        router.include_router(module.router)
+    return router.routes
+
+
+def names_in(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

@@ -1,0 +1,159 @@
+"""Around all routes: refuses foreign hosts and origins, large bodies and slow senders, and catches what goes wrong."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from turnlog.consumers.api.problems import Refused, problem, unexpected
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HEADERS_S = 10.0
+BODY_S = 60.0
+MAX_HEADERS = 64 * 1024
+TOO_LARGE = b"HTTP/1.1 431 \r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class Bounds:
+    """ASGI middleware. hosts: names a request may be sent to ("*" for any). origins: of web pages that may send one,
+    beside pages of this server itself. max_body: bytes.
+
+    Any web page can reach a server on loopback, so Host and Origin are checked there too.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], max_body: int) -> None:
+        self._app, self._hosts, self._origins, self._max_body = app, hosts, origins, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        refusal = self._refusal(scope)
+        if refusal is not None and scope["type"] == "http":
+            return await problem(*refusal)(scope, receive, send)
+        if refusal is not None:
+            return await send({"type": "websocket.close", "code": 1008, "reason": refusal[2]})
+        if scope["type"] == "websocket":
+            return await self._app(scope, receive, send)
+        await self._guarded(scope, _Body(receive, self._max_body).receive, send)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An error that no handler took becomes a problem, or ends the stream that has begun."""
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:  # the last resort of the server: an id, never a traceback
+            answer = unexpected(error, scope["path"])
+            if not begun:
+                await answer(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+        if len(scope["raw_path"]) + len(scope["query_string"]) + sum(map(_size, scope["headers"])) > MAX_HEADERS:
+            return 431, "headers-too-large", f"the address and headers are larger than {MAX_HEADERS:,} bytes"
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if "*" not in self._hosts and _name(host) not in self._hosts:
+            return 421, "wrong-host", "this server does not answer for that host; TURNLOG_API_HOSTS lists its names"
+        origin = headers.get("origin")
+        if origin is not None and origin not in self._origins and origin.partition("://")[2] != host:
+            return 403, "wrong-origin", "pages of that origin may not use this server; TURNLOG_API_ORIGINS lists them"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._max_body:
+            return _too_large(self._max_body)
+        return None
+
+
+def _too_large(limit: int) -> tuple[int, str, str]:
+    return 413, "body-too-large", f"the body is larger than {limit:,} bytes"
+
+
+class _Body:
+    """Counts what arrives of a body; a whole one has BODY_S seconds."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit, self._seen = receive, limit, 0
+        self._deadline: float | None = asyncio.get_running_loop().time() + BODY_S
+
+    async def receive(self) -> Message:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refused(408, "body-too-slow", f"the body did not arrive within {BODY_S:g} s") from None
+        if message["type"] == "http.request":
+            self._seen += len(message.get("body", b""))
+            if self._seen > self._limit:
+                raise Refused(*_too_large(self._limit))
+            if not message.get("more_body", False):
+                self._deadline = None
+        return message
+
+
+def _size(header: tuple[bytes, bytes]) -> int:
+    return len(header[0]) + len(header[1])
+
+
+def _name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class PromptProtocol(HttpToolsProtocol):
+    """Bounds what uvicorn does not: the time and size of a request's headers, and the time that a connection stays open
+    for the rest of a body that was answered already. Trailers of a chunked body are no headers of the request."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._late = self.loop.call_later(HEADERS_S, transport.close)
+        self._in_head, self._head_size = True, 0
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_size > MAX_HEADERS:
+            return  # refused; the connection is open for a moment so that the sender reads why
+        super().data_received(data)
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEADERS:
+                self.transport.write(TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_size = True, 0
+        self._close_late()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._late.cancel()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self._close_late()
+
+    def on_message_complete(self) -> None:
+        self._late.cancel()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._late.cancel()
+        super().connection_lost(exc)
+
+    def _close_late(self) -> None:
+        self._late.cancel()
+        self._late = self.loop.call_later(HEADERS_S, self.transport.close)

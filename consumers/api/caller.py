@@ -1,0 +1,101 @@
+"""Who calls: the identity of the token, and a runtime that sees its tenant alone. Every route depends on one."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID, uuid5
+
+from fastapi import Depends, Header, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.identity import Identity, Role, Unauthenticated
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
+
+_WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
+Place = tuple[Runtime, str, str]
+bearer = HTTPBearer(auto_error=False, description="A token of `turnlog token`, or an API key of `turnlog key create`.")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """runtime: for the use cases, limited to the caller's tenant by the database too. system: without that limit."""
+
+    identity: Identity
+    runtime: Runtime
+    system: Runtime
+
+    @property
+    def tenant(self) -> str:
+        return self.identity.tenant
+
+    @property
+    def user(self) -> str:
+        return self.identity.user
+
+    async def owns(self, thread: str) -> Place:
+        """The thread, if it is the caller's, as the use cases take it. Raises NotFound."""
+        await check_owner(self.runtime, self.tenant, thread, self.user)
+        return self.runtime, self.tenant, thread
+
+    async def may_begin(self, thread: str) -> Place:
+        """As `owns`; a thread without events passes, and stays without an owner. Raises NotFound."""
+        await check_not_of_others(self.runtime, self.tenant, thread, self.user)
+        return self.runtime, self.tenant, thread
+
+    async def claims(self, thread: str) -> Place:
+        """As `owns`; a thread without events becomes the caller's."""
+        await own_or_claim(self.runtime, self.tenant, thread, self.user)
+        return self.runtime, self.tenant, thread
+
+
+async def identify(
+    request: Request,
+    given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+    x_turnlog_user: Annotated[
+        str | None, Header(description="Whom a key with the scope act-as-user acts for, in UTF-8.")
+    ] = None,
+) -> Caller:
+    """Raises Unauthenticated, TokenExpired, Forbidden."""
+    if given is None:
+        raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
+    system: Runtime = request.app.state.runtime
+    act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
+    identity = await system.kept(Access).identify(given.credentials, act_as)
+    return Caller(identity, system.for_tenant(identity.tenant), system)
+
+
+def needs(scope: str, role: Role | None = None) -> Any:
+    """A dependency that gives the Caller, or refuses one without the scope or the role."""
+
+    async def allowed(caller: Annotated[Caller, Depends(identify)]) -> Caller:
+        caller.identity.require(scope, role)
+        return caller
+
+    return Depends(allowed)
+
+
+Reader = Annotated[Caller, needs("read")]
+Writer = Annotated[Caller, needs("write")]
+Asker = Annotated[Caller, needs("ask")]
+Eraser = Annotated[Caller, needs("erase")]
+Admin = Annotated[Caller, needs("read", "admin")]
+Operator = Annotated[Caller, needs("operate")]
+
+
+async def write_id(
+    request: Request,
+    caller: Annotated[Caller, Depends(identify)],
+    idempotency_key: Annotated[
+        str | None, Header(max_length=255, description="The same write sent again with the same key is stored once.")
+    ] = None,
+) -> UUID:
+    """The id of the event that a request writes."""
+    if idempotency_key is None:
+        return uuid7()
+    place = (caller.tenant, caller.user, request.method, request.url.path, idempotency_key)
+    return uuid5(_WRITES, "\0".join(place))
+
+
+WriteId = Annotated[UUID, Depends(write_id)]

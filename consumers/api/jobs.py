@@ -1,0 +1,136 @@
+"""Work that outlasts a request: its progress and result, for whoever began it, in the process that does it."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import IO, Annotated, Any, Literal
+
+from fastapi import Depends, Request
+
+from turnlog.consumers.api.caller import Caller, identify
+from turnlog.consumers.api.problems import Stopping, problem_of, unexpected
+from turnlog.events.errors import NotFound, TurnlogError
+
+KEPT_S = 600.0
+Work = Callable[["Job"], Awaitable[Any]]
+
+
+@dataclass(slots=True)
+class JobStatus:
+    """done, total: in the units of the work; total is null while it is unknown. error: a problem."""
+
+    id: str
+    kind: str
+    state: Literal["running", "done", "failed"] = "running"
+    done: float = 0
+    total: float | None = None
+    result: Any = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """Of one user. file: what the work wrote. more: is set and replaced whenever the status changes."""
+
+    owner: tuple[str, str]
+    status: JobStatus
+    file: IO[str] | None = None
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    async def run(self, work: Work) -> None:
+        status = self.status
+        try:
+            status.result = await work(self)
+            status.state = "done"
+        except asyncio.CancelledError:
+            self.fail(Stopping("the server stops, and the work with it; begin it again"))
+            raise
+        except TurnlogError as error:
+            self.fail(error)
+        except Exception as error:  # its watchers get an id, the server's log the cause
+            status.state, status.error = "failed", json.loads(bytes(unexpected(error, status.kind).body))
+        finally:
+            self.wake()
+
+    def fail(self, error: TurnlogError) -> None:
+        self.status.state, self.status.error = "failed", json.loads(bytes(problem_of(error).body))
+
+    def report(self, done: float, total: float | None) -> None:
+        if self.status.state == "running":
+            self.status.done, self.status.total = done, total
+            self.wake()
+
+    def wake(self) -> None:
+        self.more.set()
+        self.more = asyncio.Event()
+
+    async def changes(self) -> AsyncGenerator[JobStatus]:
+        """The status now and after each change, the last one when the work has ended."""
+        while self.status.state == "running":
+            more = self.more
+            yield self.status
+            await more.wait()
+        yield self.status
+
+
+class Jobs:
+    """A job is kept for KEPT_S after its end."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def begin(self, caller: Caller, kind: str, work: Work) -> Job:
+        """The caller's job of this kind that runs already, or a new one."""
+        owner = (caller.tenant, caller.user)
+        for job in self._jobs.values():
+            if (job.owner, job.status.kind, job.status.state) == (owner, kind, "running"):
+                return job
+        job = Job(owner, JobStatus(uuid.uuid4().hex, kind))
+        self._jobs[job.status.id] = job
+        job.task = asyncio.create_task(job.run(work), name=f"{kind}-{job.status.id}")
+        job.task.add_done_callback(lambda task: task.get_loop().call_later(KEPT_S, self._drop, job))
+        return job
+
+    def of(self, caller: Caller) -> list[Job]:
+        return [job for job in self._jobs.values() if job.owner == (caller.tenant, caller.user)]
+
+    def drop(self, caller: Caller, kind: str) -> None:
+        """Forgets what jobs of this kind made for the caller."""
+        for job in self.of(caller):
+            if job.status.kind == kind:
+                self._drop(job)
+
+    def _drop(self, job: Job) -> None:
+        if job.task is not None:
+            job.task.cancel()
+        if job.file is not None:
+            job.file.close()
+        self._jobs.pop(job.status.id, None)
+
+    def find(self, caller: Caller, job_id: str) -> Job:
+        """Raises NotFound, for the jobs of others too."""
+        for job in self.of(caller):
+            if job.status.id == job_id:
+                return job
+        raise NotFound(f"there is no job {job_id[:80]!r}; it may have ended long ago, or run in another process")
+
+    async def close(self) -> None:
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            self._drop(job)
+        await asyncio.gather(*(job.task for job in jobs if job.task is not None), return_exceptions=True)
+
+
+def jobs_of(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.jobs
+    return jobs
+
+
+def own_job(job: str, caller: Annotated[Caller, Depends(identify)], request: Request) -> Job:
+    return jobs_of(request).find(caller, job)
+
+
+OwnJob = Annotated[Job, Depends(own_job)]

@@ -1,0 +1,56 @@
+"""MCP over streamable HTTP, in the HTTP server's own application."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.identity import Unauthenticated
+from turnlog.agent.runtime import Runtime
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.mcp.tools import CALLER, make_server
+from turnlog.consumers.api.problems import problem_of
+from turnlog.events.errors import TurnlogError
+
+
+class Authenticated:
+    """ASGI middleware: finds out who calls, by the same tokens and keys as every route, before MCP reads anything."""
+
+    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
+        self._app, self._runtime = app, runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        kind, _, credential = headers.get("authorization", "").partition(" ")
+        try:
+            if kind.lower() != "bearer":
+                raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
+            identity = await self._runtime.kept(Access).identify(credential, headers.get("x-turnlog-user"))
+        except TurnlogError as error:
+            return await problem_of(error)(scope, receive, send)
+        scope[CALLER] = Caller(identity, self._runtime.for_tenant(identity.tenant), self._runtime)
+        await self._app(scope, receive, send)
+
+
+def mount(app: FastAPI, runtime: Runtime) -> None:
+    """Serves MCP at /mcp from the application's start to its end. Host and Origin are checked before (bounds.py)."""
+    server = make_server()
+    inner = server.streamable_http_app(
+        stateless_http=True,
+        json_response=True,
+        max_request_body_size=runtime.settings.api_max_body,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+    app.router.routes.append(Route("/mcp", Authenticated(inner, runtime)))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with server.session_manager.run():
+            yield
+
+    app.router.lifespan_context = lifespan

@@ -1,0 +1,221 @@
+"""The six tools of turnlog for models. None of them names a tenant or user: a prompt that was injected would use it."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import AwareDatetime, BaseModel, Field
+
+from turnlog.agent.use_cases import memories as remembered
+from turnlog.agent.use_cases import memory_changes, threads
+from turnlog.agent.use_cases.context import context_as_of, context_of
+from turnlog.agent.use_cases.recall import recall as search
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
+from turnlog.events.contracts import MemoryKind
+from turnlog.events.errors import TurnlogError
+
+T = TypeVar("T")
+CALLER = "turnlog.caller"
+PATIENCE_S = 60.0
+MOST_TURNS = 100
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+Limit = Annotated[int, Field(ge=1, le=100)]
+Cursor = Annotated[str | None, Field(description="`next` of the page before")]
+
+
+class Remembered(BaseModel):
+    """what: recorded, confirmed (it was known), ended (something newer holds) or asked (the user has to decide)."""
+
+    memory_id: UUID
+    what: str
+    question: str | None = None
+
+
+class FoundTurn(BaseModel):
+    thread_id: str
+    seq: int
+    speaker: str
+    time: datetime
+    text: str
+
+
+class FoundMemory(BaseModel):
+    memory_id: UUID
+    kind: str
+    content: str
+    valid_from: datetime
+
+
+class Found(BaseModel):
+    """Best first."""
+
+    turns: list[FoundTurn]
+    memories: list[FoundMemory]
+
+
+class Messages(BaseModel):
+    """As the OpenAI chat API writes them."""
+
+    messages: list[dict[str, Any]]
+
+
+class Conversation(BaseModel):
+    thread_id: str
+    label: str | None
+    messages: int
+    last_active_at: datetime
+
+
+class Conversations(BaseModel):
+    """Most recently active first. next: cursor of the following page."""
+
+    threads: list[Conversation]
+    next: str | None
+
+
+class Memories(BaseModel):
+    memories: list[FoundMemory]
+    next: str | None
+
+
+class Forgotten(BaseModel):
+    """Ids of all memories that were dropped: those with the same words too."""
+
+    forgotten: list[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """fixed: the caller on stdio; over HTTP each request brings its own."""
+
+    fixed: Caller | None
+
+    def caller(self, context: Context[Any, Any], scope: str) -> Caller:
+        request: Any = context.request_context.request
+        found: Caller = self.fixed or request.scope[CALLER]
+        found.identity.require(scope)
+        return found
+
+    async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
+        """Stores one fact, preference or decision of the user. It can be recalled when this answers."""
+        who = self.caller(context, "write")
+        done = await memory_changes.remember(who.runtime, who.tenant, who.user, text)
+        return Remembered(memory_id=done.memory_id, what=done.what, question=done.question)
+
+    async def recall(
+        self,
+        query: str,
+        context: Context[Any, Any],
+        k: Limit = 5,
+        thread_id: str | None = None,
+        before: AwareDatetime | None = None,
+        after: AwareDatetime | None = None,
+    ) -> Found:
+        """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
+        who = self.caller(context, "read")
+        if thread_id is not None:
+            await who.owns(thread_id)
+        wanted = MOST_TURNS if before or after else k
+        found = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
+        turns = [
+            FoundTurn(thread_id=one.thread, seq=one.seq, speaker=one.speaker, time=one.time, text=one.text)
+            for one in found.turns
+            if (before is None or one.time < before) and (after is None or one.time > after)
+        ]
+        return Found(turns=turns[:k], memories=[_memory(one.memory) for one in found.memories[:k]])
+
+    async def context(
+        self,
+        thread_id: str,
+        context: Context[Any, Any],
+        max_tokens: Annotated[int | None, Field(ge=64)] = None,
+        as_of: Annotated[int | None, Field(ge=1, description="A sequence of the log")] = None,
+    ) -> Messages:
+        """What a model should see of a conversation: summary, condensed turns, the newest in full. as_of: then."""
+        who = self.caller(context, "read")
+        place = await who.owns(thread_id)
+        if as_of is not None:
+            return Messages(messages=(await context_as_of(*place, as_of, window=max_tokens)).context.messages)
+        return Messages(messages=(await context_of(*place, user=who.user, tokens=max_tokens)).context.messages)
+
+    async def threads(
+        self, context: Context[Any, Any], query: str | None = None, limit: Limit = 20, cursor: Cursor = None
+    ) -> Conversations:
+        """The user's conversations. query: only those with it in their label or id."""
+        who, place = self.caller(context, "read"), place_of(cursor, str, str)
+        after = (moment_of(str(place[0])), str(place[1])) if place else None
+        found = await threads.find_threads(who.runtime, who.tenant, who.user, query, limit + 1, after)
+        shown = [
+            Conversation(
+                thread_id=one.thread, label=one.label, messages=one.messages, last_active_at=one.last_active_at
+            )
+            for one in found[:limit]
+        ]
+        more = len(found) > limit
+        return Conversations(
+            threads=shown, next=cursor_of(shown[-1].last_active_at.isoformat(), shown[-1].thread_id) if more else None
+        )
+
+    async def memories(
+        self,
+        context: Context[Any, Any],
+        type: MemoryKind | None = None,
+        as_of: AwareDatetime | None = None,
+        cursor: Cursor = None,
+    ) -> Memories:
+        """What is remembered of the user. as_of: what held then."""
+        who, place = self.caller(context, "read"), place_of(cursor, int)
+        start = int(place[0]) if place else 0
+        which = remembered.MemoryFilter(kinds=(type,) if type else (), as_of=as_of)
+        end = start + MOST_TURNS
+        found = await remembered.list_memories(who.runtime, who.tenant, who.user, which, end + 1)
+        shown = [_memory(one) for one in found[start:end]]
+        return Memories(memories=shown, next=cursor_of(end) if len(found) > end else None)
+
+    async def forget(self, memory_id: UUID, context: Context[Any, Any]) -> Forgotten:
+        """Drops the content of a memory, and of all with the same words."""
+        who = self.caller(context, "write")
+        done = await memory_changes.forget_memory(who.runtime, who.tenant, who.user, str(memory_id))
+        return Forgotten(forgotten=list(done.forgotten))
+
+
+def make_server(fixed: Caller | None = None) -> MCPServer:
+    """The server with its tools. fixed: who calls on stdio."""
+    server, tools = MCPServer("turnlog", title="turnlog: memory of conversations"), _Tools(fixed)
+    for tool, hints in (
+        (tools.remember, ADDS),
+        (tools.recall, READS),
+        (tools.context, READS),
+        (tools.threads, READS),
+        (tools.memories, READS),
+        (tools.forget, DROPS),
+    ):
+        server.add_tool(_with_clear_errors(tool), annotations=hints)
+    return server
+
+
+def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+
+    @functools.wraps(tool)
+    async def run(*args: Any, **given: Any) -> T:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await tool(*args, **given)
+        except TurnlogError as error:
+            raise ToolError(f"{error} [{error.code}]") from None
+
+    return run
+
+
+def _memory(one: Any) -> FoundMemory:
+    return FoundMemory(memory_id=one.id, kind=one.kind, content=one.content, valid_from=one.valid_from)

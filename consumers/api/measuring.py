@@ -1,0 +1,56 @@
+"""Metrics over HTTP: of every request, by route template, and the page that Prometheus reads."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turnlog.agent import metrics
+from turnlog.agent.use_cases.gauges import measure
+from turnlog.consumers.api.caller import Operator
+
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+router = APIRouter(tags=["operations"])
+
+
+class Text(Response):
+    media_type = CONTENT_TYPE_LATEST
+
+
+@router.get("/metrics", response_class=Text)
+@router.get("/admin/ai-agent/metrics/prometheus", response_class=Text)
+async def prometheus(caller: Operator) -> Text:
+    """The metrics of this process, as Prometheus reads them."""
+    await measure(caller.system)
+    return Text(generate_latest())
+
+
+class Measured:
+    """ASGI middleware around all others. Paths and methods that no route has share a label: clients choose them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            seconds = time.perf_counter() - started
+            metrics.HTTP_SECONDS.labels(method, _template(scope), status).observe(seconds)
+
+
+def _template(scope: Scope) -> str:
+    route: Any = scope.get("route")
+    return getattr(route, "path", None) or "other"

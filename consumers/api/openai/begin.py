@@ -1,0 +1,97 @@
+"""What chat completions and responses share: whose conversation it is, what is remembered, the start of an answer."""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Header, Request
+
+from turnlog.agent.models.protocol import Completion
+from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.streams import Running, Streams
+
+ThreadName = Annotated[str | None, Header(max_length=255)]
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+MODEL_FIELDS = (
+    "top_p",
+    "stop",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "response_format",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "verbosity",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The conversation and the memory mode as headers name them."""
+
+    thread: str | None
+    chat: str | None
+    others: str | None
+    memory: MemoryMode | None
+
+    def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
+        """(thread, whole): the conversation that counts, and whether its client always sends the whole history.
+
+        field: as the body names it.
+        """
+        in_metadata = (metadata or {}).get("thread_id")
+        named = self.thread or field or (in_metadata if isinstance(in_metadata, str) else None)
+        return named or self.chat or self.others, named is None and self.chat is not None
+
+    def mode(self, store: bool | None) -> MemoryMode:
+        return self.memory or ("read" if store is False else "full")
+
+
+def named(
+    x_turnlog_thread: ThreadName = None,
+    x_openwebui_chat_id: ThreadName = None,
+    x_conversation_id: ThreadName = None,
+    x_sm_conversation_id: ThreadName = None,
+    x_turnlog_memory: Annotated[
+        MemoryMode | None, Header(description="full; read: nothing is stored; off: the model alone.")
+    ] = None,
+) -> Named:
+    others = x_conversation_id or x_sm_conversation_id
+    return Named(x_turnlog_thread or None, x_openwebui_chat_id or None, others or None, x_turnlog_memory)
+
+
+ByHeaders = Annotated[Named, Depends(named)]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An answer whose question is stored. pieces: what follows `begun`."""
+
+    begun: Begun
+    running: Running[Piece]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+    async def whole(self) -> Completion:
+        """The answer when it is recorded. Raises ModelError."""
+        async for _, piece in self.running.read(1):
+            if isinstance(piece, Completion):
+                return piece
+        raise AssertionError("an answer ends with the whole of it")
+
+
+async def start(request: Request, caller: Caller, wanted: Wanted) -> Started:
+    """Raises what `complete` raises before it calls the model; the answer is made though the client leaves."""
+    person = Person(caller.tenant, caller.user, caller.identity.role)
+    streams: Streams = request.app.state.streams
+    running = streams.run(complete(caller.runtime, person, wanted))
+    async with aclosing(running.read()) as pieces:
+        _, first = await anext(pieces)
+    return Started(cast(Begun, first), running)

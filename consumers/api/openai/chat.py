@@ -1,0 +1,149 @@
+"""POST /v1/chat/completions, whole and streamed."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
+from turnlog.agent.use_cases.completions import Piece, Said, Wanted
+from turnlog.consumers.api.caller import Asker
+from turnlog.consumers.api.openai.begin import MODEL_FIELDS, STREAM, ByHeaders, Named, Started, start
+from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
+
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+_REFUSED = {"functions": "tools", "function_call": "tool_choice"}
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class ChatBody(BaseModel):
+    """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
+
+    model_config = ConfigDict(extra="allow")
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+    model: str | None = Field(None, max_length=200)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    tools: list[dict[str, Any]] = []
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+
+    def wanted(self, named: Named) -> Wanted:
+        """Raises Unusable."""
+        more = self.model_extra or {}
+        if self.n not in (None, 1):
+            raise Unusable("n", "n must be 1: a conversation goes on with one answer")
+        for old, new in _REFUSED.items():
+            if more.get(old) is not None:
+                raise Unusable(old, f"{old} is of an older API; use {new}")
+        if "audio" in (more.get("modalities") or ()):
+            raise Unusable("modalities", "answers are text; there is no audio")
+        chat = ChatRequest(
+            (),
+            self.tools,
+            model=self.model,
+            temperature=self.temperature,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            options={name: more[name] for name in MODEL_FIELDS if more.get(name) is not None},
+        )
+        thread, whole = named.choose(None, self.metadata)
+        return Wanted(self.messages, chat, thread, "all" if whole else "some", memory=named.mode(self.store))
+
+
+@router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)
+async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request) -> Response:
+    """A completion with the conversation's context and the person's memories, which is in the conversation then."""
+    started = await start(request, caller, body.wanted(named))
+    chunks = _Chunks(started, body.model or caller.runtime.models.chat.model)
+    if not body.stream:
+        return JSONResponse(await chunks.whole(), headers=started.headers)
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return StreamingResponse(chunks.stream(usage), headers=started.headers, media_type="text/event-stream")
+
+
+class _Chunks:
+    def __init__(self, started: Started, model: str) -> None:
+        self._started = started
+        self._base = {"id": f"chatcmpl-{started.begun.id.hex}", "created": int(time.time()), "model": model}
+
+    async def whole(self) -> dict[str, Any]:
+        made = await self._started.whole()
+        calls = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            for one in made.tool_calls
+        ]
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": made.text or (None if calls else ""),
+            "refusal": None,
+        }
+        message |= {"tool_calls": calls} if calls else {}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(made)}
+        base = {**self._base, "object": "chat.completion", "model": made.model}
+        return {**base, "choices": [choice], "usage": _usage(made)}
+
+    async def stream(self, usage: bool) -> AsyncIterator[str]:
+        """Server-sent events; an error in mid-stream is one too, and ends the stream."""
+        yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
+        try:
+            async with aclosing(self._started.running.read(1)) as pieces:
+                async for _, piece in pieces:
+                    yield self._chunk_of(piece, usage)
+                    if usage and isinstance(piece, Completion):
+                        yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
+        except Exception as error:  # the response has begun: the client learns of it in the stream
+            yield f"data: {error_body(error)}\n\n"
+            return
+        yield "data: [DONE]\n\n"
+
+    def _chunk_of(self, piece: Piece, usage: bool) -> str:
+        match piece:
+            case Said(text=text):
+                return self._chunk({"content": text}, usage=usage)
+            case CallPiece():
+                return self._chunk({"tool_calls": [_call_delta(piece)]}, usage=usage)
+            case Completion():
+                return self._chunk({}, _reason(piece), usage)
+        raise AssertionError("an answer begins once")
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None, usage: bool = False) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return _event({**self._base, **_CHUNK, "choices": [choice], **({"usage": None} if usage else {})})
+
+
+_CHUNK = {"object": "chat.completion.chunk"}
+
+
+def _call_delta(piece: CallPiece) -> dict[str, Any]:
+    if not piece.id:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
+def _reason(made: Completion) -> str:
+    return made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
+
+
+def _usage(made: Completion) -> dict[str, int]:
+    return {
+        "prompt_tokens": made.tokens_in,
+        "completion_tokens": made.tokens_out,
+        "total_tokens": made.tokens_in + made.tokens_out,
+    }

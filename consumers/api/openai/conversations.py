@@ -1,0 +1,85 @@
+"""/v1/conversations: create, get, items. A conversation is a thread of the caller's, whatever its id."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from uuid_utils.compat import uuid7
+
+from turnlog.agent.use_cases import threads
+from turnlog.agent.use_cases.turns import add_turns, transcript, turn_of
+from turnlog.consumers.api.caller import Caller, Reader, Writer
+from turnlog.consumers.api.openai.errors import OpenAIRoute
+from turnlog.consumers.api.openai.items import Item, item_of, messages_of
+from turnlog.consumers.api.pages import cursor_of, place_of
+from turnlog.consumers.api.routes.threads import ThreadId
+
+router = APIRouter(prefix="/v1/conversations", tags=["openai"], route_class=OpenAIRoute)
+Items = Annotated[list[dict[str, Any]], Field(max_length=20)]
+
+
+class NewConversation(BaseModel):
+    items: Items = []
+
+
+class NewItems(BaseModel):
+    items: Items = Field(min_length=1)
+
+
+@router.post("")
+async def create(caller: Writer, given: NewConversation | None = None) -> dict[str, Any]:
+    thread = f"conv_{uuid7().hex}"
+    await caller.claims(thread)
+    await _append(caller, thread, given.items if given else [])
+    return await _conversation(caller, thread)
+
+
+@router.get("/{thread}")
+async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
+    await caller.owns(thread)
+    return await _conversation(caller, thread)
+
+
+@router.post("/{thread}/items")
+async def add_items(thread: ThreadId, given: NewItems, caller: Writer) -> dict[str, Any]:
+    await caller.owns(thread)
+    seqs = await _append(caller, thread, given.items)
+    page = await transcript(caller.runtime, caller.tenant, thread, after_seq=seqs[0] - 1, limit=len(seqs))
+    return _list([item for turn in page.turns for item in item_of(turn)], None)
+
+
+@router.get("/{thread}/items")
+async def items(
+    thread: ThreadId,
+    caller: Reader,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=2_000)] = None,
+) -> dict[str, Any]:
+    """A page has whole turns; `last_id` of one page is `after` of the following."""
+    place, seq = await caller.owns(thread), place_of(after, int)
+    last, newest = int(seq[0]) if seq else None, order == "desc"
+    bound: dict[str, Any] = {"before_seq": last} if newest else {"after_seq": last or 0}
+    page = await transcript(*place, limit=limit, newest=newest, **bound)
+    turns = page.turns[::-1] if newest else page.turns
+    found = [item for turn in turns for item in item_of(turn)[:: -1 if newest else 1]]
+    return _list(found, cursor_of(turns[-1].seq) if page.more else None)
+
+
+async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str, Any]]) -> list[int]:
+    turns = [turn_of(message) for message in messages_of(given)]
+    if not turns:
+        return []
+    return [one.seq for one in await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user)]
+
+
+async def _conversation(caller: Caller, thread: str) -> dict[str, Any]:
+    found = await threads.get_thread(caller.runtime, caller.tenant, thread)
+    created = int(found.last_active_at.timestamp())
+    return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": {}}
+
+
+def _list(found: list[dict[str, Any]], after: str | None) -> dict[str, Any]:
+    last = after or (found[-1]["id"] if found else None)
+    first = found[0]["id"] if found else None
+    return {"object": "list", "data": found, "first_id": first, "last_id": last, "has_more": after is not None}

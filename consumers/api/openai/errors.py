@@ -1,0 +1,96 @@
+"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}, in place of problem details."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from psycopg import OperationalError
+from psycopg_pool import PoolTimeout
+from starlette.exceptions import HTTPException
+
+from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut
+from turnlog.consumers.api.problems import RETRY_S, new_id, problem, problem_of, unexpected
+from turnlog.events.errors import TurnlogError
+
+_TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
+_OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
+
+
+class OpenAIRoute(APIRoute):
+    """A route whose errors have OpenAI's form, and whose responses have a request id."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except RequestValidationError as error:
+                response = refused(*_invalid(error))
+            except Exception as error:  # the last resort of the server: an id, never a traceback
+                response = response_of(error, request.url.path)
+            response.headers["x-request-id"] = f"req_{new_id()}"
+            return response
+
+        return answered
+
+
+class Unusable(TurnlogError):
+    """A field of the request asks for what this server does not do. param: the field."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def response_of(error: Exception, path: str = "") -> JSONResponse:
+    """The same status and headers as problem details have, but 400 for what cannot be used, and the model's errors."""
+    if isinstance(error, ModelError):
+        given = problem(_status(error), error.code, str(error), retry_after=error.retry_after_s)
+    elif isinstance(error, TurnlogError):
+        given = problem_of(error)
+    elif isinstance(error, HTTPException):
+        given = problem(error.status_code, getattr(error, "code", "invalid-request"), str(error.detail))
+    elif isinstance(error, OperationalError | PoolTimeout):
+        given = problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+    else:
+        given = unexpected(error, path)
+    said = json.loads(bytes(given.body))
+    status = 400 if given.status_code == 422 else given.status_code
+    code = "model_not_found" if isinstance(error, ModelRefused) and status == 404 else said["code"]
+    response = refused(status, said["detail"], getattr(error, "param", None), code)
+    for name in ("retry-after", "www-authenticate"):
+        if name in given.headers:
+            response.headers[name] = given.headers[name]
+    return response
+
+
+def refused(status: int, message: str, param: str | None, code: str) -> JSONResponse:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    error = {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code).replace("-", "_")}
+    return JSONResponse({"error": error}, status)
+
+
+def error_body(error: Exception) -> str:
+    """For an event in mid-stream: JSON of the whole body."""
+    return bytes(response_of(error).body).decode()
+
+
+def _status(error: ModelError) -> int:
+    if isinstance(error, ModelRefused):
+        return error.status if error.status in _OWN_FAULT else 502
+    return 504 if isinstance(error, ModelTimedOut) else 503
+
+
+def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:
+    """The caller's own input is not repeated: it may hold secrets."""
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    return 400, f"{param or 'the body'}: {first['msg']}", param, "invalid_request"

@@ -1,0 +1,219 @@
+"""POST /v1/responses, whole and as a stream of typed events."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
+from turnlog.agent.use_cases.completions import Said, Wanted
+from turnlog.agent.use_cases.resent import History
+from turnlog.consumers.api.caller import Asker
+from turnlog.consumers.api.openai.begin import STREAM, ByHeaders, Named, Started, start
+from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
+from turnlog.consumers.api.openai.items import id_part, messages_of, place_in, tools_of
+
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
+Event = dict[str, Any]
+_ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "temperature", "tools")
+_ECHOED_AS_GIVEN = {"parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "tool_choice": "auto"}
+_ECHOED_AS_GIVEN |= {"top_p": None, "truncation": "disabled", "reasoning": {"effort": None, "summary": None}}
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class ResponsesBody(BaseModel):
+    """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
+
+    model_config = ConfigDict(extra="allow")
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    model: str | None = Field(None, max_length=200)
+    stream: bool = False
+    store: bool | None = None
+    previous_response_id: str | None = Field(None, max_length=1_000)
+    conversation: str | dict[str, Any] | None = None
+    tools: list[dict[str, Any]] = []
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, Any] | None = None
+
+    def wanted(self, named: Named) -> Wanted:
+        """Raises Unusable, NotFound."""
+        if self.previous_response_id and self.conversation:
+            raise Unusable("conversation", "give either previous_response_id or conversation")
+        given = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        at = max((at for at, item in enumerate(given) if item.get("type") == "item_reference"), default=None)
+        previous = self.previous_response_id if at is None else str(given[at].get("id"))
+        messages = messages_of(given if at is None else given[at + 1 :])
+        if self.instructions:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        conversation = self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
+        if previous:
+            thread, behind = place_in(previous)
+            return Wanted(messages, self._chat(), thread, behind=behind, memory=named.mode(self.store))
+        found, whole = named.choose(conversation, self.metadata)
+        history: History = "all" if whole else "none" if conversation else "some"
+        return Wanted(messages, self._chat(), found, history, memory=named.mode(self.store))
+
+    def _chat(self) -> ChatRequest:
+        more = self.model_extra or {}
+        names = ("top_p", "parallel_tool_calls")
+        options = {name: more[name] for name in names if more.get(name) is not None}
+        if effort := (more.get("reasoning") or {}).get("effort"):
+            options["reasoning_effort"] = effort
+        choice = more.get("tool_choice")
+        if choice is not None:
+            named = isinstance(choice, dict) and choice.get("type") == "function"
+            options["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if named else choice
+        form = dict((more.get("text") or {}).get("format") or {"type": "text"})
+        if form.get("type") == "json_schema":
+            form = {"type": "json_schema", "json_schema": {name: form[name] for name in form if name != "type"}}
+        if form.get("type") != "text":
+            options["response_format"] = form
+        return ChatRequest(
+            (),
+            tools_of(self.tools),
+            model=self.model,
+            temperature=self.temperature,
+            max_tokens=self.max_output_tokens,
+            options=options,
+        )
+
+
+@router.post("/responses", response_class=JSONResponse, responses=STREAM)
+async def responses(body: ResponsesBody, caller: Asker, named: ByHeaders, request: Request) -> Response:
+    """A response with the conversation's context and the person's memories, which is in the conversation then."""
+    started = await start(request, caller, body.wanted(named))
+    answer = _Answer(started, body, caller.runtime.models.chat.model)
+    if body.stream:
+        return StreamingResponse(answer.stream(), headers=started.headers, media_type="text/event-stream")
+    last = [event async for event in answer.events()][-1]
+    return JSONResponse(last["response"], headers=started.headers)
+
+
+class _Answer:
+    """output: the items so far, in the order in which they began."""
+
+    def __init__(self, started: Started, body: ResponsesBody, model: str) -> None:
+        self._started, self._id = started, id_part(started.begun.id, started.begun.thread)
+        given = body.model_dump()
+        self._base: dict[str, Any] = {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "error": None,
+            "incomplete_details": None,
+            "model": body.model or model,
+            **{name: given[name] for name in _ECHOED},
+            **{name: given.get(name) or default for name, default in _ECHOED_AS_GIVEN.items()},
+            "store": started.begun.receipt is not None,
+            "conversation": {"id": started.begun.thread} if body.conversation else None,
+        }
+        self._output: list[dict[str, Any]] = []
+        self._calls: dict[int, int] = {}  # index among the tool calls: place in the output
+
+    async def stream(self) -> AsyncIterator[str]:
+        number = 0
+        try:
+            async with aclosing(self.events()) as events:
+                async for event in events:
+                    yield _line(event, number)
+                    number += 1
+        except Exception as error:  # the response has begun: the client learns of it in the stream
+            said = json.loads(error_body(error))["error"]
+            failed = self._response("failed", error={"code": said["code"], "message": said["message"]})
+            yield _line({"type": "response.failed", "response": failed}, number)
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Raises ModelError."""
+        yield {"type": "response.created", "response": self._response("in_progress")}
+        yield {"type": "response.in_progress", "response": self._response("in_progress")}
+        async with aclosing(self._started.running.read(1)) as pieces:
+            async for _, piece in pieces:
+                match piece:
+                    case Said(text=text):
+                        for event in self._text(text):
+                            yield event
+                    case CallPiece():
+                        for event in self._call(piece):
+                            yield event
+                    case Completion():
+                        for event in (*self._closed(), self._ended(piece)):
+                            yield event
+
+    def _text(self, text: str) -> list[Event]:
+        at = next((at for at, item in enumerate(self._output) if item["type"] == "message"), None)
+        begun: list[Event] = []
+        if at is None:
+            at = len(self._output)
+            item = {"type": "message", "id": f"msg_{self._id}", "status": "in_progress", "role": "assistant"}
+            self._output.append({**item, "content": []})
+            begun = [
+                {"type": "response.output_item.added", "output_index": at, "item": dict(self._output[at])},
+                {"type": "response.content_part.added", **self._part_at(at), "part": _text_part("")},
+            ]
+            self._output[at]["content"] = [_text_part("")]
+        self._output[at]["content"][0]["text"] += text
+        return [*begun, {"type": "response.output_text.delta", **self._part_at(at), "delta": text, "logprobs": []}]
+
+    def _call(self, piece: CallPiece) -> list[Event]:
+        begun: list[Event] = []
+        if piece.index not in self._calls:
+            at = self._calls[piece.index] = len(self._output)
+            item = {"type": "function_call", "id": f"fc_{piece.index}_{self._id}", "status": "in_progress"}
+            self._output.append({**item, "call_id": piece.id, "name": piece.name, "arguments": ""})
+            begun = [{"type": "response.output_item.added", "output_index": at, "item": dict(self._output[at])}]
+        at = self._calls[piece.index]
+        self._output[at]["arguments"] += piece.arguments
+        if not piece.arguments:
+            return begun
+        place = {"item_id": self._output[at]["id"], "output_index": at}
+        return [*begun, {"type": "response.function_call_arguments.delta", **place, "delta": piece.arguments}]
+
+    def _closed(self) -> list[Event]:
+        events: list[Event] = []
+        for at, item in enumerate(self._output):
+            item["status"] = "completed"
+            if item["type"] == "message":
+                part = item["content"][0]
+                text = {"text": part["text"], "logprobs": []}
+                events.append({"type": "response.output_text.done", **self._part_at(at), **text})
+                events.append({"type": "response.content_part.done", **self._part_at(at), "part": part})
+            else:
+                item["arguments"] = item["arguments"] or "{}"
+                done = {"item_id": item["id"], "output_index": at, "name": item["name"], "arguments": item["arguments"]}
+                events.append({"type": "response.function_call_arguments.done", **done})
+            events.append({"type": "response.output_item.done", "output_index": at, "item": item})
+        return events
+
+    def _ended(self, made: Completion) -> Event:
+        cut = _CUT.get(made.finish_reason or "")
+        status = "incomplete" if cut else "completed"
+        usage = {
+            "input_tokens": made.tokens_in,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": made.tokens_out,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": made.tokens_in + made.tokens_out,
+        }
+        more = {"model": made.model, "usage": usage, "incomplete_details": {"reason": cut} if cut else None}
+        return {"type": f"response.{status}", "response": self._response(status, **more)}
+
+    def _part_at(self, at: int) -> dict[str, Any]:
+        return {"item_id": self._output[at]["id"], "output_index": at, "content_index": 0}
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        return {**self._base, "status": status, "output": list(self._output), "usage": None, **more}
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _line(event: Event, number: int) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"

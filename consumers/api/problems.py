@@ -1,0 +1,162 @@
+"""Errors as problem details (RFC 9457): `code` as in turnlog.events.errors, `id` for the server's log, `retryAfter`."""
+
+import logging
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from psycopg import OperationalError
+from psycopg_pool import PoolTimeout
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from turnlog.events.errors import TurnlogError
+
+logger = logging.getLogger("turnlog.api")
+MEDIA_TYPE = "application/problem+json"
+RETRY_S = 5
+
+# What is not listed is the caller's input: 422.
+STATUS: Mapping[str, int] = {
+    "unauthenticated": 401,
+    "token-expired": 401,
+    "quota-exceeded": 402,
+    "forbidden": 403,
+    "not-found": 404,
+    "ambiguous-memory": 409,
+    "ambiguous-conflict": 409,
+    "cut-in-a-call": 409,
+    "entity-exists": 409,
+    "thread-exists": 409,
+    "thread-parked": 409,
+    "wrong-expected-version": 409,
+    "event-too-large": 413,
+    "rate-limited": 429,
+    "too-many-at-once": 429,
+    "no-answer": 502,
+    "database-unavailable": 503,
+    "issuer-unavailable": 503,
+    "key-unavailable": 503,
+    "log-closed": 503,
+    "log-full": 503,
+    "log-unavailable": 503,
+    "not-projected": 503,
+    "stopping": 503,
+    "error": 500,
+}
+
+
+class Problem(BaseModel):
+    """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    id: str
+    retryAfter: int = 0
+    errors: list[dict[str, Any]] = []
+
+
+class Stopping(TurnlogError):
+    """The server stops; another process, or this one in a moment, serves the request."""
+
+    code = "stopping"
+
+
+class Refused(HTTPException):
+    """A request that no route should see."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(status, detail)
+        self.code = code
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    retry_after: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> JSONResponse:
+    """A response with a new id."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    body |= {"code": code, "id": new_id(), **more}
+    given = dict(headers or {})
+    if retry_after is not None:
+        body["retryAfter"] = max(1, round(retry_after))
+        given["Retry-After"] = str(body["retryAfter"])
+    if status == HTTPStatus.UNAUTHORIZED:
+        given["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status, given, MEDIA_TYPE)
+
+
+def unexpected(error: Exception, path: str) -> JSONResponse:
+    """The cause goes to the server's log alone, without its text, which may hold what people said."""
+    reference = new_id()
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    logger.error("internal error %s in %s: %s at %s:%s", reference, path, type(error).__name__, at.filename, at.lineno)
+    logger.debug("internal error %s", reference, exc_info=error)
+    detail = "something went wrong; the server's log has the cause under this id"
+    return problem(500, "internal-error", detail, id=reference)
+
+
+def new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def problem_of(error: TurnlogError) -> JSONResponse:
+    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S."""
+    status = STATUS.get(error.code, 422)
+    retry = getattr(error, "retry_after_s", None)
+    if retry is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry = RETRY_S
+    return problem(status, error.code, str(error), retry_after=retry)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Every error of every route becomes a Problem."""
+
+    @app.exception_handler(TurnlogError)
+    async def expected(_: Request, error: TurnlogError) -> JSONResponse:
+        return problem_of(error)
+
+    @app.exception_handler(OperationalError)
+    @app.exception_handler(PoolTimeout)
+    async def database_away(_: Request, error: Exception) -> JSONResponse:
+        logger.warning("Postgres cannot be reached: %s", error)
+        return problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        """The caller's own input is not repeated: it may hold secrets."""
+        errors = [{"where": list(one["loc"]), "message": one["msg"]} for one in error.errors()]
+        first = f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
+        return problem(422, "invalid-request", f"the request cannot be used: {first}", errors=errors)
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        code = (
+            error.code if isinstance(error, Refused) else HTTPStatus(error.status_code).name.lower().replace("_", "-")
+        )
+        return problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+def documented(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The OpenAPI document with the media type that problems are sent with."""
+    document = make()
+    for path in document["paths"].values():
+        for operation in path.values():
+            for response in operation["responses"].values():
+                for content in list(response.get("content", {}).values()):
+                    if content.get("schema", {}).get("$ref", "").endswith("/Problem"):
+                        response["content"] = {MEDIA_TYPE: content}
+    return document

@@ -1,0 +1,46 @@
+"""Limits of requests: one's own with what is left, and changing them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import Field
+
+from turnlog.agent.answering.request import AGENT
+from turnlog.agent.throttle.guards import Guard
+from turnlog.agent.use_cases import limits
+from turnlog.agent.use_cases.limits import Limits
+from turnlog.consumers.api.caller import Operator, Reader
+from turnlog.events.contracts import Plan
+
+router = APIRouter(prefix="/api", tags=["limits"])
+UserId = Annotated[str, Path(min_length=1, max_length=255, description="A user of the caller's tenant.")]
+Limit = Annotated[float, Field(ge=0)]
+
+
+@router.get("/limits")
+async def own_limits(
+    caller: Reader,
+    thread: Annotated[str | None, Query(max_length=255, description="With the limit of this conversation.")] = None,
+) -> list[Guard]:
+    """Every limit of the caller, with what is used and left."""
+    place = (caller.runtime, caller.tenant, caller.user, caller.identity.role)
+    return await limits.usage_left(*place, thread, AGENT)
+
+
+@router.get("/operations/limits")
+async def list_limits(caller: Operator) -> Limits:
+    """Of the tenant's users, by plan."""
+    return await limits.limits_of(caller.runtime, caller.tenant)
+
+
+@router.put("/operations/limits/{plan}")
+async def change_limits(plan: Plan, given: dict[str, Limit], caller: Operator) -> Limits:
+    """Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request."""
+    return await limits.change_limits(caller.runtime, caller.tenant, plan, given)
+
+
+@router.delete("/operations/users/{user}/rate", status_code=204)
+async def reset_rate(user: UserId, caller: Operator) -> Response:
+    """Empties the user's windows; the quota stays as it is."""
+    await limits.reset_rate(caller.runtime, caller.tenant, user)
+    return Response(status_code=204)

@@ -1,0 +1,135 @@
+"""What is remembered of the caller: list, remember, change, forget, history, contradictions."""
+
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import AwareDatetime, BaseModel, Field
+
+from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.use_cases import memories, memory_changes
+from turnlog.agent.use_cases.memories import MemoryFilter, MemoryHistory, MemoryView
+from turnlog.agent.use_cases.memory_changes import (
+    Answered,
+    ArchivedMemory,
+    Edited,
+    Forgotten,
+    MemoryInput,
+    Rated,
+    Reverted,
+)
+from turnlog.consumers.api.caller import Reader, WriteId, Writer
+from turnlog.events.contracts import Answer, MemoryKind
+from turnlog.projectors.models.memories.lookup import Conflict
+
+router = APIRouter(prefix="/api", tags=["memories"])
+MemoryId = Annotated[UUID, Path(description="The memory's id.")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class NewContent(BaseModel):
+    content: str = Field(min_length=1, max_length=20_000)
+
+
+class Importance(BaseModel):
+    importance: Share
+
+
+class Named(BaseModel):
+    """memory: an id, the beginning of one, or words that only this memory has."""
+
+    memory: str = Field(min_length=1, max_length=20_000)
+
+
+class Reason(BaseModel):
+    reason: str = Field(min_length=1, max_length=1_000)
+
+
+class Decision(BaseModel):
+    """Which of the two holds."""
+
+    answer: Answer
+
+
+@router.get("/memories")
+async def list_memories(
+    caller: Reader,
+    kind: Annotated[list[MemoryKind] | None, Query(description="Only of these kinds.")] = None,
+    category: Annotated[str | None, Query(max_length=200)] = None,
+    min_importance: Annotated[float, Query(ge=0, le=1, description="Of the current importance.")] = 0.0,
+    as_of: Annotated[AwareDatetime | None, Query(description="Those that held then.")] = None,
+    every: Annotated[bool, Query(description="In any status, ended and forgotten ones too.")] = False,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
+) -> list[MemoryView]:
+    """The memories that were said last, those with the highest score first."""
+    which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
+    return await memories.list_memories(caller.runtime, caller.tenant, caller.user, which, limit)
+
+
+@router.post("/memories", status_code=201)
+async def remember(given: MemoryInput, caller: Writer, write_id: WriteId) -> Outcome:
+    """Stores one claim; what contradicts it is closed, or a question is left. It can be recalled when this answers."""
+    return await memory_changes.remember(caller.runtime, caller.tenant, caller.user, given, write_id)
+
+
+@router.get("/memories/{memory}")
+async def get_memory(memory: MemoryId, caller: Reader) -> MemoryView:
+    return await memories.find_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+
+
+@router.get("/memories/{memory}/history")
+async def memory_history(memory: MemoryId, caller: Reader) -> MemoryHistory:
+    """Every version, by the time since when each held."""
+    return await memories.memory_history(caller.runtime, caller.tenant, caller.user, str(memory))
+
+
+@router.put("/memories/{memory}/content")
+async def edit_memory(memory: MemoryId, given: NewContent, caller: Writer) -> Edited:
+    """The memory with other words; the one before is kept in its history."""
+    return await memory_changes.edit_memory(caller.runtime, caller.tenant, caller.user, str(memory), given.content)
+
+
+@router.put("/memories/{memory}/importance")
+async def rate_memory(memory: MemoryId, given: Importance, caller: Writer) -> Rated:
+    place = (caller.runtime, caller.tenant, caller.user)
+    return await memory_changes.rate_memory(*place, str(memory), given.importance)
+
+
+@router.post("/memories/{memory}/revert")
+async def revert_memory(memory: MemoryId, caller: Writer) -> Reverted:
+    """Lets the version before hold again."""
+    return await memory_changes.revert_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+
+
+@router.post("/memories/{memory}/archive")
+async def archive_memory(memory: MemoryId, given: Reason, caller: Writer) -> ArchivedMemory:
+    """Takes it out of use; its history keeps it."""
+    place = (caller.runtime, caller.tenant, caller.user)
+    return await memory_changes.archive_memory(*place, str(memory), given.reason)
+
+
+@router.delete("/memories/{memory}")
+async def forget_memory(memory: MemoryId, caller: Writer) -> Forgotten:
+    """Drops its content, and that of all with the same words, from every read model."""
+    return await memory_changes.forget_memory(caller.runtime, caller.tenant, caller.user, str(memory))
+
+
+@router.post("/memories/forget")
+async def forget_named(given: Named, caller: Writer) -> Forgotten:
+    """As DELETE, for a memory that is named by words."""
+    return await memory_changes.forget_memory(caller.runtime, caller.tenant, caller.user, given.memory)
+
+
+@router.get("/conflicts")
+async def list_conflicts(
+    caller: Reader, answered: Annotated[bool, Query(description="Those that were settled instead.")] = False
+) -> Sequence[Conflict]:
+    """Contradictions that wait for an answer."""
+    return await memories.list_conflicts(caller.runtime, caller.tenant, caller.user, answered)
+
+
+@router.post("/conflicts/{conflict}/answer")
+async def answer_conflict(conflict: UUID, given: Decision, caller: Writer) -> Answered:
+    place = (caller.runtime, caller.tenant, caller.user)
+    return await memory_changes.answer_conflict(*place, given.answer, str(conflict))

@@ -1,0 +1,173 @@
+"""Operation of a tenant, for operators: lag, dead letters, rebuilds, scheduled jobs, usage, API keys. And the caller's
+own jobs and tickets."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.identity import Role
+from turnlog.agent.access.tickets import TICKET_S
+from turnlog.agent.embedding.backlog import Backlog
+from turnlog.agent.use_cases import access, dead_letters, jobs, lag, operations, usage
+from turnlog.agent.use_cases.access import KeyInfo, NewKey
+from turnlog.agent.use_cases.dead_letters import DeadLetter, Retried
+from turnlog.agent.use_cases.jobs import JobState
+from turnlog.agent.use_cases.usage import By, Usage
+from turnlog.consumers.api.caller import Asker, Caller, Operator, identify
+from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
+from turnlog.consumers.api.routes.limits import UserId
+from turnlog.projectors.engine.lag import Lag
+
+router = APIRouter(prefix="/api", tags=["operations"])
+AnyCaller = Annotated[Caller, Depends(identify)]
+Seq = Annotated[int, Path(ge=1, le=2**62)]
+Only = Annotated[str | None, Field(max_length=100)]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """projections: by name and partition. embedding: texts that wait for a vector."""
+
+    projections: list[Lag]
+    embedding: Backlog
+
+
+class Which(BaseModel):
+    """projection: one projection or reactor; null: every one."""
+
+    projection: Only = None
+
+
+class WhichLetters(Which):
+    """seq: the parked event at this sequence, with its thread; null: all of the tenant's."""
+
+    seq: int | None = Field(None, ge=1, le=2**62)
+
+
+class KeyGrant(BaseModel):
+    """scopes: null is all of the role. days: null is without end."""
+
+    user: str = Field(min_length=1, max_length=255)
+    role: Role = "user"
+    scopes: list[str] | None = None
+    label: str | None = None
+    days: int | None = Field(None, ge=1, le=36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Opens one WebSocket within so many seconds."""
+
+    ticket: str
+    seconds: int = TICKET_S
+
+
+@router.get("/operations/lag")
+async def show_lag(caller: Operator) -> Behind:
+    return Behind(await lag.projection_lag(caller.system), await lag.embedding_backlog(caller.system))
+
+
+@router.get("/operations/dead-letters")
+async def list_dead_letters(
+    caller: Operator, projection: Annotated[str | None, Query(max_length=100)] = None
+) -> list[DeadLetter]:
+    """Parked and dropped events of the tenant."""
+    return await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
+
+
+@router.get("/operations/dead-letters/{seq}")
+async def show_dead_letter(seq: Seq, caller: Operator) -> dict[str, Any]:
+    """The event as the log has it, personal fields sealed."""
+    found = await dead_letters.show_dead_letter(caller.system, seq, caller.tenant)
+    return {**found.line.document(), "dead_letters": found.letters}
+
+
+@router.post("/operations/dead-letters/retry")
+async def retry_dead_letters(given: WhichLetters, caller: Operator, request: Request) -> Retried:
+    """Applies parked events again, thread by thread in order, and repeats the work of reactors."""
+    which = (given.seq, given.projection, caller.tenant)
+    return await dead_letters.retry_dead_letters(caller.system, request.app.state.react, *which)
+
+
+@router.post("/operations/dead-letters/{seq}/drop")
+async def drop_dead_letter(seq: Seq, given: Which, caller: Operator) -> Retried:
+    """Leaves the event out of the read models; its thread goes on."""
+    return await dead_letters.drop_dead_letter(caller.system, seq, given.projection, caller.tenant)
+
+
+@router.post("/operations/rebuild", status_code=202)
+async def rebuild(given: Which, caller: Operator, request: Request) -> JobStatus:
+    """Begins to rebuild the tenant's rows from the log, in place; /api/jobs/{id} shows how far it is."""
+
+    async def work(job: Job) -> Any:
+        return await operations.rebuild_rows(caller.system, given.projection, caller.tenant, on_progress=job.report)
+
+    return jobs_of(request).begin(caller, "rebuild", work).status
+
+
+@router.get("/operations/schedule")
+async def list_schedule(caller: Operator) -> list[JobState]:
+    """The server's regular work: when each job ran last, and when it is due."""
+    return await jobs.list_jobs(caller.system)
+
+
+@router.get("/operations/usage")
+async def tenant_usage(caller: Operator, by: By = "user") -> list[Usage]:
+    """Calls, tokens and cost of language models for all users of the tenant."""
+    return await usage.usage(caller.runtime, caller.tenant, None, by)
+
+
+@router.get("/operations/users/{user}/usage")
+async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
+    return await usage.usage(caller.runtime, caller.tenant, user, by)
+
+
+@router.get("/operations/keys")
+async def list_keys(caller: Operator, user: Annotated[str | None, Query(max_length=255)] = None) -> list[KeyInfo]:
+    """API keys, revoked and expired ones too, the oldest first."""
+    return await access.list_keys(caller.system, caller.tenant, user)
+
+
+@router.post("/operations/keys", status_code=201)
+async def create_key(given: KeyGrant, caller: Operator) -> NewKey:
+    """The answer has the key's secret, which is shown this once."""
+    ttl = None if given.days is None else timedelta(days=given.days)
+    what = (given.user, given.role, given.scopes, given.label, ttl)
+    return await access.create_key(caller.system, caller.tenant, *what)
+
+
+@router.delete("/operations/keys/{key_id}")
+async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: Operator) -> KeyInfo:
+    return await access.revoke_key(caller.system, caller.tenant, key_id)
+
+
+@router.post("/tickets", status_code=201, tags=["access"])
+async def issue_ticket(caller: Asker) -> Ticket:
+    """For a browser, which can send no header with a WebSocket: a ticket is sent as its subprotocol."""
+    return Ticket(await caller.system.kept(Access).issue_ticket(caller.identity))
+
+
+@router.get("/jobs", tags=["jobs"])
+async def list_own_jobs(caller: AnyCaller, request: Request) -> list[JobStatus]:
+    """Work that the caller began in this process: rebuilds, exports, erasures."""
+    return [job.status for job in jobs_of(request).of(caller)]
+
+
+@router.get("/jobs/{job}", tags=["jobs"])
+async def show_job(job: OwnJob) -> JobStatus:
+    return job.status
+
+
+@router.get("/jobs/{job}/events", response_class=EventSourceResponse, tags=["jobs"])
+async def watch_job(job: OwnJob) -> AsyncIterator[ServerSentEvent]:
+    """Its status whenever it changes; the event's name is its state, and `done` or `failed` is the last."""
+    async with aclosing(job.changes()) as changes:
+        async for status in changes:
+            yield ServerSentEvent(event=status.state, data=status)

@@ -1,0 +1,119 @@
+"""The caller as a person: entities, preferences, usage, short-term sessions, receipts."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from turnlog.agent.sessions.value import MemoryContext, SessionValue
+from turnlog.agent.use_cases import context, entities, preferences, sessions, usage
+from turnlog.agent.use_cases.context import ReceiptFound
+from turnlog.agent.use_cases.entities import EntityFound, EntityInput
+from turnlog.agent.use_cases.usage import Usage
+from turnlog.consumers.api.caller import Reader, Writer
+from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.routes.threads import ThreadId
+from turnlog.events.contracts import UserPreferences
+from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
+
+router = APIRouter(prefix="/api", tags=["person"])
+
+
+class NewPreferences(BaseModel):
+    """set: values by name, others stay as they are. clear: names to set no longer."""
+
+    set: dict[str, Any] = {}
+    clear: list[str] = []
+
+
+class NewSession(BaseModel):
+    """window: tokens of the model's window. threshold: the share of it that makes a summary due. recent_turns: those
+    that a summary leaves in full."""
+
+    window: int | None = Field(None, ge=256, le=100_000_000)
+    threshold: float | None = Field(None, gt=0, le=1)
+    recent_turns: int | None = Field(None, ge=0, le=1_000)
+
+
+class NewCheckpoint(BaseModel):
+    summary: str = Field(min_length=1, max_length=200_000)
+    recent_turns: int | None = Field(None, ge=0, le=1_000)
+
+
+@router.get("/entities")
+async def list_entities(
+    caller: Reader, type: Annotated[str | None, Query(max_length=100)] = None, limit: Limit = 100
+) -> list[EntityFound]:
+    """Most mentioned first."""
+    return await entities.list_entities(caller.runtime, caller.tenant, caller.user, type, limit)
+
+
+@router.post("/entities", status_code=201)
+async def add_entity(given: EntityInput, caller: Writer) -> EntityFound:
+    return await entities.add_entity(caller.runtime, caller.tenant, caller.user, given)
+
+
+@router.patch("/entities")
+async def update_entity(given: EntityInput, caller: Writer) -> EntityFound:
+    """Adds to the entity of this type and name: a description or attribute replaces the one before."""
+    return await entities.update_entity(caller.runtime, caller.tenant, caller.user, given)
+
+
+@router.get("/preferences")
+async def show_preferences(caller: Reader) -> UserPreferences:
+    return await preferences.show_preferences(caller.runtime, caller.tenant, caller.user)
+
+
+@router.patch("/preferences")
+async def set_preferences(given: NewPreferences, caller: Writer) -> UserPreferences:
+    place = (caller.runtime, caller.tenant, caller.user)
+    return await preferences.set_preferences(*place, given.set, given.clear)
+
+
+@router.get("/usage")
+async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"] = "day") -> list[Usage]:
+    """Calls, tokens and cost of language models for the caller."""
+    return await usage.usage(caller.runtime, caller.tenant, caller.user, by)
+
+
+@router.get("/threads/{thread}/receipts")
+async def list_receipts(thread: ThreadId, caller: Reader) -> list[ReceiptFound]:
+    """What the model saw for each answer."""
+    return await context.list_receipts(*await caller.owns(thread))
+
+
+@router.put("/threads/{thread}/session", tags=["sessions"])
+async def create_session(thread: ThreadId, given: NewSession, caller: Writer) -> SessionValue:
+    """Begins a session on the conversation's turns; one that exists begins again."""
+    return await sessions.create_session(*await caller.owns(thread), caller.user, **dict(given))
+
+
+@router.get("/threads/{thread}/session", tags=["sessions"])
+async def show_session(thread: ThreadId, caller: Reader) -> SessionValue:
+    return await sessions.show_session(*await caller.owns(thread))
+
+
+@router.get("/threads/{thread}/session/context", tags=["sessions"])
+async def session_context(
+    thread: ThreadId, caller: Reader, query: Annotated[str, Query(max_length=20_000)] = ""
+) -> MemoryContext:
+    """The session's history as a prompt gets it."""
+    return await sessions.session_context(*await caller.owns(thread), query)
+
+
+@router.post("/threads/{thread}/session/reset", tags=["sessions"])
+async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
+    """Earlier turns leave the session, not the transcript."""
+    return await sessions.reset_session(*await caller.owns(thread))
+
+
+@router.get("/threads/{thread}/session/checkpoints", tags=["sessions"])
+async def list_checkpoints(thread: ThreadId, caller: Reader) -> list[SegmentCheckpoint]:
+    """Oldest first."""
+    return await sessions.list_checkpoints(*await caller.owns(thread))
+
+
+@router.post("/threads/{thread}/session/checkpoints", status_code=201, tags=["sessions"])
+async def write_checkpoint(thread: ThreadId, given: NewCheckpoint, caller: Writer) -> SessionValue:
+    """Ends the segment with this summary."""
+    return await sessions.write_checkpoint(*await caller.owns(thread), given.summary, given.recent_turns)

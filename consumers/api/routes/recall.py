@@ -1,0 +1,51 @@
+"""Recall over HTTP."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import AwareDatetime, BaseModel, Field
+
+from turnlog.agent.use_cases.recall import recall, recall_document
+from turnlog.consumers.api.caller import Reader
+from turnlog.events.contracts import MemoryKind
+
+router = APIRouter(prefix="/api", tags=["recall"])
+
+
+class Question(BaseModel):
+    """thread: only of this conversation; by default of all the caller's. topic: only turns with it, no memories.
+
+    as_of: only memories, those that held then; history: memories that ended too. explain: the parts of every score.
+    """
+
+    query: str = Field(min_length=1, max_length=20_000)
+    thread: str | None = Field(None, min_length=1, max_length=255)
+    topic: str | None = Field(None, min_length=1, max_length=200)
+    k: Annotated[int, Field(ge=1, le=100)] = 5
+    as_of: AwareDatetime | None = None
+    history: bool = False
+    kinds: list[MemoryKind] = []
+    min_importance: float = Field(0.0, ge=0, le=1)
+    max_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    keyword_only: bool = False
+    explain: bool = False
+
+
+class Answer(BaseModel):
+    """items: turns, best first. degraded, memories_degraded: why vectors took no part."""
+
+    query: str
+    items: list[dict[str, Any]]
+    memories: list[dict[str, Any]]
+    degraded: str | None
+    memories_degraded: str | None
+
+
+@router.post("/recall")
+async def search(given: Question, caller: Reader) -> Answer:
+    """Turns and memories that a question is about, by meaning, words, names and dates."""
+    if given.thread is not None:
+        await caller.owns(given.thread)
+    asked = given.model_dump(exclude={"query", "explain"})
+    found = await recall(caller.runtime, caller.tenant, given.query, user=caller.user, **asked)
+    return Answer(**recall_document(given.query, found, given.explain))

@@ -1,0 +1,89 @@
+"""Conversations of the caller: list, open, look up, label, delete, fork."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, Field
+
+from turnlog.agent.use_cases import forks, threads
+from turnlog.agent.use_cases.forks import Forked
+from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.consumers.api.caller import Reader, WriteId, Writer
+from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, moment_of, place_of
+
+router = APIRouter(prefix="/api/threads", tags=["threads"])
+ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
+
+
+class NewThread(BaseModel):
+    """thread: an id of your own choice; one is made when it is left out."""
+
+    thread: str | None = Field(None, min_length=1, max_length=255)
+    label: str | None = Field(None, max_length=1_000)
+
+
+class Label(BaseModel):
+    label: str = Field(min_length=1, max_length=1_000)
+
+
+class ForkAt(BaseModel):
+    """at_seq: the last sequence of the parent that the fork shares."""
+
+    at_seq: int = Field(ge=1)
+    thread: str | None = Field(None, min_length=1, max_length=255)
+    label: str | None = Field(None, max_length=1_000)
+
+
+@router.get("")
+async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadInfo]:
+    """Most recently active first."""
+    place = place_of(cursor, str, str)
+    after = (moment_of(str(place[0])), str(place[1])) if place else None
+    found = await threads.list_threads(caller.runtime, caller.tenant, caller.user, limit + 1, after)
+    items = found[:limit]
+    more = len(found) > limit
+    return Page(items=items, next=cursor_of(items[-1].last_active_at.isoformat(), items[-1].thread) if more else None)
+
+
+@router.post("", status_code=201)
+async def open_thread(given: NewThread, caller: Writer, write_id: WriteId) -> ThreadInfo:
+    """Opens a conversation; one of the caller's that is there already stays as it is."""
+    thread = given.thread or str(write_id)
+    place = await caller.claims(thread)
+    if given.label is not None:
+        await threads.rename_thread(*place, given.label, event_id=write_id)
+    return await threads.get_thread(*place)
+
+
+@router.get("/{thread}")
+async def get_thread(thread: ThreadId, caller: Reader) -> ThreadInfo:
+    return await threads.get_thread(*await caller.owns(thread))
+
+
+@router.patch("/{thread}")
+async def rename_thread(thread: ThreadId, given: Label, caller: Writer, write_id: WriteId) -> ThreadInfo:
+    place = await caller.owns(thread)
+    await threads.rename_thread(*place, given.label, event_id=write_id)
+    return await threads.get_thread(*place)
+
+
+@router.post("/{thread}/label")
+async def label_thread(thread: ThreadId, caller: Writer) -> ThreadInfo:
+    """A conversation without a label gets what its user said first, shortened; one that it has stays."""
+    place = await caller.owns(thread)
+    await threads.label_thread(*place)
+    return await threads.get_thread(*place)
+
+
+@router.delete("/{thread}", status_code=204)
+async def delete_thread(thread: ThreadId, caller: Writer, write_id: WriteId) -> Response:
+    """Removes it from every read model; reads no longer find it when this returns."""
+    await threads.delete_thread(*await caller.owns(thread), event_id=write_id)
+    return Response(status_code=204)
+
+
+@router.post("/{thread}/forks", status_code=201)
+async def fork_thread(thread: ThreadId, given: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
+    """A new conversation that shares the turns up to a sequence."""
+    place = await caller.owns(thread)
+    return await forks.fork_thread(*place, given.at_seq, given.thread or str(write_id), given.label)

@@ -1,0 +1,92 @@
+"""A conversation as a front-end shows it: the list and history of A 2.3, and the stream of a thread's events."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from turnlog.agent.use_cases import threads, turns
+from turnlog.agent.use_cases.tailing import tail
+from turnlog.consumers.api.caller import Place, Reader
+from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.problems import Refused
+from turnlog.consumers.api.routes.threads import ThreadId
+from turnlog.consumers.api.streams import until
+
+router = APIRouter(prefix="/api", tags=["timeline"])
+MAX_TAILS = 10
+_ALL = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    id: str
+    label: str | None
+    lastActiveAt: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineTurn:
+    """blocks: text, thinking, tool_use, tool_result and others as stored."""
+
+    id: UUID
+    seq: int
+    role: str
+    blocks: list[dict[str, Any]]
+    time: datetime
+
+
+@router.get("/conversations")
+async def list_conversations(caller: Reader, limit: Limit = 200) -> list[Conversation]:
+    """Most recently active first."""
+    found = await threads.list_threads(caller.runtime, caller.tenant, caller.user, limit)
+    return [Conversation(one.thread, one.label, one.last_active_at) for one in found]
+
+
+@router.get("/chat/history")
+async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> list[TimelineTurn]:
+    """All turns that are stored, oldest first."""
+    page = await turns.transcript(*await caller.owns(thread_id), limit=_ALL)
+    return [TimelineTurn(one.event_id, one.seq, one.role, turns.blocks_of(one), one.time) for one in page.turns]
+
+
+async def watched(thread: ThreadId, caller: Reader) -> Place:
+    return await caller.owns(thread)
+
+
+def one_tail(caller: Reader, request: Request) -> Iterator[None]:
+    """Raises Refused for more than MAX_TAILS streams of one user."""
+    open_: Counter[tuple[str, str]] = request.app.state.tails
+    user = (caller.tenant, caller.user)
+    if open_[user] >= MAX_TAILS:
+        raise Refused(429, "too-many-at-once", f"{MAX_TAILS} streams of events are open; close one")
+    open_[user] += 1
+    try:
+        yield
+    finally:
+        open_[user] -= 1
+
+
+@router.get("/threads/{thread}/events", response_class=EventSourceResponse, dependencies=[Depends(one_tail)])
+async def thread_events(
+    place: Annotated[Place, Depends(watched)],
+    caller: Reader,
+    request: Request,
+    after: Annotated[int, Query(ge=0, le=_ALL, description="Events behind this sequence of the log.")] = 0,
+    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """The conversation's events as the log has them, then new ones as they come. Every id is a sequence, so that a
+    client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
+    start = int(last_event_id or after) + 1
+    _, tenant, thread = place
+    lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
+    async with aclosing(until(request.app.state.stopping, lines)) as found:
+        async for line in found:
+            shown = line.document()
+            yield ServerSentEvent(event=shown["type"], data=shown, id=str(shown["seq"]))

@@ -1,0 +1,158 @@
+"""Turns of a conversation: append, read, and the context that a model should see."""
+
+import hmac
+from dataclasses import fields
+from typing import Annotated, Any
+from uuid import UUID, uuid5
+
+from fastapi import APIRouter, Query, Response
+from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.context import Context, Tier
+from turnlog.agent.use_cases import turns
+from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
+from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt
+from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
+from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
+from turnlog.consumers.api.routes.threads import ThreadId
+from turnlog.events.contracts import UsageMetered
+from turnlog.events.publish import Appended
+from turnlog.projectors.models.message import Message
+
+router = APIRouter(prefix="/api/threads/{thread}", tags=["turns"])
+_BASIS = TypeAdapter(AnswerBasis)
+
+
+class Turn(BaseModel):
+    """content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] = []
+    tool_call_id: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    tokens_in: int | None = Field(None, ge=0)
+    tokens_out: int | None = Field(None, ge=0)
+    latency_ms: float | None = Field(None, ge=0)
+    source_id: str | None = None
+    time: AwareDatetime | None = None
+
+    def stored_as(self, event_id: UUID) -> NewTurn:
+        return NewTurn(**dict(self), id=event_id)
+
+
+class Turns(BaseModel):
+    """expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so.
+
+    receipt: of the context that the turns answer, as the context's route gave it; stored together with them, and the
+    query before them if it was not in the conversation yet. usage: of the model that made the turns.
+    """
+
+    turns: list[Turn] = Field(min_length=1, max_length=500)
+    expected: int | None = Field(None, ge=0)
+    receipt: SignedBasis | None = None
+    usage: UsageMetered | None = None
+
+
+@router.post("/turns", status_code=201)
+async def append_turns(thread: ThreadId, given: Turns, caller: Writer, write_id: WriteId) -> list[Appended]:
+    """Appends turns in order; they are on disk when this answers, and every later read sees them."""
+    if given.receipt is not None:
+        _check_receipt(given.receipt, caller)
+    made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
+    place = (caller.runtime, caller.tenant, thread) if given.expected == 0 else await caller.claims(thread)
+    about: dict[str, Any] = {"expected": given.expected, "receipt": given.receipt, "usage": given.usage}
+    return await turns.add_turns(*place, made, user=caller.user, **about)
+
+
+@router.get("/turns")
+async def list_turns(
+    thread: ThreadId,
+    caller: Reader,
+    response: Response,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    newest: Annotated[bool, Query(description="The newest turns first, page by page; each page oldest first.")] = False,
+    after_seq: Annotated[int, Query(ge=0, description="Only turns after this sequence.")] = 0,
+    before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
+) -> Page[Message]:
+    """The transcript. The ETag is the last sequence of the page."""
+    place, begin = await caller.owns(thread), place_of(cursor, int)
+    bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
+    if begin is not None:
+        bounds["before_seq" if newest else "after_seq"] = int(begin[0])
+    page = await turns.transcript(*place, limit=limit, newest=newest, **bounds)
+    if page.turns:
+        response.headers["ETag"] = f'"{page.turns[-1].seq}"'
+    edge = page.turns[0 if newest else -1].seq if page.more else 0
+    return Page(items=page.turns, next=cursor_of(edge) if page.more else None)
+
+
+class Asked(BaseModel):
+    """query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
+    keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first."""
+
+    query: str | None = Field(None, max_length=200_000)
+    tokens: int | None = Field(None, ge=64, le=10_000_000)
+    window: int | None = Field(None, ge=64, le=100_000_000)
+    hybrid: bool | None = None
+    model: str | None = Field(None, max_length=200)
+    system_prompt: str | None = None
+    tools: list[dict[str, Any]] = []
+
+
+class ContextMade(BaseModel):
+    """messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
+    seen. receipt: send it with the answer's turn; null for a moment of the past. degraded: why older turns were sought
+    without vectors."""
+
+    messages: list[dict[str, Any]]
+    tiers: list[Tier]
+    budget: int
+    seq: int
+    receipt: SignedBasis | None = None
+    degraded: str | None = None
+
+    @classmethod
+    def of(cls, made: Context, receipt: SignedBasis | None = None, degraded: str | None = None) -> "ContextMade":
+        shown: dict[str, Any] = {"messages": made.messages, "tiers": list(made.tiers), "budget": made.budget}
+        return cls(**shown, seq=made.receipt.as_of_seq, receipt=receipt, degraded=degraded)
+
+
+@router.get("/context")
+async def context(
+    thread: ThreadId,
+    caller: Reader,
+    query: Annotated[str | None, Query(max_length=20_000, description="The user's new message.")] = None,
+    tokens: Annotated[int | None, Query(ge=64, le=10_000_000, description="At most so many for all messages.")] = None,
+    as_of: Annotated[int | None, Query(ge=1, description="As it was at this sequence of the log.")] = None,
+) -> ContextMade:
+    """What a model should see now, or what it would have seen at an earlier moment."""
+    if as_of is None:
+        return await make_context(thread, Asked(query=query, tokens=tokens), caller)
+    place = await caller.owns(thread)
+    return ContextMade.of((await context_as_of(*place, as_of, query=query, window=tokens)).context)
+
+
+@router.post("/context")
+async def make_context(thread: ThreadId, given: Asked, caller: Reader) -> ContextMade:
+    """What a model should see now; nothing is stored. A new conversation needs a query."""
+    found = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(given))
+    said = {field.name: getattr(found.receipt, field.name) for field in fields(AnswerBasis)}
+    receipt = SignedBasis(**said, signature=_signature(found.receipt, caller))
+    return ContextMade.of(found.context, receipt, found.degraded)
+
+
+def _check_receipt(receipt: SignedBasis, caller: Caller) -> None:
+    """Raises WrongReceipt."""
+    if not hmac.compare_digest(receipt.signature.encode(), _signature(receipt, caller).encode()):
+        raise WrongReceipt("this server did not give that receipt; send back what came with the context, unchanged")
+    if receipt.user != caller.user:
+        raise WrongReceipt("the receipt is of a context for another user; build one with your own token")
+
+
+def _signature(basis: AnswerBasis, caller: Caller) -> str:
+    return caller.system.kept(Access).signature_of(_BASIS.dump_json(basis))

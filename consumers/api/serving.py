@@ -1,0 +1,97 @@
+"""The role `api`: uvicorn in this process's event loop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.dead_letters import React
+from turnlog.consumers.api.app import create_app
+from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
+from turnlog.events.errors import TurnlogError
+
+GRACE_S = 10
+MAX_CONNECTIONS = 4_000
+
+
+class PortTaken(TurnlogError):
+    """The API's port cannot be used."""
+
+    code = "port-taken"
+
+
+class OpenToAll(TurnlogError):
+    """The API would listen beyond this machine with a secret that is only a file of this machine."""
+
+    code = "open-to-all"
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the process's: `up` and `worker` end all of their roles in order."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(runtime: Runtime, react: React) -> AsyncIterator[str]:
+    """Serves the API while the block runs; its URL. At the end open streams end, and requests have GRACE_S.
+
+    Raises PortTaken, OpenToAll.
+    """
+    settings = runtime.settings
+    if settings.api_host not in LOOPBACK and settings.api_secret is None:
+        raise OpenToAll(
+            f"TURNLOG_API_HOST={settings.api_host} is reachable from other machines: set TURNLOG_API_SECRET to what "
+            "`head -c 32 /dev/urandom | base64` prints, the same for every process that serves the API"
+        )
+    app = create_app(runtime, react)
+    config = uvicorn.Config(
+        app,
+        http=PromptProtocol,
+        log_config=None,
+        log_level="warning",  # a WebSocket's token is in its query, which uvicorn logs as information
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=GRACE_S,
+        ws_max_size=settings.api_max_body,
+    )
+    server = _Server(config)
+    with _listening(settings.api_host, settings.api_port) as listener:
+        runtime.api_url = _url(listener)
+        task = asyncio.create_task(server.serve([listener]), name="api")
+        try:
+            while not server.started and not task.done():
+                await asyncio.sleep(0.01)
+            yield runtime.api_url
+        finally:
+            app.state.stopping.set()
+            server.should_exit = True
+            await app.state.streams.close()
+            await app.state.jobs.close()
+            await task
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Raises PortTaken."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise PortTaken(
+            f"the API cannot listen on {host}:{port} ({error.strerror or error}); set TURNLOG_API_PORT to a free port"
+        ) from None
+    with listener:
+        yield listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,153 @@
+"""Answers under way in this process. A client may leave and come back; the answer is made all the same."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from turnlog.agent.answering.request import AGENT
+from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.use_cases.asking import Asked, Piece, ask
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.problems import Stopping
+from turnlog.events.tasks import cancel
+
+T = TypeVar("T")
+KEPT_S = 120.0
+
+
+async def throttled(caller: Caller, thread: str, pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
+    """The pieces of an answer, which holds one of the caller's slots until it ends.
+
+    Raises TooManyAtOnce, RateLimited, QuotaExceeded before anything is asked.
+    """
+    async with (
+        admitted(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, AGENT),
+        aclosing(pieces),
+    ):
+        async for piece in pieces:
+            yield piece
+
+
+async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
+    """The items as they come, until the event is set: for streams without an end."""
+    ending = asyncio.create_task(stopping.wait())
+    async with aclosing(items):
+        try:
+            while not stopping.is_set():
+                following = asyncio.ensure_future(anext(items))
+                await asyncio.wait({following, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    await cancel(following)
+                    return
+                try:
+                    yield following.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            ending.cancel()
+
+
+class Running(Generic[T]):
+    """Collects the pieces of one answer; any number of readers follow them."""
+
+    def __init__(self, pieces: AsyncIterator[T]) -> None:
+        self.id = secrets.token_hex(4)
+        self.pieces: list[T] = []
+        self.ended = False
+        self.error: Exception | None = None
+        self._more = asyncio.Event()
+        self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
+
+    async def asked(self) -> int:
+        """The sequence of the request, once it is on the log. Raises what asking raises."""
+        async for _, piece in self.read():
+            if isinstance(piece, Asked):
+                return piece.seq
+        raise AssertionError("an answer begins with its question")
+
+    async def read(self, after: int = 0) -> AsyncGenerator[tuple[int, T]]:
+        """Pieces from the after-th on with their numbers from 1, as they come. Raises what asking raised."""
+        while True:
+            while after < len(self.pieces):
+                after += 1
+                yield after, self.pieces[after - 1]
+            if self.ended:
+                break
+            await self._more.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def _collect(self, pieces: AsyncIterator[T]) -> None:
+        try:
+            async for piece in pieces:
+                self.pieces.append(piece)
+                self._wake()
+        except asyncio.CancelledError:
+            self.error = Stopping("the server stops; the answer is recorded all the same, ask for the rest in a moment")
+            raise
+        except Exception as error:  # each reader raises it
+            self.error = error
+        finally:
+            self.ended = True
+            self._wake()
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+
+class Streams:
+    """By tenant, thread, and the question's id or the request's sequence; kept for KEPT_S after the end, so that a
+    client can come back."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str, UUID | int], Running[Piece]] = {}
+        self._others: set[Running[Any]] = set()
+
+    async def ask(
+        self, caller: Caller, thread: str, text: str, model: str | None, turn_id: UUID
+    ) -> tuple[int, Running[Piece]]:
+        """The request's sequence and its answer. A question that is sent again joins the answer under way.
+
+        Raises NotFound for another user's thread, what `throttled` raises, and what asking raises before the question
+        is on the log.
+        """
+        place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
+        running = self._running.get(asked)
+        if running is None or running.error is not None:
+            pieces = ask(*place, text, user=caller.user, model=model, turn_id=turn_id)
+            running = self._running[asked] = Running(throttled(caller, thread, pieces))
+            running.task.add_done_callback(partial(self._ended, running))
+        seq = await asyncio.shield(running.asked())
+        self._running[caller.tenant, thread, seq] = running
+        return seq, running
+
+    def _ended(self, running: Running[Piece], _: asyncio.Task[None]) -> None:
+        asyncio.get_running_loop().call_later(KEPT_S, self._drop, running)
+
+    def _drop(self, running: Running[Piece]) -> None:
+        self._running = {place: one for place, one in self._running.items() if one is not running}
+
+    def run(self, pieces: AsyncIterator[T]) -> Running[T]:
+        """An answer that nobody comes back to; it is made though its client leaves."""
+        running = Running(pieces)
+        self._others.add(running)
+        running.task.add_done_callback(lambda _: self._others.discard(running))
+        return running
+
+    def find(self, tenant: str, thread: str, seq: int) -> Running[Piece] | None:
+        return self._running.get((tenant, thread, seq))
+
+    def under_way(self, tenant: str, thread: str) -> list[tuple[int, Running[Piece]]]:
+        """Answers of a conversation that have not ended, by the request's sequence."""
+        found = [(key, one) for (*place, key), one in self._running.items() if place == [tenant, thread]]
+        return [(key, one) for key, one in found if isinstance(key, int) and not one.ended]
+
+    async def close(self) -> None:
+        """Ends what runs; answers are on the log, or will be."""
+        tasks = [one.task for one in (*self._running.values(), *self._others) if not one.ended]
+        await cancel(*tasks)

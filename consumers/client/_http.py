@@ -1,0 +1,182 @@
+"""Requests to a turnlog server: sent again where that is safe, and its errors as turnlog's own."""
+
+import asyncio
+import functools
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+import httpx2
+from pydantic import TypeAdapter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from turnlog.events.errors import TurnlogError, cause
+
+PAGE = 200
+CONNECT_S, ANSWER_S = 10.0, 70.0
+UNAVAILABLE = 503
+T = TypeVar("T")
+_PAUSE = wait_random_exponential(multiplier=0.1, max=5)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def decoded(kind: type[T], document: Any) -> T:
+    """A value of this type from parsed JSON."""
+    known: Any = kind
+    value: T = _adapter(known).validate_python(document)
+    return value
+
+
+class ServerUnavailable(TurnlogError):
+    """The server cannot be reached, or broke off; a write may or may not have happened."""
+
+    code = "server-unavailable"
+
+
+class Http:
+    """One server with one token. patience_s: for how long a request is sent again while the server is away."""
+
+    def __init__(self, url: str, key: str, patience_s: float) -> None:
+        self.url, self._patience_s = url.rstrip("/"), patience_s
+        self.client = httpx2.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key.strip()}"},
+            timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
+        )
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        returns: type[T],
+        *,
+        user: str | None = None,
+        body: Any = None,
+        params: Mapping[str, Any] | None = None,
+        write_id: UUID | None = None,
+        once: bool = False,
+    ) -> T:
+        """The answer as a value of `returns`.
+
+        write_id: a write that is sent again with it happens once; each call has its own by default. once: the server
+        cannot tell that, so it is sent again only while there is no connection. Raises the server's errors,
+        ServerUnavailable.
+        """
+        request: dict[str, Any] = {"headers": _headers(user, write_id)}
+        request["params"] = {name: value for name, value in (params or {}).items() if value is not None}
+        if body is not None:
+            request["json"] = body
+        when = retry_if_exception(_never_sent if once else _passing)
+        again = AsyncRetrying(stop=stop_after_delay(self._patience_s), wait=_pause, retry=when, reraise=True)
+        try:
+            response: httpx2.Response = await again(self._answer, method, path, request)
+        except httpx2.TransportError as error:
+            raise self._unavailable(error) from error
+        return decoded(returns, response.json() if response.content else None)
+
+    async def pages(self, path: str, item: type[T], limit: int, user: str | None, **params: Any) -> list[T]:
+        """Up to `limit` items of a list, page by page. newest=True: each page goes before those read so far."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            asked = params | {"limit": min(PAGE, max(1, limit - len(found))), "cursor": cursor}
+            page = await self.call("GET", path, dict[str, Any], user=user, params=asked)
+            found = page["items"] + found if params.get("newest") else found + page["items"]
+            cursor = page["next"]
+            if cursor is None or len(found) >= limit:
+                return [decoded(item, one) for one in found[: max(0, limit)]]
+
+    async def events(
+        self, path: str, body: Any, user: str | None, ends: Iterable[str]
+    ) -> AsyncGenerator[httpx2.ServerSentEvent]:
+        """Of a stream that begins with POST …/stream and is continued with GET …/{seq of its event `started`}.
+
+        One that breaks off is continued behind its last event. ends: names of the events that it ends with.
+        """
+        loop, failures = asyncio.get_running_loop(), 0
+        deadline = loop.time() + self._patience_s
+        request: dict[str, Any] = {"method": "POST", "url": f"{path}/stream", "json": body}
+        headers = _headers(user, None)
+        while True:
+            error: Exception = httpx2.RemoteProtocolError("the stream ended before the answer")
+            try:
+                async with self.client.stream(**request, headers=headers) as response:
+                    await _check(response)
+                    async for event in httpx2.EventSource(response, max_event_size=None):
+                        if event.event == "error":
+                            raise error_of(json.loads(event.data))
+                        if event.event == "started":
+                            request = {"method": "GET", "url": f"{path}/{json.loads(event.data)['seq']}"}
+                        headers["Last-Event-ID"] = event.id
+                        deadline, failures = loop.time() + self._patience_s, 0
+                        yield event
+                        if event.event in ends:
+                            return
+            except (httpx2.TransportError, TurnlogError) as caught:
+                if not _passing(caught):
+                    raise
+                error = caught
+            if loop.time() > deadline:
+                raise error if isinstance(error, TurnlogError) else self._unavailable(error)
+            failures += 1
+            await asyncio.sleep(min(5.0, 0.1 * 2**failures))
+
+    async def _answer(self, method: str, path: str, request: dict[str, Any]) -> httpx2.Response:
+        response = await self.client.request(method, path, **request)
+        await _check(response)
+        return response
+
+    def _unavailable(self, error: Exception) -> ServerUnavailable:
+        return ServerUnavailable(f"the turnlog server at {self.url} cannot be reached ({cause(error)}); does it run?")
+
+
+def error_of(problem: Mapping[str, Any]) -> TurnlogError:
+    """The error of the class that has the problem's code, with `status` and `retry_after_s`; TurnlogError with the code
+    where this process has no such class."""
+    kind = _classes(TurnlogError).get(problem["code"], TurnlogError)
+    error = kind.__new__(kind, problem["detail"])
+    vars(error).update(code=problem["code"], status=problem["status"], retry_after_s=problem.get("retryAfter"))
+    return error
+
+
+def _classes(base: type[TurnlogError]) -> dict[str, type[TurnlogError]]:
+    found = {base.code: base}
+    for kind in base.__subclasses__():
+        found = _classes(kind) | found
+    return found
+
+
+async def _check(response: httpx2.Response) -> None:
+    """Raises the error of an answer that is one."""
+    if not response.is_error:
+        return
+    try:
+        error = error_of(json.loads(await response.aread()))
+    except (ValueError, KeyError, TypeError):
+        said = f"{response.url} answered {response.status_code} {response.reason_phrase}; is that a turnlog server?"
+        raise ServerUnavailable(said) from None
+    raise error
+
+
+def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
+    headers: dict[str, Any] = {"Idempotency-Key": str(write_id or uuid4())}
+    return headers if user is None else headers | {"X-Turnlog-User": user.encode()}
+
+
+def _passing(error: BaseException) -> bool:
+    return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE
+
+
+def _never_sent(error: BaseException) -> bool:
+    return isinstance(error, httpx2.ConnectError)
+
+
+def _pause(state: RetryCallState) -> float:
+    """As the server says, or longer each time."""
+    error = state.outcome.exception() if state.outcome else None
+    return getattr(error, "retry_after_s", None) or _PAUSE(state)

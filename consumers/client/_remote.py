@@ -1,0 +1,219 @@
+"""The memory and threads of a server: the methods of Memory and Thread over its HTTP routes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
+
+from turnlog._http import Http, decoded, error_of
+from turnlog._memory import Memory
+from turnlog._thread import RESTARTED, Content, Context, Thread
+from turnlog.agent.context import Tier
+from turnlog.agent.memory.deciding.outcomes import Outcome
+from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.recall.search import Recalled
+from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
+from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
+from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
+from turnlog.agent.use_cases.personal_data import Clearing
+from turnlog.agent.use_cases.recall import Found, FoundMemory
+from turnlog.agent.use_cases.threads import ThreadInfo
+from turnlog.agent.use_cases.turns import NewTurn, turn_of
+from turnlog.events.contracts import MemoryKind, UsageMetered
+from turnlog.events.publish import Appended
+from turnlog.events.subjects import check_conversation, check_id
+from turnlog.projectors.models.message import Message
+
+LOOK_AGAIN_S = 0.2
+
+
+class RemoteThread(Thread):
+    """A conversation on a server."""
+
+    __slots__ = ("_http", "_path")
+
+    def __init__(self, http: Http, id: str, user: str | None) -> None:
+        self._http, self.id, self.user = http, id, user
+        self._path = f"/api/threads/{quote(id, safe='')}"
+
+    async def add(
+        self,
+        role: str,
+        content: Content = None,
+        *,
+        receipt: AnswerBasis | None = None,
+        name: str | None = None,
+        tool_calls: Sequence[Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        model: str | None = None,
+        tokens_in: int | None = None,
+        tokens_out: int | None = None,
+        latency_ms: float | None = None,
+        time: datetime | None = None,
+        event_id: UUID | None = None,
+        expected: int | None = None,
+        usage: UsageMetered | None = None,
+    ) -> Appended:
+        turn = {
+            "role": role,
+            "content": content,
+            "name": name,
+            "tool_calls": tool_calls,
+            "tool_call_id": tool_call_id,
+            "model": model,
+            "tokens_in": tokens_in,
+            "tokens_out": tokens_out,
+            "latency_ms": latency_ms,
+            "time": time,
+        }
+        return (await self._append([turn], event_id, receipt=receipt, expected=expected, usage=usage))[0]
+
+    async def extend(
+        self, messages: Iterable[Mapping[str, Any]], *, receipt: AnswerBasis | None = None, expected: int | None = None
+    ) -> list[Appended]:
+        return await self._append([_body(turn_of(one)) for one in messages], None, receipt=receipt, expected=expected)
+
+    async def _append(self, turns: list[dict[str, Any]], write_id: UUID | None, **about: Any) -> list[Appended]:
+        body = to_jsonable_python({"turns": turns, **about})
+        path = f"{self._path}/turns"
+        return await self._http.call("POST", path, list[Appended], user=self.user, body=body, write_id=write_id)
+
+    async def context(
+        self,
+        query: str | None = None,
+        *,
+        tokens: int | None = None,
+        window: int | None = None,
+        hybrid: bool | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> Context:
+        asked = {"query": query, "tokens": tokens, "window": window, "hybrid": hybrid, "model": model}
+        body = asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]}
+        made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=body)
+        tiers = decoded(tuple[Tier, ...], made["tiers"])
+        receipt = decoded(SignedBasis, made["receipt"])
+        return Context(made["messages"], tiers, made["budget"], receipt, made["degraded"])
+
+    async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
+        body = {"message": text, "model": model}
+        async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
+            async for event in events:
+                match event.event:
+                    case "content":
+                        yield json.loads(event.data)["chunk"]
+                    case "restart":
+                        yield RESTARTED
+
+    async def messages(
+        self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
+    ) -> list[Message]:
+        bounds = {"after_seq": after_seq, "before_seq": before_seq, "newest": newest}
+        return await self._http.pages(f"{self._path}/turns", Message, limit, self.user, **bounds)
+
+    async def info(self) -> ThreadInfo:
+        return await self._http.call("GET", self._path, ThreadInfo, user=self.user)
+
+    async def rename(self, label: str) -> None:
+        await self._http.call("PATCH", self._path, ThreadInfo, user=self.user, body={"label": label})
+
+    async def label(self) -> str:
+        known = await self._http.call("POST", f"{self._path}/label", ThreadInfo, user=self.user)
+        return known.label or ""
+
+    async def delete(self) -> None:
+        await self._http.call("DELETE", self._path, type(None), user=self.user, once=True)
+
+
+class RemoteMemory(Memory):
+    """The memory of a server. user: None is the user of the token; a key with act-as-user may name another one."""
+
+    __slots__ = ("_http",)
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def __repr__(self) -> str:
+        return f"<turnlog memory of {self._http.url}>"
+
+    def thread(self, id: str, user: str | None = None) -> RemoteThread:
+        check_conversation(id)
+        if user is not None:
+            check_id("user", user)
+        return RemoteThread(self._http, id, user)
+
+    async def threads(self, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
+        return await self._http.pages("/api/threads", ThreadInfo, limit, user)
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        user: str | None = None,
+        thread: str | None = None,
+        topic: str | None = None,
+        k: int = 5,
+        as_of: datetime | None = None,
+        history: bool = False,
+        max_tokens: int | None = None,
+        kinds: Sequence[MemoryKind] = (),
+        min_importance: float = 0.0,
+    ) -> Found:
+        asked = {"query": query, "thread": thread, "topic": topic, "k": k, "as_of": as_of, "history": history}
+        about = {"max_tokens": max_tokens, "kinds": list(kinds), "min_importance": min_importance, "explain": True}
+        body = to_jsonable_python(asked | about)
+        found = await self._http.call("POST", "/api/recall", dict[str, Any], user=user, body=body)
+        return Found(
+            decoded(list[Recalled], found["items"]),
+            [FoundMemory(decoded(MemoryView, one), one["relevance"], one["explain"]) for one in found["memories"]],
+            found["degraded"],
+            found["memories_degraded"],
+        )
+
+    async def remember(self, user: str | None, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
+        given = MemoryInput(memory) if isinstance(memory, str) else memory
+        body = to_jsonable_python(asdict(given))
+        return await self._http.call("POST", "/api/memories", Outcome, user=user, body=body, write_id=memory_id)
+
+    async def memories(self, user: str | None = None, which: MemoryFilter = ALL, limit: int = 100) -> list[MemoryView]:
+        asked = to_jsonable_python(asdict(which))
+        params = {"kind": asked.pop("kinds"), **asked, "limit": max(1, limit)}
+        found = await self._http.call("GET", "/api/memories", list[MemoryView], user=user, params=params)
+        return found[: max(0, limit)]
+
+    async def forget(self, user: str | None, memory: str | UUID) -> tuple[UUID, ...]:
+        body = {"memory": str(memory)}
+        done = await self._http.call("POST", "/api/memories/forget", Forgotten, user=user, body=body, once=True)
+        return done.forgotten
+
+    async def clear(
+        self,
+        user: str | None = None,
+        *,
+        memories: bool = False,
+        conversations: bool = False,
+        entities: bool = False,
+    ) -> Clearing:
+        named = {"includeMemories": memories, "includeConversations": conversations, "includeEntities": entities}
+        return await self._http.call("DELETE", "/api/user-data", Clearing, user=user, params=named)
+
+    async def erase(self, user: str | None = None, reason: str | None = None) -> Receipt:
+        job = await self._http.call("POST", "/api/erase", dict[str, Any], user=user, body={"reason": reason})
+        while job["state"] == "running":
+            await asyncio.sleep(LOOK_AGAIN_S)
+            job = await self._http.call("GET", f"/api/jobs/{job['id']}", dict[str, Any], user=user)
+        if job["state"] == "failed":
+            raise error_of(job["error"])
+        return decoded(Receipt, job["result"])
+
+
+def _body(turn: NewTurn) -> dict[str, Any]:
+    return {name: value for name, value in asdict(turn).items() if name != "id"}

@@ -1,0 +1,137 @@
+"""Answers over HTTP: whole, streamed, broken off and continued, asked again."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Serve
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+ASK = "/api/threads/t/answers"
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+async def events(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
+    """The server-sent events as {"event", "id", "data"}."""
+    one: dict[str, Any] = {}
+    async for line in response.aiter_lines():
+        if not line and one:
+            yield one
+            one = {}
+        name, _, value = line.partition(": ")
+        if name in ("event", "id"):
+            one[name] = value
+        elif name == "data":
+            one["data"] = json.loads(value)
+
+
+def text_of(found: list[dict[str, Any]]) -> str:
+    return "".join(one["data"]["chunk"] for one in found if one["event"] == "content")
+
+
+async def test_an_answer_streams_and_is_in_the_conversation_then(serve: Serve, model: MemoryServer) -> None:
+    model.reply("Your corgi is called Sesame.")
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+        async with ann.stream("POST", f"{ASK}/stream", json={"message": "What is my dog called?"}) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            found = [one async for one in events(response)]
+        assert [found[0]["event"], found[-1]["event"]] == ["started", "done"]
+        assert text_of(found) == "Your corgi is called Sesame." == found[-1]["data"]["response"]["answer"]
+        turns = (await ann.get("/api/threads/t/turns")).json()["items"]
+        assert [one["role"] for one in turns] == ["user", "assistant"]
+
+
+async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: MemoryServer) -> None:
+    """From the process that streamed it, and from another one, which knows the answer of record alone."""
+    goes_on = threading.Event()
+    model.reply("one two three four five", until=goes_on, after=2)
+    settings: dict[str, Any] = {"api_base_url": model.url, "model": "m"}
+    async with serve("agent", **settings) as api, serve(**settings) as other, api.client() as ann:
+        async with ann.stream("POST", f"{ASK}/stream", json={"message": "count"}) as response:
+            seen = []
+            async for one in events(response):
+                seen.append(one)
+                if one["event"] == "content":
+                    break
+            goes_on.set()
+        seq, last = seen[0]["data"]["seq"], {"Last-Event-ID": seen[-1]["id"]}
+        async with other.client() as elsewhere:
+            for client in (ann, elsewhere):
+                async with client.stream("GET", f"{ASK}/{seq}", headers=last) as response:
+                    rest = [one async for one in events(response)]
+                assert text_of(seen) + text_of(rest) == "one two three four five"
+                assert rest[-1]["event"] == "done"
+
+
+async def test_a_question_sent_six_times_is_answered_once(serve: Serve, model: MemoryServer) -> None:
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+        sent = [ann.post(ASK, json={"message": "hello"}, headers={"Idempotency-Key": "k"}) for _ in range(6)]
+        answers = await asyncio.gather(*sent)
+        assert {answer.status_code for answer in answers} == {201}, answers[0].text
+        assert len({answer.json()["seq"] for answer in answers}) == 1
+        assert (await ann.get("/api/threads/t")).json()["messages"] == 2
+        assert len(model.asked("answer")) == 1
+
+
+async def test_a_client_that_leaves_does_not_lose_the_answer(serve: Serve, model: MemoryServer) -> None:
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+        async with ann.stream("POST", f"{ASK}/stream", json={"message": "hello"}) as response:
+            assert response.status_code == 200
+
+        async def answered() -> bool:
+            return len((await ann.get("/api/threads/t/turns")).json()["items"]) == 2
+
+        await eventually(answered)
+
+
+async def test_a_blank_question_and_a_thread_of_another_are_refused_before_the_stream(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        assert (await ann.post(f"{ASK}/stream", json={"message": " "})).status_code == 422
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        assert (await bob.post(f"{ASK}/stream", json={"message": "hello"})).status_code == 404
+        assert (await bob.get(f"{ASK}/1")).status_code == 404
+
+
+async def test_a_server_that_stops_ends_its_streams(serve: Serve) -> None:
+    async with httpx2.AsyncClient() as client:
+        async with serve() as api:  # without the role agent no answer comes
+            header = {"Authorization": f"Bearer {api.token()}"}
+            request = client.build_request("POST", f"{api.url}{ASK}/stream", json={"message": "hello"}, headers=header)
+            found = events(await client.send(request, stream=True))
+            assert (await anext(found))["event"] == "started"
+        ended = await anext(found)
+        assert (ended["event"], ended["data"]["code"]) == ("error", "stopping")
+
+
+async def test_a_request_over_a_limit_is_refused_before_the_model_is_asked(serve: Serve, model: MemoryServer) -> None:
+    async with (
+        serve("agent", api_base_url=model.url, model="m") as api,
+        api.client() as ann,
+        api.client("root", role="admin") as admin,
+    ):
+        changed = await admin.put("/api/operations/limits/user", json={"user_per_minute": 1})
+        assert (changed.status_code, changed.json()["user"]["user_per_minute"]) == (200, 1), changed.text
+        assert (await ann.post(ASK, json={"message": "hello"})).status_code == 201
+        left = {one["name"]: one["left"] for one in (await ann.get("/api/limits")).json()}
+        assert (left["user_per_minute"], left["concurrent"]) == (0, 2)
+        for path in (ASK, f"{ASK}/stream"):
+            refused = await ann.post(path, json={"message": "hello"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "rate-limited")
+            assert 0 < int(refused.headers["retry-after"]) <= 60
+        assert (await admin.delete("/api/operations/users/ann/rate")).status_code == 204
+        await admin.put("/api/operations/limits/user", json={"tokens_per_day": 0})
+        spent = await ann.post(ASK, json={"message": "hello"})
+        assert (spent.status_code, spent.json()["code"]) == (402, "quota-exceeded")
+        assert (await ann.get("/api/threads/t")).json()["messages"] == 2
+        assert len(model.asked("answer")) == 1
+        assert (await ann.get("/api/operations/limits")).status_code == 403

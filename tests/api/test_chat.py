@@ -1,0 +1,128 @@
+"""The WebSocket chat of seed C: both dialogues, who may open a socket, and coming back."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers.api import Api, Serve
+from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
+from helpers.servers import eventually
+from helpers.stage import MemoryServer, task_of
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+DIALOGUES = (
+    ("记住我的名字是 Bob", "我叫什么名字？", "Bob"),
+    ("remember my favorite color is blue", "what's my favorite color?", "blue"),
+)
+
+
+class NamingServer(MemoryServer):
+    """Answers with the name or color that its context has."""
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        if kind != "chat" or task_of(body) != "answer":
+            return super().next_step(kind, body)
+        known = re.search(r"(?:名字是|color is) ?(\w+)", str(body["messages"]))
+        return Step(text=f"It is {known[1]}." if known else "I do not know.")
+
+
+@pytest.fixture
+def model() -> Iterator[NamingServer]:
+    with NamingServer() as server:
+        yield server
+
+
+def socket(api: Api, topic: str, query: str = "", **given: Any) -> connect:
+    address = f"{api.url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/{topic}{query}"
+    return connect(address, proxy=None, **given)
+
+
+async def said(ws: ClientConnection, message: str, **more: Any) -> list[dict[str, Any]]:
+    """What comes for one message, until the end or an error."""
+    await ws.send(json.dumps({"message": message, **more}, ensure_ascii=False))
+    found = [json.loads(await ws.recv())]
+    while found[-1]["type"] not in ("streaming_end", "error"):
+        found.append(json.loads(await ws.recv()))
+    return found
+
+
+def text_of(found: list[dict[str, Any]]) -> str:
+    return "".join(one["data"]["text"] for one in found if one["type"] == "streaming_chunk")
+
+
+async def test_both_dialogues_of_the_seed(serve: Serve, model: NamingServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serve("agent", "reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
+        for number, (statement, question, answer) in enumerate(DIALOGUES):
+            async with socket(api, f"t{number}", f"?token={api.token()}") as ws:
+                first = await said(ws, statement)
+                second = await said(ws, question)
+            types = [one["type"] for one in first]
+            assert types[:2] == ["message_saved", "streaming_start"]
+            assert types[-2:] == ["message_saved", "streaming_end"]
+            assert text_of(second) == f"It is {answer}."
+            assert second[-1]["data"]["usage"]["tokens_out"] > 0
+            receipts = api.runtime.log.read_thread("default", f"t{number}", types=("answer_receipt",))
+            assert [str(one.event.id) async for one in receipts][-1] == second[-1]["data"]["receipt_id"]
+            roles = [one["role"] for one in (await ann.get(f"/api/threads/t{number}/turns")).json()["items"]]
+            assert roles == ["user", "assistant"] * 2
+
+        async def are_remembered() -> bool:
+            return len((await ann.get("/api/memories")).json()) >= 2
+
+        await eventually(are_remembered)
+        async with socket(api, "another", f"?token={api.token()}") as ws:
+            assert text_of(await said(ws, DIALOGUES[1][1])) == "It is blue."
+    named = [one.name for one in caplog.records if "token=eyJ" in one.getMessage()]
+    assert set(named) <= {"websockets.client"}, "the server wrote a token to its log"
+
+
+async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        ticket = (await ann.post("/api/tickets")).json()["ticket"]
+        by_ticket: dict[str, Any] = {"subprotocols": ["turnlog.ticket", ticket]}
+        async with socket(api, "t", **by_ticket) as ws:
+            assert ws.subprotocol == "turnlog.ticket"
+        refused: list[tuple[int, str, dict[str, Any]]] = [
+            (401, "", by_ticket),
+            (401, "", {}),
+            (401, "?token=x", {}),
+            (403, f"?token={api.token(scopes=['read'])}", {}),
+            (403, f"?token={api.token()}", {"origin": "https://evil.example"}),
+            (404, f"?token={api.token('bob')}", {}),
+        ]
+        for status, query, given in refused:
+            with pytest.raises(InvalidStatus) as caught:
+                async with socket(api, "t", query, **given):
+                    pass
+            assert caught.value.response.status_code == status, (query, given)
+
+
+async def test_who_comes_back_gets_what_was_missed_and_no_answer_twice(serve: Serve, model: NamingServer) -> None:
+    async with (
+        serve("agent", api_base_url=model.url, model="m") as api,
+        api.client("root", role="admin") as admin,
+    ):
+        token = f"?token={api.token()}"
+        async with socket(api, "t", token) as ws:
+            await ws.send("{}")
+            assert json.loads(await ws.recv())["data"]["code"] == "invalid-request"
+            first = await said(ws, "color is red", request_id="one")
+            again = await said(ws, "color is red", request_id="one")
+        assert (text_of(first), text_of(again)) == ("It is red.", "It is red.")
+        saved = [one["data"] for one in first if one["type"] == "message_saved"]
+        async with socket(api, "t", f"{token}&after={saved[0]['seq']}") as ws:
+            missed = json.loads(await ws.recv())
+            assert (missed["type"], missed["data"]["seq"]) == ("message_saved", saved[1]["seq"])
+            assert missed["data"]["content"] == "It is red."
+            await admin.put("/api/operations/limits/user", json={"tokens_per_day": 0})
+            error = (await said(ws, "more"))[-1]
+            assert (error["type"], error["data"]["code"]) == ("error", "quota-exceeded")
+            assert error["data"]["retry_after"] > 0
+        assert len(model.asked("answer")) == 1

@@ -1,0 +1,112 @@
+"""Every route of the document refuses whoever has no right to it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jwt
+import pytest
+from helpers.api import Api, Serve
+
+from turnlog.agent.access.secret import secret_of
+from turnlog.agent.use_cases.operations import rebuild
+
+WITHOUT_TOKEN = {"/health/live", "/health/ready"}
+READS = {"/api/recall", "/api/threads/x/context"}  # with a body that is too long for a URL
+METHODS = {"get", "post", "put", "patch", "delete"}
+
+
+async def document(api: Api) -> dict[str, Any]:
+    async with api.client() as client:
+        found: dict[str, Any] = (await client.get("/openapi.json")).json()
+    return found
+
+
+def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, one in found["paths"].items():
+        for method in METHODS & one.keys():
+            if path not in WITHOUT_TOKEN:
+                yield method.upper(), re.sub(r"\{\w+\}", "x", path), one[method]
+
+
+def forged(api: Api) -> dict[str, str]:
+    """Authorization headers that must not open anything, by what is wrong with them."""
+    good = api.token()
+    claims = jwt.decode(good, options={"verify_signature": False})
+    public = {"kid": jwt.get_unverified_header(good)["kid"]}
+    signing = secret_of(api.runtime.settings).signing
+    return {
+        "expired": f"Bearer {jwt.encode(claims | {'exp': claims['iat'] - 600}, signing, 'EdDSA', public)}",
+        "no algorithm": f"Bearer {jwt.encode(claims, None, 'none', public)}",
+        "another secret": f"Bearer {jwt.encode(claims, 'x' * 64, 'HS256', public)}",
+        "cut": f"Bearer {good[:-4]}",
+        "basic": "Basic YW5uOmFubg==",
+        "empty": "Bearer",
+    }
+
+
+async def test_the_page_of_the_routes_loads_nothing_from_elsewhere(serve: Serve) -> None:
+    async with serve() as api, api.client() as client:
+        page = (await client.get("/docs")).text
+        assert "swagger-ui-bundle.js" in page
+        for found in re.findall(r"(?:src|href|url)[=:] ?['\"]([^'\"]+)", page):
+            assert found.startswith("/") and (await client.get(found)).status_code == 200, found
+
+
+async def test_problems_are_documented_with_their_media_type(serve: Serve) -> None:
+    async with serve() as api:
+        for method, path, operation in operations(await document(api)):
+            for status, answer in operation["responses"].items():
+                for kind, content in answer.get("content", {}).items():
+                    is_problem = content.get("schema", {}).get("$ref", "").endswith("/Problem")
+                    assert is_problem == (kind == "application/problem+json"), f"{method} {path} {status} {kind}"
+
+
+async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> None:
+    """Every GET with one of these ids in its path or query, for another user and in another tenant, and the same again
+    after a rebuild."""
+    async with (
+        serve() as api,
+        api.client() as ann,
+        api.client("bob") as bob,
+        api.client(tenant="acme") as other,
+    ):
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
+        known = {"{thread}": "t", "{memory}": kept}
+        found = (await document(api))["paths"]
+        paths = [path for path, one in found.items() if "get" in one and any(name in path for name in known)]
+        for rebuilt in (False, True):
+            if rebuilt:
+                await rebuild(api.runtime, None, lambda _: None)
+            for path in paths:
+                asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
+                for client in (bob, other):
+                    answer = await client.get(asked)
+                    assert answer.status_code == 404, f"{asked} rebuilt={rebuilt}: {answer.text}"
+            assert (await ann.get("/api/threads/t/turns")).json()["items"]
+            assert (await ann.get(f"/api/memories/{kept}")).status_code == 200
+
+
+async def test_no_route_opens_without_a_valid_token(serve: Serve) -> None:
+    async with serve() as api:
+        wrong = forged(api) | {"none": ""}
+        async with api.client() as client:
+            for method, path, _ in operations(await document(api)):
+                for what, header in wrong.items():
+                    answer = await client.request(method, path, headers={"Authorization": header})
+                    assert answer.status_code == 401, f"{method} {path} with a token that is {what}: {answer.text}"
+                    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("scope", ["read", "write", "ask"])
+async def test_a_token_with_one_scope_opens_its_routes_alone(serve: Serve, scope: str) -> None:
+    async with serve() as api, api.client(scopes=[scope]) as client:
+        opened = set()
+        for method, path, _ in operations(await document(api)):
+            answer = await client.request(method, path, json={})
+            if answer.status_code != 403:
+                opened.add((method, path))
+            if method != "GET" and scope == "read" and path not in READS:
+                assert answer.status_code == 403, f"{method} {path} changes something with the scope read"
+        assert opened or scope == "ask"

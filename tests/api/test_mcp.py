@@ -1,0 +1,75 @@
+"""MCP through the official client: over HTTP with a token, and on stdio."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.cli_process import environment
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
+
+
+@asynccontextmanager
+async def mcp_of(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[Client]:
+    header = {"Authorization": f"Bearer {api.token(user, **given)}"}
+    async with (
+        httpx2.AsyncClient(headers=header, timeout=60) as http,
+        Client(streamable_http_client(f"{api.url}/mcp", http_client=http)) as client,
+    ):
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer
+    return answer.structured_content
+
+
+async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(serve: Serve) -> None:
+    async with serve() as api, mcp_of(api) as ann, mcp_of(api, "bob") as bob, api.client() as http:
+        listed = (await ann.list_tools()).tools
+        assert {tool.name for tool in listed} == TOOLS
+        assert not {"tenant", "user"} & {name for tool in listed for name in tool.input_schema["properties"]}
+        memory = await call(ann, "remember", text="Ann likes tea.")
+        assert (await call(ann, "remember", text="Ann likes tea."))["memory_id"] == memory["memory_id"]
+        assert [one["content"] for one in (await call(ann, "recall", query="tea"))["memories"]] == ["Ann likes tea."]
+        assert (await call(bob, "recall", query="tea"))["memories"] == []
+        assert len((await call(ann, "memories"))["memories"]) == 1
+        refused = await bob.call_tool("forget", {"memory_id": memory["memory_id"]})
+        assert refused.is_error and "not-found" in refused.content[0].text
+        await call(ann, "forget", memory_id=memory["memory_id"])
+        assert (await call(ann, "recall", query="tea"))["memories"] == []
+        await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
+        assert [one["thread_id"] for one in (await call(ann, "threads"))["threads"]] == ["t"]
+        assert (await call(ann, "threads", query="nothing"))["threads"] == []
+        seen = (await call(ann, "context", thread_id="t"))["messages"]
+        assert "My corgi is Sesame." in [one["content"] for one in seen]
+        assert (await bob.call_tool("context", {"thread_id": "t"})).is_error
+
+
+async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:
+    async with serve() as api, mcp_of(api, scopes=["read"]) as reader:
+        assert "forbidden" in (await reader.call_tool("remember", {"text": "x"})).content[0].text
+        assert (await reader.call_tool("recall", {"query": "x", "k": 0})).is_error
+        async with httpx2.AsyncClient() as http:
+            refused = await http.post(f"{api.url}/mcp", json={})
+            assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.timeout(120)
+async def test_a_client_on_stdio_has_the_same_tools(nats_url: str, database_url: str, tmp_path: Path) -> None:
+    servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url}
+    words = ["-m", "turnlog.consumers.cli", "mcp", "stdio", "--user", "ann"]
+    process = StdioServerParameters(command=sys.executable, args=words, env=environment(tmp_path, **servers))
+    async with Client(process) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+        await call(client, "remember", text="Ann likes tea.")
+        assert len((await call(client, "recall", query="tea"))["memories"]) == 1

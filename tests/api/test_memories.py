@@ -1,0 +1,59 @@
+"""Memories, recall, entities, preferences and sessions over HTTP."""
+
+from uuid import UUID
+
+from helpers.api import Serve
+
+
+async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        key = {"Idempotency-Key": "one"}
+        made = [await ann.post("/api/memories", json={"content": "Ann likes tea."}, headers=key) for _ in range(2)]
+        assert [one.status_code for one in made] == [201, 201], made[0].text
+        memory = made[0].json()["memory_id"]
+        assert made[1].json() == made[0].json() | {"what": "known"}
+        listed = (await ann.get("/api/memories")).json()
+        assert [one["content"] for one in listed] == ["Ann likes tea."]
+        found = (await ann.post("/api/recall", json={"query": "tea", "explain": True})).json()
+        assert [one["content"] for one in found["memories"]] == ["Ann likes tea."]
+        assert "similarity" in found["memories"][0]["explain"]
+        edited = await ann.put(f"/api/memories/{memory}/content", json={"content": "Ann likes green tea."})
+        newer = edited.json()["memory"]
+        rated = await ann.put(f"/api/memories/{newer}/importance", json={"importance": 0.9})
+        assert rated.json()["importance"] == 0.9
+        assert len((await ann.get(f"/api/memories/{newer}/history")).json()["history"]) == 2
+        assert (await bob.get("/api/memories")).json() == []
+        for path in (f"/api/memories/{newer}", f"/api/memories/{newer}/history"):
+            assert (await bob.get(path)).status_code == 404
+        assert (await bob.delete(f"/api/memories/{newer}")).status_code == 404
+        assert (await bob.post("/api/memories/forget", json={"memory": "green"})).status_code == 404
+        assert newer in (await ann.delete(f"/api/memories/{newer}")).json()["forgotten"]
+        assert (await ann.get("/api/memories")).json() == []
+        assert (await ann.post("/api/recall", json={"query": "green tea"})).json()["memories"] == []
+
+
+async def test_wrong_input_names_the_field_and_has_an_id(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        wrong = await ann.post("/api/memories", json={"content": "x", "importance": 2})
+        assert (wrong.status_code, wrong.headers["content-type"]) == (422, "application/problem+json")
+        assert len(wrong.json()["id"]) == 16
+        assert "importance" in wrong.json()["detail"]
+        unknown = await ann.get(f"/api/memories/{UUID(int=0)}")
+        assert unknown.json()["code"] == "not-found"
+
+
+async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        entity = {"type": "PERSON", "name": "Mia", "relations": [["friend_of", "Ann"]]}
+        assert (await ann.post("/api/entities", json=entity)).status_code == 201
+        assert (await ann.post("/api/entities", json=entity)).json()["code"] == "entity-exists"
+        changed = await ann.patch("/api/entities", json=entity | {"attributes": {"city": "Lima"}})
+        assert changed.json()["attributes"] == {"city": "Lima"}
+        assert [one["name"] for one in (await ann.get("/api/entities")).json()] == ["Mia"]
+        preferences = await ann.patch("/api/preferences", json={"set": {"enable_memory": False}})
+        assert (preferences.status_code, preferences.json()["enable_memory"]) == (200, False), preferences.text
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
+        session = await ann.put("/api/threads/t/session", json={})
+        assert session.json()["meta"]["conversation_id"] == "t", session.text
+        assert (await ann.get("/api/threads/t/session/context")).status_code == 200
+        assert (await ann.get("/api/usage")).json() == []

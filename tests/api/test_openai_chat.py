@@ -1,0 +1,222 @@
+"""The unchanged `openai` client with turnlog's base URL and key: chat completions with a memory."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from helpers.api import Api, Serve, openai_client
+from helpers.openai_validation import validate_openai_messages
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+from turnlog.agent.use_cases.limits import change_limits
+
+WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+def said(role: str, content: Any) -> Any:
+    return {"role": role, "content": content}
+
+
+async def turns(api: Api, thread: str, user: str = "ann") -> list[tuple[str, Any]]:
+    async with api.client(user) as ann:
+        items = (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]
+    return [(one["role"], one["content"]) for one in items]
+
+
+async def chat(client: openai.AsyncOpenAI, *messages: Any, **given: Any) -> tuple[str, Any]:
+    """The thread, and the completion."""
+    raw = await client.chat.completions.with_raw_response.create(model="m", messages=list(messages), **given)
+    return raw.headers.get("x-turnlog-thread", ""), raw.parse()
+
+
+async def test_a_resent_history_is_recognised_and_an_edited_one_is_a_fork(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        prompt, first = said("system", "Be brief."), said("user", "My dog is called Sesame.")
+        thread, answer = await chat(client, prompt, first)
+        assert answer.choices[0].message.content == "echo: My dog is called Sesame."
+        assert answer.choices[0].finish_reason == "stop" and answer.usage.completion_tokens == 6
+        heard = said("assistant", answer.choices[0].message.content)
+
+        history = [prompt, first, heard, said("user", "And my cat Poppy.")]
+        again, _ = await chat(client, *history)
+        assert again == thread
+        assert await turns(api, thread) == [
+            ("user", "My dog is called Sesame."),
+            ("assistant", "echo: My dog is called Sesame."),
+            ("user", "And my cat Poppy."),
+            ("assistant", "echo: And my cat Poppy."),
+        ]
+        sent = model.bodies()[-1]["messages"]
+        assert sent[0] == prompt and not validate_openai_messages(sent)
+        assert [one["content"] for one in sent[1:]] == [one["content"] for one in history[1:]]
+
+        fork, edited = await chat(client, first, heard, said("user", "And my horse Nut."))
+        assert fork != thread
+        assert len(await turns(api, thread)) == 4
+        last = said("assistant", edited.choices[0].message.content)
+        assert (await chat(client, first, heard, said("user", "And my horse Nut."), last, said("user", "ok")))[
+            0
+        ] == fork
+        assert [content for _, content in await turns(api, fork)][2:] == [
+            "And my horse Nut.",
+            "echo: And my horse Nut.",
+            "ok",
+            "echo: ok",
+        ]
+        async with openai_client(api, "bob") as bob:
+            assert (await chat(bob, first, heard, said("user", "mine too")))[0] not in (thread, fork)
+
+
+async def test_a_client_names_its_thread(serve: Serve, model: MemoryServer) -> None:
+    named: dict[str, Any] = {
+        "t1": {"extra_headers": {"X-Turnlog-Thread": "t1", "X-Conversation-Id": "other"}},
+        "t2": {"metadata": {"thread_id": "t2"}},
+        "t3": {"extra_headers": {"X-OpenWebUI-Chat-Id": "t3"}},
+        "t4": {"extra_headers": {"x-sm-conversation-id": "t4"}, "user": "bob"},
+    }
+    async with (
+        serve(api_base_url=model.url, model="m") as api,
+        openai_client(api) as client,
+        openai_client(api, "bob") as bob,
+    ):
+        for thread, given in named.items():
+            found, answer = await chat(client, said("user", "one"), **given)
+            heard = said("assistant", answer.choices[0].message.content)
+            assert (await chat(client, said("user", "one"), heard, said("user", "two"), **given))[0] == found == thread
+            assert [content for _, content in await turns(api, thread)] == ["one", "echo: one", "two", "echo: two"]
+            with pytest.raises(openai.NotFoundError):
+                await chat(bob, said("user", "one"), **given)
+        assert (await chat(client, said("user", "three"), **named["t1"]))[0] == "t1"
+        assert len(await turns(api, "t1")) == 6
+        assert (await chat(client, said("user", "edited"), **named["t3"]))[0] != "t3"
+
+
+async def test_a_stream_has_the_chunks_of_openai_and_survives_its_client(serve: Serve, model: MemoryServer) -> None:
+    goes_on = threading.Event()
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+        raw = await client.chat.completions.with_raw_response.create(
+            model="m", messages=[said("developer", "Echo."), said("user", "hello there")], **options
+        )
+        chunks = [chunk async for chunk in raw.parse()]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "echo: hello there"
+        assert chunks[-2].choices[0].finish_reason == "stop" and chunks[-1].choices == []
+        assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 3
+        assert raw.headers["x-turnlog-receipt"] and raw.headers["x-request-id"]
+        assert model.bodies()[-1]["messages"][0] == said("system", "Echo.")
+
+        model.reply("one two three four", until=goes_on, after=2)
+        left: Any = {"X-Turnlog-Thread": "left"}
+        leaves = await client.chat.completions.create(
+            model="m", messages=[said("user", "count")], stream=True, extra_headers=left
+        )
+        async for chunk in leaves:
+            assert chunk.usage is None
+            if chunk.choices[0].delta.content:
+                break
+        await leaves.close()
+        goes_on.set()
+
+        async def is_recorded() -> bool:
+            return ("assistant", "one two three four") in await turns(api, "left")
+
+        await eventually(is_recorded)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tools_of_the_client_are_its_own(serve: Serve, model: MemoryServer, streamed: bool) -> None:
+    model.reply(tool_calls=[("weather", {"city": "Ulm"}), ("weather", {"city": "Bonn"})])
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        asked = said("user", "What is the weather?")
+        given: Any = {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}
+        if streamed:
+            async with client.chat.completions.stream(model="m", messages=[asked], tools=[WEATHER]) as stream:
+                answer: Any = await stream.get_final_completion()
+        else:
+            _, answer = await chat(client, asked, **given)
+            assert {name: model.bodies()[-1][name] for name in given} == given
+        calls = answer.choices[0].message.tool_calls
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert [call.function.arguments for call in calls] == ['{"city": "Ulm"}', '{"city": "Bonn"}']
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in calls]
+        history = [asked, answer.choices[0].message.model_dump(exclude_none=True), *results]
+        thread, _ = await chat(client, *history, tools=[WEATHER])
+        assert [role for role, _ in await turns(api, thread)] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert not validate_openai_messages(model.bodies()[-1]["messages"])
+
+
+async def test_what_is_not_to_be_remembered_is_not(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client, api.client() as ann:
+        await ann.post("/api/memories", json={"content": "Ann is allergic to nuts."})
+        question = said("user", "What am I allergic to?")
+        modes: list[Any] = [
+            {"store": False},
+            {"extra_headers": {"X-Turnlog-Memory": "read", "X-Turnlog-Thread": "t"}},
+            {"extra_headers": {"X-Turnlog-Memory": "off"}},
+        ]
+        for given in modes:
+            thread, answer = await chat(client, said("system", "Brief."), question, **given)
+            assert thread == "" and answer.choices[0].message.content == "echo: What am I allergic to?"
+        knew = ["Ann is allergic to nuts." in str(body["messages"]) for body in model.asked("answer")]
+        assert knew == [True, True, False]
+        assert model.asked("answer")[-1]["messages"] == [said("system", "Brief."), question]
+        assert (await ann.get("/api/threads")).json()["items"] == []
+
+
+async def test_errors_have_openais_form(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await chat(client, said("user", "hi"), n=2)
+        assert refused.value.param == "n" and refused.value.type == "invalid_request_error"
+        with pytest.raises(openai.BadRequestError):
+            await chat(client, said("user", [{"type": "text"}]))
+        async with openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="no", max_retries=0) as stranger:
+            with pytest.raises(openai.AuthenticationError) as unknown:
+                await stranger.models.list()
+            assert unknown.value.code == "invalid_api_key"
+        model.fail(404, message="no model x")
+        with pytest.raises(openai.NotFoundError) as missing:
+            await chat(client, said("user", "hi"))
+        assert missing.value.code == "model_not_found"
+        model.drop(after=3)
+        with pytest.raises(openai.APIError, match="broke off"):
+            async for _ in await client.chat.completions.create(
+                model="m", messages=[said("user", "count")], stream=True
+            ):
+                pass
+
+
+async def test_the_throttle_refuses_as_openai_does(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        await change_limits(api.runtime, "default", "user", {"user_per_minute": 1})
+        await chat(client, said("user", "hi"))
+        with pytest.raises(openai.RateLimitError) as refused:
+            await chat(client, said("user", "hi"))
+        assert int(refused.value.response.headers["retry-after"]) > 0
+        await change_limits(api.runtime, "default", "user", {"user_per_minute": 9, "tokens_per_day": 0})
+        with pytest.raises(openai.APIStatusError) as spent:
+            await chat(client, said("user", "hi"))
+        assert spent.value.status_code == 402 and spent.value.type == "insufficient_quota"
+
+
+async def test_without_a_language_model_it_quotes_and_embeds(serve: Serve) -> None:
+    async with serve() as api, openai_client(api) as client:
+        models = [one.id async for one in client.models.list()]
+        assert (await client.models.retrieve(models[0])).owned_by == "turnlog"
+        _, first = await chat(client, said("user", "My dog is called Sesame."))
+        heard = said("assistant", first.choices[0].message.content)
+        question = said("user", "What is my dog called?")
+        _, answer = await chat(client, said("user", "My dog is called Sesame."), heard, question)
+        assert "Sesame" in answer.choices[0].message.content
+        found = await client.embeddings.create(model="any", input=["dog", "hound"])
+        assert len(found.data) == 2 and len(found.data[0].embedding) == 384

@@ -1,0 +1,103 @@
+"""The unchanged `openai` client with turnlog's base URL and key: responses and conversations."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from helpers.api import Api, Serve, openai_client
+from helpers.stage import MemoryServer
+
+WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+async def contents(api: Api, thread: str) -> list[Any]:
+    async with api.client() as ann:
+        return [one["content"] for one in (await ann.get(f"/api/threads/{thread}/turns")).json()["items"]]
+
+
+async def test_a_response_goes_on_from_the_one_before_or_forks(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        raw = await client.responses.with_raw_response.create(model="m", input="one", instructions="Be brief.")
+        first, thread = raw.parse(), raw.headers["x-turnlog-thread"]
+        assert (first.output_text, first.status, first.store) == ("echo: one", "completed", True)
+        assert first.usage is not None and first.usage.output_tokens == 2
+        await client.responses.create(model="m", input="two", previous_response_id=first.id)
+        assert await contents(api, thread) == ["one", "echo: one", "two", "echo: two"]
+        raw = await client.responses.with_raw_response.create(model="m", input="else", previous_response_id=first.id)
+        fork = raw.headers["x-turnlog-thread"]
+        assert fork != thread and await contents(api, fork) == ["one", "echo: one", "else", "echo: else"]
+
+        unstored = await client.responses.create(model="m", input="three", previous_response_id=first.id, store=False)
+        assert "echo: one" in str(model.bodies()[-1]["messages"]) and not unstored.store
+        assert len(await contents(api, thread)) == 4
+        for previous, user in ((unstored.id, "ann"), (first.id, "bob"), ("resp_x", "ann")):
+            async with openai_client(api, user) as other:
+                with pytest.raises(openai.NotFoundError):
+                    await other.responses.create(model="m", input="x", previous_response_id=previous)
+        reference: Any = [{"type": "item_reference", "id": raw.parse().output[0].id}, {"role": "user", "content": "on"}]
+        await client.responses.create(model="m", input=reference)
+        assert (await contents(api, fork))[-2:] == ["on", "echo: on"]
+
+
+async def test_a_streamed_response_has_numbered_events(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        async with client.responses.stream(model="m", input="hello there") as stream:
+            events = [event async for event in stream]
+            final = await stream.get_final_response()
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert events[0].type == "response.created" and events[-1].type == "response.completed"
+        assert final.output_text == "echo: hello there"
+
+        model.reply("Let me see.", tool_calls=[("weather", {"city": "Ulm"}), ("weather", {"city": "Bonn"})])
+        async with client.responses.stream(model="m", input="weather?", tools=[WEATHER]) as stream:
+            final = await stream.get_final_response()
+        calls: Any = [item for item in final.output if item.type == "function_call"]
+        assert [json.loads(call.arguments) for call in calls] == [{"city": "Ulm"}, {"city": "Bonn"}]
+        results: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
+        raw = await client.responses.with_raw_response.create(
+            model="m", input=results, previous_response_id=final.id, tools=[WEATHER]
+        )
+        resent: Any = [
+            {"role": "user", "content": "weather?"},
+            *[item.model_dump(exclude_none=True) for item in final.output],
+            *results,
+            *[item.model_dump(exclude_none=True) for item in raw.parse().output],
+            {"role": "user", "content": [{"type": "input_text", "text": "thanks"}]},
+        ]
+        again = await client.responses.with_raw_response.create(model="m", input=resent)
+        assert again.headers["x-turnlog-thread"] == raw.headers["x-turnlog-thread"]
+
+        model.drop(after=3)
+        failing = await client.responses.create(model="m", input="count", stream=True)
+        last = [event async for event in failing][-1]
+        assert last.type == "response.failed" and last.response.error is not None
+        with pytest.raises(openai.BadRequestError, match="web_search"):
+            await client.responses.create(model="m", input="x", tools=[{"type": "web_search"}])
+
+
+async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model: MemoryServer) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        begins: Any = [{"type": "message", "role": "user", "content": "My dog is called Sesame."}]
+        made = await client.conversations.create(items=begins)
+        form: Any = {"format": {"type": "json_schema", "name": "dog", "schema": {"type": "object"}}}
+        await client.responses.create(model="m", input="And my cat?", conversation=made.id, text=form)
+        sent = model.bodies()[-1]
+        assert [one["content"] for one in sent["messages"]][-2:] == ["My dog is called Sesame.", "And my cat?"]
+        assert sent["response_format"]["json_schema"]["name"] == "dog"
+        assert (await client.conversations.retrieve(made.id)).id == made.id
+        added: Any = [{"type": "message", "role": "user", "content": "Poppy."}]
+        assert len((await client.conversations.items.create(made.id, items=added)).data) == 1
+        found: list[Any] = [one async for one in client.conversations.items.list(made.id, limit=2, order="asc")]
+        texts = [one.content[0].text for one in found]
+        assert texts == ["My dog is called Sesame.", "And my cat?", "echo: And my cat?", "Poppy."]
+        async with openai_client(api, "bob") as bob:
+            with pytest.raises(openai.NotFoundError):
+                await bob.conversations.retrieve(made.id)

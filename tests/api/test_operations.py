@@ -1,0 +1,79 @@
+"""Operation over HTTP: lag, dead letters, rebuilds, usage, keys and tickets, each for the operator's tenant alone."""
+
+import json
+
+import pytest
+from helpers.api import Serve
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.access.identity import Unauthenticated
+from turnlog.events.subjects import publish_subject
+
+SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
+
+
+async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: Serve) -> None:
+    async with serve() as api, api.client("root", role="admin") as admin, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json=SAID)
+        lag = (await admin.get("/api/operations/lag")).json()
+        assert "messages" in {one["projection"] for one in lag["projections"]}
+        assert {one["job"] for one in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
+        for path in ("/api/operations/usage", "/api/operations/users/ann/usage"):
+            assert (await admin.get(path)).json() == []
+            assert (await ann.get(path)).status_code == 403
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute("DELETE FROM messages")
+        assert (await ann.get("/api/threads/t/turns")).json()["items"] == []
+        begun = await admin.post("/api/operations/rebuild", json={})
+        assert (begun.status_code, begun.json()["state"]) == (202, "running"), begun.text
+        path = f"/api/jobs/{begun.json()['id']}"
+        async with admin.stream("GET", f"{path}/events") as response:
+            lines = [line async for line in response.aiter_lines() if line.startswith(("event:", "data:"))]
+        assert lines[-2] == "event: done", lines
+        assert "messages" in {one["projection"] for one in json.loads(lines[-1][5:])["result"]}
+        assert len((await ann.get("/api/threads/t/turns")).json()["items"]) == 1
+        assert (await admin.get(path)).json()["state"] == "done"
+        assert (await ann.get(path)).status_code == 404
+        assert (await ann.get("/api/jobs")).json() == []
+
+
+async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> None:
+    async with (
+        serve() as api,
+        api.client("root", role="admin") as admin,
+        api.client("root", role="admin", tenant="acme") as other,
+    ):
+        subject = publish_subject("default", "t", "turn_recorded")
+        seq = (await api.runtime.log.nc.jetstream().publish(subject, b"{")).seq
+        await api.runtime.settle()
+        found = (await admin.get("/api/operations/dead-letters")).json()
+        assert {one["seq"] for one in found} == {seq}
+        letter = f"/api/operations/dead-letters/{seq}"
+        assert (await admin.get(letter)).json()["event"] == "{"
+        assert (await other.get("/api/operations/dead-letters")).json() == []
+        refused = [
+            await other.get(letter),
+            await other.post(f"{letter}/drop", json={}),
+            await other.post("/api/operations/dead-letters/retry", json={"seq": seq}),
+        ]
+        assert [one.status_code for one in refused] == [404, 404, 404]
+        again = await admin.post("/api/operations/dead-letters/retry", json={"seq": seq})
+        assert again.json() == {"applied": [], "parked": [seq]}
+        assert (await admin.post(f"{letter}/drop", json={})).status_code == 200
+        assert {one["status"] for one in (await admin.get("/api/operations/dead-letters")).json()} == {"dropped"}
+
+
+async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: Serve) -> None:
+    async with serve() as api, api.client("root", role="admin") as admin, api.client() as ann:
+        made = (await admin.post("/api/operations/keys", json={"user": "ann", "scopes": ["read"]})).json()
+        header = {"Authorization": f"Bearer {made['key']}"}
+        assert (await ann.get("/api/threads", headers=header)).status_code == 200
+        assert [one["id"] for one in (await admin.get("/api/operations/keys")).json()] == [made["id"]]
+        revoked = await admin.delete(f"/api/operations/keys/{made['id']}")
+        assert (revoked.status_code, revoked.json()["revoked_at"] is None) == (200, False)
+        assert (await ann.get("/api/threads", headers=header)).status_code == 401
+        ticket = (await ann.post("/api/tickets")).json()["ticket"]
+        access = api.runtime.kept(Access)
+        assert (await access.redeem(ticket)).user == "ann"
+        with pytest.raises(Unauthenticated):
+            await access.redeem(ticket)

@@ -1,0 +1,85 @@
+"""A person's conversations as a front-end shows them, the stream of their events, and the way out of all of it."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+from helpers.api import Serve
+from helpers.servers import eventually
+
+SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
+
+
+async def finished(client: httpx2.AsyncClient, begun: httpx2.Response) -> dict[str, Any]:
+    assert begun.status_code == 202, begun.text
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        found.update((await client.get(f"/api/jobs/{begun.json()['id']}")).json())
+        return found["state"] != "running"
+
+    await eventually(ended)
+    return found
+
+
+async def test_the_timeline_has_all_blocks_in_order(serve: Serve) -> None:
+    call = {"id": "c", "name": "weather", "arguments": '{"city": "Lima"}'}
+    said = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [call]},
+        {"role": "tool", "content": "sunny", "tool_call_id": "c"},
+    ]
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        await ann.post("/api/threads/t/turns", json={"turns": said})
+        assert [one["id"] for one in (await ann.get("/api/conversations")).json()] == ["t"]
+        history = (await ann.get("/api/chat/history", params={"thread_id": "t"})).json()
+        assert [one["blocks"] for one in history] == [
+            [{"type": "text", "text": "Weather?"}],
+            [
+                {"type": "text", "text": "Let me look."},
+                {"type": "tool_use", "id": "c", "name": "weather", "input": {"city": "Lima"}},
+            ],
+            [{"type": "tool_result", "tool_use_id": "c", "content": "sunny"}],
+        ]
+        assert (await bob.get("/api/chat/history", params={"thread_id": "t"})).status_code == 404
+
+
+async def test_events_of_a_thread_stream_and_go_on_behind_the_last_id(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        await ann.post("/api/threads/t/turns", json=SAID)
+        assert (await bob.get("/api/threads/t/events")).status_code == 404
+        seen: list[dict[str, Any]] = []
+        for more in ("first", "second"):
+            last = {"Last-Event-ID": str(seen[-1]["seq"])} if seen else {}
+            async with ann.stream("GET", "/api/threads/t/events", headers=last) as response:
+                await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": more}]})
+                async with asyncio.timeout(30):
+                    async for line in response.aiter_lines():
+                        if line.startswith("data: "):
+                            seen.append(json.loads(line[6:]))
+                            if seen[-1]["event"]["data"].get("content") == more:
+                                break
+        said = [one["event"]["data"]["content"] for one in seen if one["type"] == "turn_recorded"]
+        assert said == [SAID["turns"][0]["content"], "first", "second"]
+
+
+async def test_a_person_takes_everything_along_clears_a_part_and_is_erased(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(scopes=["read"]) as reader:
+        for one in (ann, bob):
+            await one.post(f"/api/threads/of-{one is ann}/turns", json=SAID)
+        await ann.post("/api/memories", json={"content": "Ann likes tea. Her mail is ann@example.com."})
+        assert (await reader.post("/api/export", json={})).status_code == 403
+        job = await finished(ann, await ann.post("/api/export", json={}))
+        document = await ann.get(f"/api/export/{job['id']}")
+        assert "Sesame" in document.text and "ann@example.com" not in document.text
+        assert (await bob.get(f"/api/export/{job['id']}")).status_code == 404
+        assert (await ann.delete("/api/user-data")).json()["code"] == "nothing-named"
+        cleared = await ann.delete("/api/user-data", params={"includeMemories": True})
+        assert (cleared.status_code, cleared.json()["memories"], cleared.json()["conversations"]) == (200, 1, [])
+        erased = await finished(ann, await ann.post("/api/erase", json={"reason": "asked"}))
+        assert erased["state"] == "done", erased
+        assert erased["result"]["data"]["keys_destroyed"] >= 1 and erased["result"]["hits"] == {}
+        assert (await ann.get(f"/api/export/{job['id']}")).status_code == 404
+        assert (await ann.get("/api/conversations")).json() == []
+        assert len((await bob.get("/api/conversations")).json()) == 1

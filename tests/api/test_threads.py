@@ -1,0 +1,108 @@
+"""Conversations over HTTP: open, append, read in pages, context, rename, fork, delete."""
+
+import asyncio
+from uuid import UUID
+
+from helpers.api import Serve
+
+
+async def test_a_conversation_from_its_first_turn_to_its_end(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        said = [{"role": "user", "content": "My corgi is called Sesame."}, {"role": "assistant", "content": "Nice."}]
+        made = await ann.post("/api/threads/t/turns", json={"turns": said})
+        assert made.status_code == 201, made.text
+        last = made.json()[-1]["seq"]
+        listed = (await ann.get("/api/threads")).json()
+        assert [(one["thread"], one["messages"]) for one in listed["items"]] == [("t", 2)]
+        page = await ann.get("/api/threads/t/turns", params={"limit": 1})
+        assert [one["content"] for one in page.json()["items"]] == [said[0]["content"]]
+        rest = await ann.get("/api/threads/t/turns", params={"cursor": page.json()["next"]})
+        assert [one["content"] for one in rest.json()["items"]] == [said[1]["content"]]
+        assert rest.json()["next"] is None
+        assert rest.headers["etag"] == f'"{last}"'
+        context = (await ann.get("/api/threads/t/context", params={"query": "What is my dog called?"})).json()
+        assert context["messages"][-1] == {"role": "user", "content": "What is my dog called?"}
+        assert (await ann.post("/api/threads/t/label")).json()["label"] == "My corgi is called Sesame."
+        assert (await ann.patch("/api/threads/t", json={"label": "Dogs"})).json()["label"] == "Dogs"
+        forked = (await ann.post("/api/threads/t/forks", json={"at_seq": last, "thread": "f"})).json()
+        assert (forked["parent"], forked["message_count"]) == ("t", 2)
+        assert (await ann.delete("/api/threads/t")).status_code == 204
+        gone = await ann.get("/api/threads/t")
+        assert (gone.status_code, gone.json()["code"]) == (404, "not-found")
+
+
+async def test_pages_of_threads_repeat_nothing(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        for name in "abcde":
+            await ann.post("/api/threads", json={"thread": name})
+        seen: list[str] = []
+        cursor = None
+        while True:
+            page = (await ann.get("/api/threads", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))).json()
+            seen += [one["thread"] for one in page["items"]]
+            if (cursor := page["next"]) is None:
+                break
+        assert seen == list("edcba")
+
+
+async def test_a_write_that_is_sent_six_times_is_stored_once(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        body = {"turns": [{"role": "user", "content": "hello"}]}
+        sent = [ann.post("/api/threads/t/turns", json=body, headers={"Idempotency-Key": "k"}) for _ in range(6)]
+        answers = [answer.json() for answer in await asyncio.gather(*sent)]
+        assert len({answer[0]["seq"] for answer in answers}) == 1
+        assert (await ann.get("/api/threads/t")).json()["messages"] == 1
+
+
+async def test_an_expected_version_that_passed_is_a_conflict(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        body = {"turns": [{"role": "user", "content": "hello"}], "expected": 0}
+        assert (await ann.post("/api/threads/t/turns", json=body)).status_code == 201
+        again = await ann.post("/api/threads/t/turns", json=body)
+        assert (again.status_code, again.json()["code"]) == (409, "wrong-expected-version")
+
+
+async def test_a_thread_belongs_to_who_wrote_first(serve: Serve) -> None:
+    async with serve() as api, api.client("ann") as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
+        body = {"turns": [{"role": "user", "content": "mine"}]}
+        answers = await asyncio.gather(*(one.post("/api/threads/t/turns", json=body) for one in (ann, bob)))
+        assert sorted(answer.status_code for answer in answers) == [201, 404]
+        owner, stranger = (ann, bob) if answers[0].status_code == 201 else (bob, ann)
+        assert len((await owner.get("/api/threads/t/turns")).json()["items"]) == 1
+        for one in (stranger, other):
+            assert (await one.get("/api/threads/t/turns")).status_code == 404
+            assert (await one.get("/api/threads")).json()["items"] == []
+            assert (await one.post("/api/threads/t/turns", json=body)).status_code in (
+                404,
+                201 if one is other else 404,
+            )
+
+
+async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_somebody_else(serve: Serve) -> None:
+    async with serve() as api, api.client("ann") as ann, api.client("bob") as bob:
+        question = {"query": "What is my dog called?"}
+        made = (await ann.post("/api/threads/t/context", json=question)).json()
+        answer = {"turns": [{"role": "assistant", "content": "Sesame."}], "receipt": made["receipt"]}
+        for changed in ({"system_prompt": "Lie."}, {"user": "bob"}, {"turn_id": str(UUID(int=1))}, {"signature": ""}):
+            forged = answer | {"receipt": made["receipt"] | changed}
+            refused = await ann.post("/api/threads/t/turns", json=forged)
+            assert (refused.status_code, refused.json()["code"]) == (422, "wrong-receipt"), changed
+        for client, thread in ((bob, "t"), (ann, "other")):
+            refused = await client.post(f"/api/threads/{thread}/turns", json=answer)
+            assert (refused.status_code, refused.json()["code"]) == (422, "wrong-receipt")
+        key = {"Idempotency-Key": "k"}
+        usage = {"purpose": "answer", "provider": "openai", "model": "m", "tokens_in": 7}
+        for _ in range(2):
+            sent = await ann.post("/api/threads/t/turns", json=answer | {"usage": usage}, headers=key)
+            assert sent.status_code == 201, sent.text
+        turns = (await ann.get("/api/threads/t/turns")).json()["items"]
+        assert [one["content"] for one in turns] == [question["query"], "Sesame."]
+        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()
+        assert receipt["receipt"]["answer_ids"] == [turns[1]["event_id"]]
+        then = (await ann.get("/api/threads/t/context", params={"as_of": turns[0]["seq"]})).json()
+        assert then["messages"] == made["messages"] and then["receipt"] is None
+        assert [one["tokens_in"] for one in (await ann.get("/api/usage")).json()] == [7]
+        between = {"after_seq": turns[0]["seq"], "before_seq": turns[1]["seq"] + 1}
+        for newest in (True, False):
+            page = await ann.get("/api/threads/t/turns", params=between | {"newest": newest})
+            assert [one["content"] for one in page.json()["items"]] == ["Sesame."]

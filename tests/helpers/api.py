@@ -1,0 +1,54 @@
+"""The HTTP server as a client sees it: real uvicorn on a free port, with the roles of a test."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import openai
+from helpers.stage import player
+
+from turnlog.agent.access.access import Access
+from turnlog.agent.models.openai_chat import tls_context
+from turnlog.agent.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    runtime: Runtime
+    url: str
+
+    @asynccontextmanager
+    async def client(self, user: str = "ann", **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
+        """Sends a token of this user. given: role, scopes, tenant, ttl."""
+        headers = {"Authorization": f"Bearer {self.token(user, **given)}"}
+        async with httpx2.AsyncClient(base_url=self.url, headers=headers, verify=tls_context()) as client:
+            yield client
+
+    def token(self, user: str = "ann", **given: Any) -> str:
+        return self.runtime.kept(Access).issue_token(user, **given)
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Api]]
+
+
+def server(nats_url: str, database_url: str, home: Any) -> Serve:
+    """async with serve("agent", model="m") as api: these roles beside the API and the projectors."""
+
+    @asynccontextmanager
+    async def serve(*roles: str, **settings: Any) -> AsyncIterator[Api]:
+        play = player(nats_url, database_url, (), home=home, api_port=0)
+        async with play("projectors", "api", *roles, **settings) as stage:
+            assert stage.runtime.api_url
+            yield Api(stage.runtime, stage.runtime.api_url)
+
+    return serve
+
+
+@asynccontextmanager
+async def openai_client(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The unchanged client of OpenAI, with this server's address and a token of the user."""
+    token = api.token(user, **given)
+    async with openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=token, max_retries=0) as client:
+        yield client
