@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from turnlog.agent.privacy.erase import Step
+from turnlog.agent.privacy.plan import Step
 from turnlog.agent.privacy.scanning import files_below
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.personal_data import ErasureReach, silent_step

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -76,7 +77,8 @@ def chat(
 ) -> None:
     """Chat; the answer streams. Without --message every line of stdin is a message.
 
-    A conversation without a label gets what its user said first as one, shortened.
+    A conversation without a label gets what its user said first as one, shortened. With --json, `remembered` is what
+    came of a request to remember, or null.
     """
 
     async def work(settings: Settings) -> int:
@@ -103,10 +105,12 @@ def chat(
                 async for piece in ask(runtime, *place, text, user=user, model=model):
                     if not json:
                         flow.show(piece)
-                    elif isinstance(piece, Answered):
-                        (emit if message else emit_line)(piece)
-                    if isinstance(piece, Answered) and not json:
-                        _say(await remembered(runtime, *place, user, piece.question_id, text))
+                    if isinstance(piece, Answered):
+                        made = await remembered(runtime, *place, user, piece.question_id, text)
+                        if json:
+                            (emit if message else emit_line)({**asdict(piece), "remembered": made})
+                        else:
+                            _say(made)
                 await label_thread(runtime, *place)
                 if questions:
                     await questions.put()

@@ -1,4 +1,4 @@
-"""Asking a person before what cannot be taken back. A script that nobody watches says --yes."""
+"""Asking a person before what cannot be taken back. A script gives --yes."""
 
 import sys
 from typing import Annotated
@@ -14,13 +14,13 @@ Yes = Annotated[
 
 
 class NotConfirmed(TurnlogError):
-    """Nobody said yes, so nothing was changed."""
+    """There was no yes, so nothing was changed."""
 
     code = "not-confirmed"
 
 
 def someone_to_ask(yes: bool, as_json: bool) -> None:
-    """Comes before any other work. Raises NotConfirmed where a yes is needed and nobody can be asked for it."""
+    """Comes before any other work. Raises NotConfirmed where a yes is needed and there is no terminal to ask at."""
     if yes:
         return
     if as_json:

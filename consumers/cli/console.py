@@ -66,7 +66,7 @@ def tenant_of(settings: Settings, given: str | None) -> str:
 
 
 def check_given(kind: str, value: str | None) -> None:
-    """Raises InvalidToken for a user or thread id that is given and can be nobody's."""
+    """Raises InvalidToken for a user or thread id that is given and is not valid."""
     if value is not None:
         check_id(kind, value)
 

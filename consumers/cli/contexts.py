@@ -39,7 +39,7 @@ def context(
     """What a model would see of a thread now, or saw at --as-of: tiers with their tokens, and the messages."""
     from turnlog.agent.use_cases.context import context_as_of, context_of
     from turnlog.agent.use_cases.recall import BadQuery
-    from turnlog.consumers.cli.rendering import context_document, context_lines, past_document, past_lines
+    from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines
 
     async def now(runtime: "Runtime") -> "ThreadContext":
         place = (tenant_of(runtime.settings, tenant), thread)
@@ -59,7 +59,7 @@ def context(
             now,
             lambda found: context_lines(found.context),
             as_json=json,
-            document=lambda found: context_document(found.context),
+            document=lambda found: found.context.as_json(),
             projecting=False,
         )
     else:

@@ -11,7 +11,7 @@ from turnlog.consumers.cli.console import BadOption, Json, Tenant, err, tenant_o
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.privacy.erase import Plan
+    from turnlog.agent.privacy.plan import Plan
     from turnlog.agent.privacy.receipt import Receipt
     from turnlog.agent.runtime import Runtime
 

@@ -59,12 +59,8 @@ def run_by_hand(
         lambda ran: [_ran(ran)],
         as_json=json,
         code=lambda ran: int(bool(ran.errors)),
-        first=lambda: _check_time(now),
+        first=lambda: _time(now),
     )
-
-
-def _check_time(given: str | None) -> None:
-    _time(given)
 
 
 def _time(given: str | None) -> datetime:

@@ -1,12 +1,13 @@
 """memories (list, show, archive, stats), remember, edit, rate, revert, forget: long-term memory by hand (E 11.5)."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from json import loads
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
 from turnlog.consumers.cli.runner import serve
 from turnlog.events.contracts import MemoryKind
 
@@ -138,6 +139,7 @@ def remember(
     category: Category = None,
     importance: Annotated[float | None, typer.Option(min=0, max=1, help="Derived from the text when absent.")] = None,
     expires_at: Annotated[str | None, typer.Option(help="When it ends by itself: a time or a date.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="A JSON object to keep with it.")] = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
@@ -146,7 +148,8 @@ def remember(
     from turnlog.agent.use_cases.memory_changes import MemoryInput, remember
 
     async def use(runtime: "Runtime") -> "Outcome":
-        given = MemoryInput(text, kind, category, importance, _time(runtime, expires_at))
+        about = None if metadata is None else _json(metadata)
+        given = MemoryInput(text, kind, category, importance, _time(runtime, expires_at), about)
         return await remember(runtime, tenant_of(runtime.settings, tenant), user, given)
 
     def lines(made: "Outcome") -> list[str]:
@@ -235,6 +238,13 @@ def _stats_lines(found: "DecayStats") -> list[str]:
         *(f"  {count:>9,}  {tier}" for tier, count in found.by_tier.items()),
         f"decay on {found.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {found.scheduled_for_expiry:,} that expire",
     ]
+
+
+def _json(given: str) -> Any:
+    try:
+        return loads(given)
+    except ValueError as error:
+        raise BadOption(f"--metadata is not JSON: {error}") from None
 
 
 def _time(runtime: "Runtime", given: str | None) -> datetime | None:

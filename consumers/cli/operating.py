@@ -36,8 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def lag(json: Json = False) -> None:
     """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled."""
-    from turnlog.agent.use_cases.embedding import embedding_backlog
-    from turnlog.agent.use_cases.operations import projection_lag
+    from turnlog.agent.use_cases.lag import embedding_backlog, projection_lag
 
     async def both(runtime: "Runtime") -> "tuple[list[Lag], Backlog]":
         return await projection_lag(runtime), await embedding_backlog(runtime)

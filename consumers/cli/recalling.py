@@ -14,12 +14,10 @@ from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, tenant_o
 from turnlog.consumers.cli.runner import run, serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.recall.memories import RecalledMemory
     from turnlog.agent.recall.search import Recalled
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.settings import Settings
-    from turnlog.agent.use_cases.memories import MemoryView
-    from turnlog.agent.use_cases.recall import Found
+    from turnlog.agent.use_cases.recall import Found, FoundMemory
 
 EMBED_FIRST_S = 60.0
 
@@ -43,11 +41,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """memories: those of `found`, with their scores as of now."""
-
     found: "Found"
-    memories: "list[MemoryView]"
-    milliseconds: float
+    document: dict[str, Any]
 
 
 def recall_command(
@@ -86,24 +81,26 @@ def recall_command(
 
     async def use(runtime: "Runtime") -> Answer:
         place = tenant_of(runtime.settings, tenant)
-        return await _answer(runtime, place, query or "", asked, as_of, past, max_tokens)
+        return await _answer(runtime, place, query or "", asked, as_of, past, max_tokens, explain)
 
     def lines(answer: Answer) -> Iterator[str]:
         nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
         return _lines(answer.found, explain, nothing)
 
-    def document(answer: Answer) -> dict[str, Any]:
-        return _document(query or topic or "", answer, user is not None, explain)
-
-    serve(use, lines, as_json=json, document=document, first=check, projecting=False)
+    serve(use, lines, as_json=json, document=lambda answer: answer.document, first=check, projecting=False)
 
 
 async def _answer(
-    runtime: "Runtime", tenant: str, query: str, asked: Asked, as_of: str | None, history: bool, max_tokens: int | None
+    runtime: "Runtime",
+    tenant: str,
+    query: str,
+    asked: Asked,
+    as_of: str | None = None,
+    history: bool = False,
+    max_tokens: int | None = None,
+    explain: bool = False,
 ) -> Answer:
-    from turnlog.agent.memory.deciding.policy import Policy
-    from turnlog.agent.use_cases.memories import view_of
-    from turnlog.agent.use_cases.recall import recall
+    from turnlog.agent.use_cases.recall import recall, recall_document
     from turnlog.consumers.cli.remembering import time_of
 
     now, started = datetime.now(UTC), time.perf_counter()
@@ -126,24 +123,10 @@ async def _answer(
     for why in dict.fromkeys((found.degraded, found.memories_degraded)):
         if why:
             err.print(why, markup=False)
-    policy = Policy.of(runtime.settings)
-    return Answer(found, [view_of(one.memory, now, policy) for one in found.memories], milliseconds)
-
-
-def _document(query: str, answer: Answer, with_memories: bool, explain: bool) -> dict[str, Any]:
-    from pydantic_core import to_jsonable_python
-
-    found = answer.found
-    shown: dict[str, Any] = {"query": query, "items": [turn.document(explain) for turn in found.turns]}
-    if with_memories:
-        shown["memories"] = [
-            to_jsonable_python(view)
-            | {"relevance": round(one.rank.score, 6)}
-            | ({"explain": one.explain()} if explain else {})
-            for view, one in zip(answer.memories, found.memories, strict=True)
-        ]
-        shown["memories_degraded"] = found.memories_degraded
-    return {**shown, "milliseconds": round(answer.milliseconds, 1), "degraded": found.degraded}
+    document = recall_document(query or asked.topic or "", found, explain)
+    if asked.user is None:
+        del document["memories"], document["memories_degraded"]
+    return Answer(found, document | {"milliseconds": round(milliseconds, 1)})
 
 
 def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
@@ -157,19 +140,22 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
         yield _turn_line(turn, explain)
 
 
-def _memory_lines(one: "RecalledMemory", explain: bool) -> Iterator[str]:
+def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:
     """With explain: similarity 0.52 (words 0.80 × 1, vector 0.31 × 0.5) × importance 0.75^0.1."""
     from turnlog.consumers.cli.remembering import source_line, validity, words_of
 
-    row, rank = one.memory, one.rank
-    yield f"{rank.score:7.3f}  {row.kind:<10}  {words_of(row)}"
+    row = one.memory
+    yield f"{one.relevance:7.3f}  {row.kind:<10}  {words_of(row)}"
     yield f"         {row.id}  {validity(row)}"
     if row.sources:
         yield f"         {source_line(row.sources[0])}"
     if explain:
-        parts = ", ".join(f"{name} {part.value:.2f} × {part.weight:g}" for name, part in rank.parts.items())
-        importance = f"importance {rank.importance:.2f}^{rank.power:g}"
-        yield f"         similarity {rank.similarity:.2f} ({parts}) × {importance}"
+        why = one.explain
+        parts = ", ".join(
+            f"{name} {p['value']:.2f} × {p['weight']:g}" for name, p in why.items() if isinstance(p, dict)
+        )
+        importance = f"importance {why['importance']:.2f}^{why['power']:g}"
+        yield f"         similarity {why['similarity']:.2f} ({parts}) × {importance}"
 
 
 def _turn_line(turn: "Recalled", explain: bool) -> str:

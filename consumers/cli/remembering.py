@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from turnlog.agent.dates.dates import dates_in
 from turnlog.agent.use_cases.memories import MemoryView
 from turnlog.events.contracts import MemorySource
@@ -46,7 +48,8 @@ def memory_lines(row: MemoryView) -> list[str]:
     head = f"{row.score.total:.2f}  {row.score.tier:<7}  {row.kind:<10}  {words_of(row)}"
     more = f" (and {len(row.sources) - 1} more)" if len(row.sources) > 1 else ""
     said = [f"      {source_line(row.sources[0])}{more}"] if row.sources else ["      written by hand"]
-    return [head, f"      {row.id}  {validity(row)}", *(said if row.status != "forgotten" else [])]
+    about = [f"      {to_json(row.metadata).decode()}"] if row.metadata else []
+    return [head, f"      {row.id}  {validity(row)}", *about, *(said if row.status != "forgotten" else [])]
 
 
 def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:

@@ -29,10 +29,6 @@ def _text(message: "Message") -> str:
     return " ".join(part for part in parts if part).replace("\n", " ")
 
 
-def context_document(context: "Context") -> dict[str, Any]:
-    return context.as_json()
-
-
 def context_lines(context: "Context") -> list[str]:
     lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
     lines += [
@@ -53,11 +49,11 @@ def context_lines(context: "Context") -> list[str]:
 
 def past_document(past: "Rebuilt", as_of: int) -> dict[str, Any]:
     """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
-    forgotten_memories: ids of what the model got and nobody has any more."""
+    forgotten_memories: ids of those that the model got and that were forgotten since."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
     found: dict[str, Any] = {"as_of": as_of, "recorded_receipt": recorded, "receipt_matches": past.matches}
     found["forgotten_memories"] = [str(memory) for memory in past.forgotten]
-    return found | context_document(past.context)
+    return found | past.context.as_json()
 
 
 def past_lines(past: "Rebuilt", as_of: int) -> list[str]:

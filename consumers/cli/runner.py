@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import typer
 from rich.text import Text
 
-from turnlog.agent.privacy.log_lines import sanitise_log_lines
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.cli.console import emit, emit_line, err, out
 from turnlog.events.errors import TurnlogError
@@ -34,7 +33,7 @@ def serve(
     code: Callable[[T], int] = lambda _: 0,
     name: str = "turnlog",
     projecting: bool = True,
-    first: Callable[[], None] = lambda: None,
+    first: Callable[[], object] = lambda: None,
 ) -> None:
     """Runs one use case to the exit code of the command.
 
@@ -141,3 +140,24 @@ def _fail_unexpectedly(error: Exception, as_json: bool) -> NoReturn:
 def _leave_stdout() -> None:
     """Nothing more is written to stdout, not at the end of the process either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class SanitisedLines(logging.Filter):
+    """A filter for logging handlers that sanitises messages and tracebacks."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise
+
+        record.msg, record.args = sanitise(record.getMessage(), SanitiseLevel.LIGHT), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = sanitise(record.exc_text, SanitiseLevel.LIGHT)
+        return True
+
+
+def sanitise_log_lines() -> None:
+    """Adds the filter to every handler of the root logger, once each."""
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(one, SanitisedLines) for one in handler.filters):
+            handler.addFilter(SanitisedLines())

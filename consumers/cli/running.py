@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import shlex
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.agent.settings import Settings
+from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.cli.console import Json, emit, err, out
 from turnlog.consumers.cli.runner import run
 from turnlog.events.errors import LogUnavailable, TurnlogError
@@ -23,6 +23,7 @@ Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when n
 def register(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(down)
+    app.command()(serve)
     app.command()(worker)
     app.command()(doctor)
     app.command("env")(env)
@@ -56,7 +57,9 @@ def up(
             ):
                 say_ready()
                 ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
-                emit(ready) if json else out.print(f"turnlog is up ({', '.join(ROLES)}); Ctrl-C ends it", markup=False)
+                emit(ready | {"api_url": runtime.api_url}) if json else out.print(
+                    f"turnlog is up ({', '.join(ROLES)}) at {runtime.api_url}; Ctrl-C ends it", markup=False
+                )
                 await _ended(stopped, runtime.log)
                 err.print("finishing what is under way …")
             if not settings.nats_url or not settings.database_url:
@@ -81,14 +84,30 @@ def down(json: Json = False) -> None:
     run(work, json)
 
 
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; TURNLOG_API_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="0 picks a free one; TURNLOG_API_PORT or 8484.")] = None,
+    json: Json = False,
+) -> None:
+    """Serve the HTTP API in this process until a signal, where `turnlog up` or workers play the other roles."""
+    given = {name: value for name, value in (("api_host", host), ("api_port", port)) if value is not None}
+    _play("api", None, json, given)
+
+
 def worker(
-    role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics or jobs.")],
+    role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics, jobs or api.")],
     partitions: Partitions = None,
     json: Json = False,
 ) -> None:
     """Play one role in this process until a signal."""
+    _play(role, partitions, json, {})
 
-    async def work(settings: Settings) -> int:
+
+def _play(role: str, partitions: str | None, json: bool, given: Mapping[str, object]) -> None:
+    """given: settings that come before those of the environment."""
+
+    async def work(loaded: Settings) -> int:
+        settings = load_settings(**given) if given else loaded
         from turnlog.agent.use_cases.keys import refuse_plaintext
         from turnlog.consumers.roles import ROLES, playing
         from turnlog.consumers.runtime import opened_in_time
@@ -99,7 +118,10 @@ def worker(
         async with opened_in_time(settings, f"turnlog-{role}", err.print) as runtime:
             chosen = parse_partitions(partitions, runtime.log.partitions)
             async with playing(runtime, [role], chosen, chosen is None, settings.metrics_port):
-                emit({"role": role, "partitions": chosen}) if json else out.print(f"worker {role} runs")
+                where = {"api_url": runtime.api_url} if runtime.api_url else {}
+                emit({"role": role, "partitions": chosen} | where) if json else out.print(
+                    f"worker {role} runs" + "".join(f" at {url}" for url in where.values()), markup=False
+                )
                 async with _until_signal() as stopped:
                     await _ended(stopped, runtime.log)
         return 0
@@ -173,7 +195,7 @@ async def _until_signal() -> AsyncIterator[asyncio.Event]:
 
 
 async def _ended(stopped: asyncio.Event, log: "Log") -> None:
-    """Returns at a signal. Raises LogUnavailable when a connection ended for good, so that a supervisor starts anew."""
+    """Returns at a signal. Raises LogUnavailable when NATS closed the connection; a supervisor starts again."""
     waits = [asyncio.create_task(event.wait()) for event in (stopped, log.closed)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from json import loads
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from turnlog.consumers.cli.console import (
     emit,
     err,
     out,
+    pretty,
     tenant_of,
 )
 from turnlog.consumers.cli.runner import fail, run, stream
@@ -126,13 +128,13 @@ def export_thread(
         lines = list(export_jsonl(rows, tenant=tenant_of(settings, tenant), thread=thread))
         if output is not None:
             with whole_file(output) as file:
-                file.write("".join(lines) if format == "jsonl" else _openai(export_openai(rows)))
+                file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")
             if json:
                 emit({"thread": thread, "messages": len(rows), "output": str(output)})
             else:
                 out.print(f"wrote {len(rows)} messages to {output}", markup=False)
         elif json or format == "openai":
-            emit(export_openai(rows) if format == "openai" else [_parsed(line) for line in lines])
+            emit(export_openai(rows) if format == "openai" else [loads(line) for line in lines])
         else:
             print("".join(lines), end="")
         return 0
@@ -178,18 +180,6 @@ def tail(
 def _check_format(format: str | None, known: Iterable[str]) -> None:
     if format is not None and format not in known:
         raise BadOption(f"there is no format {format!r}; there are {', '.join(known)}")
-
-
-def _openai(document: object) -> str:
-    import json
-
-    return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
-
-
-def _parsed(line: str) -> object:
-    import json
-
-    return json.loads(line)
 
 
 @contextmanager

@@ -5,11 +5,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
+import psycopg
+
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.own_loop import LoopThread
 from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.errors import DatabaseUnavailable
 from turnlog.events.log import Log
+from turnlog.projectors.engine.writer import Connection
 
 T = TypeVar("T")
 
@@ -38,3 +42,15 @@ def in_background(work: AbstractAsyncContextManager[T]) -> Iterator[T]:
             thread.run(work.__aexit__(None, None, None))
     finally:
         thread.close()
+
+
+@contextlib.asynccontextmanager
+async def connection(pool: Pool) -> AsyncIterator[Connection]:
+    """A connection of the pool. Raises DatabaseUnavailable where Postgres is away or goes away."""
+    try:
+        async with pool.connection() as conn:
+            yield conn
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise DatabaseUnavailable(
+            f"Postgres does not answer: {str(error).strip()}. Check DATABASE_URL, or start it with `turnlog up`"
+        ) from error

@@ -20,6 +20,7 @@ from turnlog.consumers.servers.errors import folder_errors
 from turnlog.consumers.servers.home import home_at, try_lock
 from turnlog.consumers.servers.processes import alive, end
 from turnlog.events.errors import TurnlogError
+from turnlog.events.tasks import cancel
 
 logger = logging.getLogger("turnlog.servers")
 START_TIMEOUT_S = 90.0
@@ -145,8 +146,7 @@ async def kept_servers(settings: Settings, nats_url: str) -> AsyncIterator[None]
     try:
         yield
     finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        await cancel(watch)
 
 
 async def _watch(home: Path, options: servers.ServerOptions | None) -> None:

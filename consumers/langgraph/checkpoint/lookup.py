@@ -27,7 +27,7 @@ from turnlog.consumers.langgraph.checkpoint.items import Item
 from turnlog.consumers.langgraph.checkpoint.queries import NEWEST, ONE
 from turnlog.consumers.langgraph.checkpoint.reading import Found, Look, complete, first_look, raw_checkpoints
 from turnlog.consumers.langgraph.checkpoint.values import Listed, Refs
-from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import connection
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.parking import refuse_parked

@@ -54,6 +54,9 @@ _NEWEST_TURNS = (
 TURNS_BY_ID = f"""
 SELECT {_TURN} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq IN (
     SELECT seq FROM event_ids WHERE partition = ANY(%(partitions)s) AND event_id = ANY(%(ids)s::uuid[])
+    AND thread_hash = %(hash)s::uuid
+    UNION ALL
+    SELECT seq FROM event_ids_of_any_thread WHERE partition = ANY(%(partitions)s) AND event_id = ANY(%(ids)s::uuid[])
 )
 """
 SPARE_TURNS = 32

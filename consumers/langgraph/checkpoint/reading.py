@@ -23,6 +23,7 @@ from turnlog.consumers.langgraph.checkpoint.queries import (
 )
 from turnlog.consumers.langgraph.checkpoint.values import Typed, lists_in, markers_in, resolved
 from turnlog.events.subjects import thread_token
+from turnlog.projectors.engine.duplicates import thread_hash
 from turnlog.projectors.engine.writer import Connection
 
 Connect = Callable[[], AbstractAsyncContextManager[Connection]]
@@ -156,7 +157,8 @@ def _fetched(lists: list[tuple[Any, ...]], turns: list[tuple[Any, ...]]) -> Fetc
 async def _turns_by_id(
     conn: Connection, tenant: str, thread: str, partitions: Sequence[int], ids: Iterable[str]
 ) -> dict[str, Said]:
-    named = {"tenant": tenant, "thread": thread, "partitions": list(partitions), "ids": list(ids)}
+    of_thread = thread_hash(tenant, thread_token(thread))
+    named = {"tenant": tenant, "thread": thread, "hash": of_thread, "partitions": list(partitions), "ids": list(ids)}
     return _turns(await (await conn.execute(TURNS_BY_ID, named, binary=True)).fetchall())
 
 

@@ -7,6 +7,7 @@ the tables. A read needs no table while the log has the very events that this sa
 import asyncio
 import contextlib
 import copy
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -33,7 +34,7 @@ from turnlog.consumers.langgraph.any_loop import (
     iterated_in_own_loop,
     waited_for,
 )
-from turnlog.consumers.langgraph.checkpoint.allowed import allow_list
+from turnlog.consumers.langgraph.checkpoint.allowed import TypeNotAllowed, allow_list
 from turnlog.consumers.langgraph.checkpoint.caught_up import all_applied, log_state, thread_applied
 from turnlog.consumers.langgraph.checkpoint.checkpoints import (
     ROOT,
@@ -56,13 +57,13 @@ from turnlog.consumers.langgraph.checkpoint.maintenance import (
 )
 from turnlog.consumers.langgraph.checkpoint.sending import NotWritten, Sender
 from turnlog.consumers.langgraph.checkpoint.writing import SOURCE, NewCheckpoint, Writer
-from turnlog.consumers.langgraph.database import connection
-from turnlog.consumers.langgraph.opening import in_background, opened_for
+from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
 from turnlog.events.contracts import Event, EventData, ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_conversation, check_tenant, parse_stored
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
+logger = logging.getLogger("turnlog.consumers")
 HELD_THREADS = 256
 T = TypeVar("T")
 STRATEGIES = ("keep_latest", "delete")
@@ -184,7 +185,14 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         async for saved in self._lookup.checkpoints(config, filter, before, limit):
-            yield self._tuple(saved, None)
+            try:
+                found = self._tuple(saved, None)
+            except TypeNotAllowed as error:
+                if config is not None:
+                    raise
+                logger.warning("checkpoint %s of thread %r is left out: %s", saved.checkpoint_id, saved.thread, error)
+            else:
+                yield found
 
     @in_own_loop
     async def aput(

@@ -28,7 +28,7 @@ from turnlog.consumers.langgraph.graph.state import ConversationState, RunNode, 
 from turnlog.events.contracts import KnownOfUser
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 MEMORIES_AT_MOST = 5

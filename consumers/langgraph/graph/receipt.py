@@ -46,8 +46,7 @@ class Receipts:
         made, why = await unless_away(self._made(state, answer), None)
         if made is not None:
             event, as_of_seq = made
-            place = (event.tenant, event.thread)
-            if event.id not in await self._log.stored_ids([place], as_of_seq):
+            if event.id not in await self._log.stored_ids(event.tenant, event.thread, as_of_seq):
                 await self._log.append(event)
         return why
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from turnlog.consumers.langgraph.graph.state import ConversationState, Node, Update, question
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.models.store.namespaces import MEMORIES
+from turnlog.projectors.models.store.lookup import MEMORIES
 
 GENERAL = "general"
 THRESHOLD = 0.7

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Pool
-from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import connection
 from turnlog.consumers.langgraph.store.index import Wanted, wanted_texts
 from turnlog.consumers.langgraph.store.ops import Key, Planner, Write
 from turnlog.consumers.langgraph.store.vectors import StoreVectors

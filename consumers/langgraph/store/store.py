@@ -17,8 +17,7 @@ from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.langgraph.any_loop import in_own_loop, waited_for
-from turnlog.consumers.langgraph.database import connection
-from turnlog.consumers.langgraph.opening import in_background, opened_for
+from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
 from turnlog.consumers.langgraph.store.grouping import Grouped
 from turnlog.consumers.langgraph.store.index import GivenEmbedder, fields_of
 from turnlog.consumers.langgraph.store.ops import Key, Planner, Search, Write, last_writes

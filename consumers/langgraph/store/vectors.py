@@ -10,7 +10,7 @@ from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder, Usage, Vectors
 from turnlog.agent.runtime import Pool
-from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import connection
 from turnlog.consumers.langgraph.store.index import InvalidIndex, Wanted
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.lookup import Near

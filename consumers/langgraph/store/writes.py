@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Pool
-from turnlog.consumers.langgraph.database import connection
+from turnlog.consumers.langgraph.opening import connection
 from turnlog.consumers.langgraph.store.ops import SOURCE, Write
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
 from turnlog.events.contracts import Event, StoreItemPut
@@ -52,14 +52,10 @@ class StoreWriter:
                 await wait_for(conn, (STORE,), partition, seq)
 
 
-def _all_known(write: Write, known: set[str]) -> bool:
-    return all(text.text_hash in known for text in write.texts)
-
-
 def _with_vectors(write: Write, known: set[str]) -> Event:
     """The event, without a model where a vector is missing: its hashes are then still to be embedded."""
     data = write.event.data
-    if not isinstance(data, StoreItemPut) or _all_known(write, known):
+    if not isinstance(data, StoreItemPut) or all(text.text_hash in known for text in write.texts):
         return write.event
     return write.event.model_copy(update={"data": data.model_copy(update={"model": None})})
 

@@ -1,0 +1,97 @@
+"""limits, limits set, limits reset: how much users may ask for, and what one of them has left."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.runner import serve
+
+if TYPE_CHECKING:
+    from turnlog.agent.runtime import Runtime
+    from turnlog.agent.throttle.guards import Guard
+    from turnlog.agent.use_cases.limits import Limits
+
+
+def register(app: typer.Typer) -> None:
+    limits = typer.Typer(help="How much users may ask for.", invoke_without_command=True)
+    limits.callback()(show)
+    limits.command("set")(change)
+    limits.command("reset")(reset)
+    app.add_typer(limits, name="limits")
+
+
+def show(
+    context: typer.Context,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="What this user has left.")] = None,
+    role: Annotated[
+        Literal["user", "vip", "admin"], typer.Option(help="The user's role: user, vip or admin.")
+    ] = "user",
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """The limits of a tenant, or what one user has used of them and has left."""
+    if context.invoked_subcommand is not None:
+        return
+    from turnlog.agent.use_cases.limits import limits_of, usage_left
+
+    async def of_tenant(runtime: "Runtime") -> "Limits":
+        return await limits_of(runtime, tenant_of(runtime.settings, tenant))
+
+    async def of_user(runtime: "Runtime") -> "list[Guard]":
+        return await usage_left(runtime, tenant_of(runtime.settings, tenant), user or "", role)
+
+    if user is None:
+        serve(of_tenant, _limits, as_json=json, projecting=False)
+    else:
+        serve(of_user, lambda found: map(_left, found), as_json=json, projecting=False)
+
+
+def change(
+    limits: Annotated[list[str], typer.Argument(help="NAME=NUMBER, such as user_per_minute=60.")],
+    plan: Annotated[str, typer.Option(help="Whose: user, or vip (admins too).")] = "user",
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Change limits; they hold for the next request."""
+    from turnlog.agent.use_cases.limits import change_limits
+
+    async def use(runtime: "Runtime") -> "Limits":
+        return await change_limits(runtime, tenant_of(runtime.settings, tenant), plan, _numbers(limits))
+
+    serve(use, _limits, as_json=json)
+
+
+def reset(
+    user: Annotated[str, typer.Option("--user", "-u", help="Whose.")], tenant: Tenant = None, json: Json = False
+) -> None:
+    """Let a user's windows begin empty; the quota stays as it is."""
+    from turnlog.agent.use_cases.limits import reset_rate
+
+    async def use(runtime: "Runtime") -> None:
+        await reset_rate(runtime, tenant_of(runtime.settings, tenant), user)
+
+    serve(use, lambda _: ["the windows are empty"], as_json=json, projecting=False)
+
+
+def _numbers(given: Sequence[str]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        try:
+            numbers[name.strip()] = float(number)
+        except ValueError:
+            raise BadOption(f"{one!r} cannot be read; write NAME=NUMBER, such as user_per_minute=60") from None
+    return numbers
+
+
+def _limits(found: "Limits") -> Iterator[str]:
+    yield f"{'':<24}" + "".join(f"{plan:>12}" for plan in found)
+    for name in found["user"]:
+        yield f"{name:<24}" + "".join(f"{limits[name]:>12,.10g}" for limits in found.values())
+
+
+def _left(guard: "Guard") -> str:
+    resets = f"  {guard.resets_at:%Y-%m-%dT%H:%M:%S} UTC" if guard.resets_at else ""
+    return f"{guard.name:<24} {guard.used:>12,.10g} of {guard.limit:>12,.10g} used, {guard.left:>12,.10g} left{resets}"

@@ -1,0 +1,59 @@
+"""mcp: the Model Context Protocol on stdio, and the configuration of common clients."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnlog.consumers.cli.console import BadOption, Json, Tenant, check_given, emit, tenant_of
+from turnlog.consumers.cli.runner import run
+
+if TYPE_CHECKING:
+    from turnlog.agent.settings import Settings
+
+ROLES = ("projectors", "reactors")
+# The key that each client's configuration file has the servers under.
+CLIENTS = {"claude": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}
+User = Annotated[str, typer.Option("--user", "-u", help="Whose memory it is.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Give a model turnlog's memory as tools, by the Model Context Protocol.")
+    group.command("stdio")(stdio)
+    group.command("install")(install)
+    app.add_typer(group, name="mcp")
+
+
+def stdio(user: User, tenant: Tenant = None, json: Json = False) -> None:
+    """Speak MCP on standard input and output, until the client closes them."""
+
+    async def work(settings: "Settings") -> None:
+        from turnlog.agent.access.identity import granted
+        from turnlog.consumers.api.caller import Caller
+        from turnlog.consumers.api.mcp.tools import make_server
+        from turnlog.consumers.roles import playing
+        from turnlog.consumers.runtime import opened, row_security
+
+        check_given("user", user)
+        identity = granted(tenant_of(settings, tenant), user, "user", None, None, key=False)
+        async with opened(settings, "turnlog-mcp") as runtime, row_security(runtime), playing(runtime, ROLES):
+            await make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime)).run_stdio_async()
+
+    run(work, json)
+
+
+def install(
+    user: User,
+    client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude",
+    tenant: Tenant = None,
+    json: Json = False,
+) -> None:
+    """Print what to add to a client's configuration file, as JSON. Nothing is written."""
+
+    async def work(settings: "Settings") -> None:
+        if client not in CLIENTS:
+            raise BadOption(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+        check_given("user", user)
+        words = ["mcp", "stdio", "--user", user, "--tenant", tenant_of(settings, tenant)]
+        emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})
+
+    run(work, json)
