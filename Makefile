@@ -4,18 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
-WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 1)")
+WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 2)")
 
 # Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
 # for each command that they start.
 unexport PYTHONDONTWRITEBYTECODE
+# numpy's threads spin while they wait for each other, and every process has as many as there are cores.
+export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test nightly check lint types install bench eval chaos peer clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
 
-# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. One worker more than there
+# Several workers, each with its own servers; NATS_URL and DATABASE_URL can serve only one. Two workers more than there
 # are cores, because a test waits for a fifth of its time.
 test: $(STAMP)
 	$(BIN)/pytest $(if $(NATS_URL),,-n $(WORKERS) --dist worksteal)
@@ -37,7 +39,7 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock --requirement requirements-bench.lock
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks
 
 # Retrieval on public conversations, without a language model. The first run embeds for minutes, then it is seconds.
 eval: $(STAMP)

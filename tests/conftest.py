@@ -17,13 +17,14 @@ import nats
 import psutil
 import pytest
 from helpers import nightly
+from helpers.api import Serve, server
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.privacy.key_stream import KeyStream
-from turnlog.consumers.servers import lease, start, stop
+from turnlog.consumers.servers import lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
@@ -37,11 +38,6 @@ from turnlog.projectors.models.registry import BY_NAME
 
 Settled = Callable[..., Awaitable[None]]
 
-# How long an example takes says something of the machine, nothing of the code. In CI the examples are the same for the
-# same code, so that nobody's change is blamed for what chance finds; everywhere else they are new ones each time.
-hypothesis.settings.register_profile("turnlog", deadline=None, derandomize="CI" in os.environ)
-hypothesis.settings.load_profile("turnlog")
-
 RUN_FOLDER = "turnlog-tests-"
 MEMORY_DISK, ROOM = Path("/dev/shm"), 4 * 2**30
 
@@ -53,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--nightly",
         action="store_true",
-        help="projection specifications at every size of batch, slow properties with all examples",
+        help="long kills of servers, projections at every size of batch, slow properties with all examples",
     )
 
 
@@ -64,12 +60,25 @@ def pytest_configure(config: pytest.Config) -> None:
     Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
     the servers' user the right to reach its files."""
     nightly.FULL = config.getoption("nightly")
+    # How long an example takes says something of the machine, nothing of the code. In CI the examples are the same
+    # for the same code, so that nobody's change is blamed for what chance finds; elsewhere they are new ones each time.
+    hypothesis.settings.register_profile(
+        "turnlog", deadline=None, derandomize="CI" in os.environ, max_examples=nightly.examples(100)
+    )
+    hypothesis.settings.load_profile("turnlog")
     if config.getoption("basetemp") is None and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
         place = MEMORY_DISK if has_room() else Path(tempfile.gettempdir())
         remove_folders_of_ended_runs(place)
         own = place / f"{RUN_FOLDER}{os.getpid()}"
         own.mkdir(mode=0o700, exist_ok=True)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not nightly.FULL:
+        left_out = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def remove_folders_of_ended_runs(place: Path) -> None:
@@ -182,6 +191,11 @@ async def key_stream(log: Log) -> KeyStream:
 
 
 @pytest.fixture
+def serve(nats_url: str, database_url: str, tmp_path: Path) -> Serve:
+    return server(nats_url, database_url, tmp_path)
+
+
+@pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Connection]:
     async with await connect(database_url) as conn:
         yield conn
@@ -222,7 +236,10 @@ async def new_home(tmp_path: Path) -> AsyncIterator[Path]:
 @asynccontextmanager
 async def embedded(home: Path) -> AsyncIterator[TestServers]:
     async with lease(home):
-        found = await start(home)
+        with pytest.MonkeyPatch.context() as patch:
+            # Every connection maps them, and DROP DATABASE reads all: with 1 GB, a tenth of the tests' processor time.
+            patch.setattr(postgres_server, "MOST_BUFFERS_MB", 128)
+            found = await start(home)
         yield TestServers(found.nats_url, found.database_url, DATABASE)
     assert processes_left_in(home) == []
 

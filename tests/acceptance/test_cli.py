@@ -13,10 +13,12 @@ import nats
 import psycopg
 import pytest
 from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, LOCOMO, OPENAI, Cli, CommandResult, environment, imports
+from helpers.preloaded_cli import run_command
 from helpers.prepared_home import copy_database
 from helpers.servers import eventually, processes_left_in
 
 from turnlog.consumers.servers import start
+from turnlog.projectors.models.registry import PROJECTIONS
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +34,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Path) -> Iterator[Cli]:
     """Up in the background with everything imported once. Its end is tested, too."""
     home = copy_database(prepared_home, tmp_path_factory.mktemp("cli") / "home")
-    up = subprocess.run(
-        [*COMMAND, "up", "--detach", "--json"], env=environment(home), capture_output=True, timeout=90, check=True
-    )
-    assert json.loads(up.stdout).keys() == {"pid", "home", "log"}
+    up = run_command("up", "--detach", "--json", environment=environment(home))
+    assert json.loads(up.out).keys() == {"pid", "home", "log"}
     made = Cli(home, asyncio.run(start(home)))
     try:
         for done in made.together(
@@ -201,8 +201,9 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     assert doctor.code == 0
     assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
     everything = cli("rebuild", "--all", "--json")
-    assert len(everything.document) == len(projections) == 13
-    assert lag.document["embedding"].keys() == {"model", "chunks", "memories", "texts_per_s", "more", "seconds_left"}
+    assert len(everything.document) == len(projections) == len(PROJECTIONS)
+    backlog = {"model", "chunks", "memories", "texts_per_s", "more", "waits", "seconds_left"}
+    assert lag.document["embedding"].keys() == backlog
 
 
 def test_verify_finds_a_row_that_somebody_changed_and_a_rebuild_repairs_it(cli: Cli) -> None:
@@ -251,16 +252,18 @@ def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
 
 
 def test_chat_says_what_it_remembered_or_why_it_did_not(cli: Cli) -> None:
-    english, chinese, nobody, asked = cli.together(
+    english, chinese, nobody, asked, document = cli.together(
         ("chat", "rex", "-m", "Hey Bob, remember my dog is called Rex", "--user", "rex"),
         ("chat", "rex-zh", "-m", "记住她对花生过敏", "--user", "rex"),
         ("chat", "rex-nobody", "-m", "remember her name is Lucy"),
         ("chat", "rex-asks", "-m", "Do you remember my dog?", "--user", "rex"),
+        ("chat", "rex-json", "-m", "Remember my cat is called Tom", "--user", "rex", "--json"),
     )
     assert "Remembered: my dog is called Rex" in english.err
     assert "已记住：她对花生过敏" in chinese.err
     assert "Not remembered: memories belong to a person, so start the chat with --user NAME" in nobody.err
     assert "emembered" not in asked.err
+    assert document.document["remembered"]["contents"] == ["my cat is called Tom"]
 
 
 def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli: Cli) -> None:

@@ -32,7 +32,15 @@ WORDS = {
     "forget": ("tea", "--yes"),
     "fork": ("t", "--at", "1"),
     "import": ("/dev/null",),
+    "key create": (),
+    "key list": (),
+    "key revoke": ("0123456789abcdef",),
     "keys rotate": (),
+    "limits": (),
+    "limits reset": (),
+    "limits set": ("user_per_hour=1",),
+    "mcp install": (),
+    "mcp stdio": (),
     "memories": (),
     "memories archive": ("tea", "--reason", "old"),
     "memories show": ("tea",),
@@ -63,6 +71,7 @@ WORDS = {
     "threads label": ("t",),
     "threads open": ("t",),
     "threads rename": ("t", "Tea"),
+    "token": (),
     "usage": (),
 }
 

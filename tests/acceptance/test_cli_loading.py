@@ -15,7 +15,14 @@ from turnlog.consumers.runtime import opened, projecting
 
 PROJECTING = {"sqlalchemy", "turnlog.projectors.engine.engine", "turnlog.projectors.models.registry"}
 OTHERS = {"alembic", "faststream", "numpy", "openai", "rich.progress", "rjieba"}
-READING = (("threads",), ("messages", "t"), ("memories", "--user", "ann"))
+READING = (
+    ("threads",),
+    ("messages", "t"),
+    ("memories", "--user", "ann"),
+    ("entities", "--user", "ann"),
+    ("usage",),
+    ("lag",),
+)
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import nats
 import pytest
 from helpers.markdown_examples import ROOT, Step, blocks, files, shape, steps
 from helpers.openai_server import OpenAIServer
-from helpers.preloaded_cli import Ended, run_command
+from helpers.preloaded_cli import Ended, run_command, run_program
+from helpers.prepared_home import copy_database
 from helpers.servers import eventually, processes_left_in
 
 from turnlog.consumers.cli.reference import text
@@ -28,7 +31,15 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import thread_messages
 
-WALKS = ("README.md", "docs/operation.md", "docs/langgraph.md", "docs/long-term-memory.md")
+WALKS = (
+    "README.md",
+    "docs/operation.md",
+    "docs/access.md",
+    "docs/server.md",
+    "docs/mcp.md",
+    "docs/langgraph.md",
+    "docs/long-term-memory.md",
+)
 READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs")
 PATIENCE_S = 60.0
 
@@ -112,16 +123,19 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert processes_left_in(tmp_path / "home") == []
 
 
-def turnlog(line: str, home: Path) -> Ended:
+def turnlog(line: str, home: Path, port: int = 0) -> Ended:
     """Runs a command line of the page as its reader would, with this Python's turnlog and no settings of ours.
 
-    What is more than one command of turnlog is for bash.
+    What is more than one command of turnlog or one program is for bash.
     """
     kept = {"PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR"}
     environment = {name: value for name, value in os.environ.items() if name in kept}
     environment |= {"TURNLOG_HOME": str(home), "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
-    if line.startswith("turnlog ") and not set(line) & set("|<>$;&"):
-        return run_command(*shlex.split(line)[1:], environment=environment, folder=home.parent)
+    environment |= {"TURNLOG_API_PORT": str(port)}
+    if not set(line) & set("|<>$;&"):
+        first, *words = shlex.split(line)
+        if run := {"turnlog": run_command, "python": run_program}.get(first):
+            return run(*words, environment=environment, folder=home.parent)
     python = shlex.quote(sys.executable)
     functions = (
         f'python() {{ {python} "$@"; }}\nturnlog() {{ python -m turnlog.consumers.cli "$@"; }}\nset -o pipefail\n'
@@ -138,28 +152,39 @@ def turnlog(line: str, home: Path) -> Ended:
 
 
 @pytest.mark.parametrize("page", WALKS)
-async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path) -> None:
+async def test_commands_of_the_page_print_what_it_shows(page: str, home: Path, prepared_home: Path) -> None:
     """Numbers may differ. What follows from reactors comes a little later, so a look is repeated until it is there.
 
-    Python blocks that are labelled with a file name are those files.
+    Python blocks that are labelled with a file name are those files. The README begins without a data folder.
     """
+    if page != "README.md":
+        copy_database(prepared_home, home)
     for name, source in files(page).items():
         (home.parent / name).write_text(source, "utf-8")
+    port = free_port()  # the pages name the default one
     for step in [step for block in blocks(page, "console", "runnable") for step in steps(block.text)]:
-        await show(step, home)
+        await show(replace(step, command=step.command.replace("localhost:8484", f"localhost:{port}")), home, port)
 
 
-async def show(step: Step, home: Path) -> None:
-    done = await asyncio.to_thread(turnlog, step.command, home)
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    return found
+
+
+async def show(step: Step, home: Path, port: int) -> None:
+    done = await asyncio.to_thread(turnlog, step.command, home, port)
     deadline = time.monotonic() + PATIENCE_S
     while shape(done.out) != shape(step.output) and is_a_look(step) and time.monotonic() < deadline:
-        done = await asyncio.to_thread(turnlog, step.command, home)
+        done = await asyncio.to_thread(turnlog, step.command, home, port)
     assert done.code == 0 or "|" in step.command, done.err
     assert shape(done.out) == shape(step.output), f"{step.command}\n{done.out}{done.err}"
 
 
-async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Path) -> None:
+async def test_programs_of_the_python_page_run_and_print_what_it_shows(home: Path, prepared_home: Path) -> None:
     """A line with … stands for any number of lines: what reactors derive comes in its own time."""
+    copy_database(prepared_home, home)
     page = "docs/python.md"
     with OpenAIServer() as model:
         for name, source in files(page).items():

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from helpers.cli_process import COMMAND, environment
 from helpers.embedded_home import kill, pids
+from helpers.preloaded_cli import run_command
 from helpers.sample_events import event, turn
 from helpers.servers import eventually, processes_left_in
 
@@ -33,11 +34,8 @@ async def place(home: Path) -> AsyncIterator[Path]:
 
 async def command(home: Path, *words: str) -> tuple[int, Any]:
     """(exit code, document) of a command."""
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *words, "--json", env=environment(home), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
-    )
-    out, _ = await process.communicate()
-    return process.returncode or 0, json.loads(out)
+    done = await asyncio.to_thread(run_command, *words, "--json", environment=environment(home))
+    return done.code, json.loads(done.out)
 
 
 def ups_of(home: Path) -> list[int]:

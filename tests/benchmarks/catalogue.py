@@ -19,6 +19,7 @@ from tests.benchmarks import (
     rebuilding,
     recall_scale,
     recalls,
+    server,
     session_reads,
     visible,
 )
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "memories": memories.measure,
     "memory-recall": memory_recall.measure,
     "memory-jobs": memory_jobs.measure,
+    "server": server.measure,
 }
 
 

@@ -16,11 +16,13 @@ from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.asking import Answered, ask
-from turnlog.consumers.roles import playing
+from turnlog.agent.use_cases.lag import embedding_backlog
+from turnlog.consumers.roles import EMBED_POLL_S, playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 
 THREAD, ANSWERS = "asked", 20
+PATIENCE_S = 600.0  # of a busy machine
 Measure = Callable[[], Awaitable[float]]
 
 
@@ -30,7 +32,7 @@ async def measure(stand: Stand) -> list[Row]:
         given = Settings(_env_file=None, nats_url=stand.nats_url, database_url=url, kek=SecretStr(new_kek()))
         async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             await fill(runtime.log, stand.conversations.events(backlog))
-            await runtime.settle()
+            await runtime.settle(PATIENCE_S)
             questions = itertools.cycle(stand.conversations.texts(200))
 
             async def answers() -> float:
@@ -61,15 +63,23 @@ async def _beside(runtime: Runtime, work: Measure) -> float:
 
 @contextlib.asynccontextmanager
 async def _embedding(runtime: Runtime) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    working = asyncio.create_task(embed_pending(runtime, runtime.models.embedder, stop=stop))
+    working = asyncio.create_task(_embed(runtime))
     try:
         yield
     finally:
-        is_busy = not working.done()
-        stop.set()
-        await working
+        is_busy = not working.done() and (await embedding_backlog(runtime)).texts
+        working.cancel()  # the end of a round would take longer than what is measured
+        await asyncio.gather(working, return_exceptions=True)
         assert is_busy, "the backlog was too short"
+
+
+async def _embed(runtime: Runtime) -> None:
+    """As the reactors do, round by round; projectors that catch up come first."""
+    stop = asyncio.Event()
+    while True:
+        await runtime.give_way(stop)
+        await embed_pending(runtime, runtime.models.embedder, pauses=runtime.catching_up)
+        await asyncio.sleep(EMBED_POLL_S)
 
 
 async def _answer(runtime: Runtime, question: str) -> None:
@@ -79,7 +89,7 @@ async def _answer(runtime: Runtime, question: str) -> None:
 
 async def _import(runtime: Runtime, events: list[Event]) -> None:
     await fill(runtime.log, events)
-    await runtime.settle()
+    await runtime.settle(PATIENCE_S)
 
 
 def _row(what: str, ours: list[float], floor: list[float], shown: Callable[[float], str]) -> Row:

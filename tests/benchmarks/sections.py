@@ -71,4 +71,12 @@ SECTIONS = (
         "index. Recall: p50 / p95 of 60 questions, beside one row by its primary key. Jobs: seconds of the whole job "
         "and growth of its process, beside a tenth of the memories.",
     ),
+    Section(
+        "HTTP server",
+        ("server",),
+        "One process with projectors, agent and API beside a process with a bare FastAPI route that does one SELECT. "
+        "Appends: 8 connections, each request after the one before. Reads: p95 at 50 requests a second, from the "
+        "moment each was due. Questions: server-sent events for as many users at once, from the request to the end of "
+        "the stream, less the 2 s that the model takes. CPU is the server's own, per request.",
+    ),
 )

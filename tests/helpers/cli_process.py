@@ -115,7 +115,7 @@ class Cli:
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if key not in SETTINGS and not key.startswith("MEMORY_")}
-    return {**own, "TURNLOG_HOME": str(home), **more}
+    return {**own, "TURNLOG_HOME": str(home), "TURNLOG_API_PORT": "0", **more}
 
 
 def imports(files: Path) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from turnlog.events.subjects import memory_thread, thread_token
+from turnlog.events.codec import encode
+from turnlog.events.contracts import Event
+from turnlog.events.log import Log
+from turnlog.events.subjects import memory_thread, publish_subject, thread_token
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 VICTIM = {"tenant": "default", "thread": "talk-ann", "user": "ann"}
@@ -37,6 +40,13 @@ class Hostile(NamedTuple):
     name: str
     subject: str
     body: bytes
+    headers: dict[str, str] | None = None
+
+
+async def forge(log: Log, one: Event) -> None:
+    """Publishes the event as anyone can, with its id as the message id."""
+    subject = publish_subject(one.tenant, one.thread, one.type)
+    await log.nc.jetstream().publish(subject, encode(one), headers={"Nats-Msg-Id": str(one.id)})
 
 
 def corpus() -> list[Hostile]:
@@ -151,7 +161,8 @@ def _envelopes() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "another type than its subject's", "thread_opened", turn
     yield "unknown type", "mood_changed", {**turn, "type": "turnlog.mood_changed"}
     yield "type with bidi", BIDI.replace("[", "").replace("\x1b", ""), turn
-    for sealed, key in (("AAAA", "not a key"), (5, str(UUID(int=5))), ("%%%", None), ([], {})):
+    never_issued = "ab" * 40, str(UUID(int=6))
+    for sealed, key in (never_issued, ("AAAA", "not a key"), (5, str(UUID(int=5))), ("%%%", None), ([], {})):
         yield f"sealed {sealed!r} {key!r}", "turn_recorded", {**turn, "sealed": sealed, "sealedkey": key}
 
 

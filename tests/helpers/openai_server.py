@@ -135,6 +135,7 @@ class OpenAIServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = allow_reuse_port = True
+    request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away in mid-answer are part of the tests."""

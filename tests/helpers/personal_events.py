@@ -31,7 +31,7 @@ from turnlog.events.contracts import (
     UsageMetered,
 )
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.store.projection import store_thread
 
 KINDS = ("said", "called", "label", "summary", "memory", "quote", "entity", "item", "slot", "snapshot", "state", "blob")

@@ -1,33 +1,27 @@
-"""The command `turnlog` in a process of its own, forked from one that has loaded the libraries.
+"""The command `turnlog`, or a Python program, in a process of its own, forked from one that has loaded the libraries.
 
-Loading them takes nine tenths of a command's time. The modules of the command line are not among them: every process
-loads those anew. Processes that tests signal or kill, and all that bash starts, begin as a new Python instead.
+Loading them takes nine tenths of a command's time. What bash starts begins as a new Python instead.
 """
 
 import multiprocessing
 import os
+import runpy
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 
-LIBRARIES = [
-    "pytest",  # a fork runs its parent's main module again, which is pytest's
-    "rich.progress",
-    "typer",
-    "turnlog.agent.memory.deciding.service",
-    "turnlog.agent.models.factory",
-    "turnlog.agent.threads.receipts",
-    "turnlog.agent.recall.search",
-    "turnlog.agent.sessions.memory",
-    "turnlog.consumers.roles",
-    "turnlog.consumers.runtime",
-]
-PATIENCE_S = 60.0
+import pytest
+
+PATIENCE_S = 100.0  # `up --detach` has 90 to be ready
+Files = tuple[str, str, str]  # the paths of stdin, stdout and stderr
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(LIBRARIES)
+_server.set_forkserver_preload(["helpers.cli_libraries"])
 # Starting a process also collects those that ended, and that must not happen in two threads at once.
 _one_at_a_time = Lock()
 
@@ -41,32 +35,79 @@ class Ended:
 
 def run_command(*words: str, environment: dict[str, str], stdin: str = os.devnull, folder: Path | None = None) -> Ended:
     """Runs `turnlog` with these words and waits for its end. stdin: path of a file or a terminal."""
+    return _run(_turnlog, ("turnlog", *words), environment, stdin, folder or Path.cwd())
+
+
+def run_program(*words: str, environment: dict[str, str], folder: Path) -> Ended:
+    """Runs the Python program that the first word names in `folder`, with the others as its arguments."""
+    return _run(_program, words, environment, os.devnull, folder)
+
+
+def begin_command(*words: str, environment: dict[str, str], output: Path) -> BaseProcess:
+    """Starts `turnlog` with these words, for tests that kill or freeze it. output: gets what it prints; its folder."""
+    output.touch()
+    return _begin(_turnlog, ("turnlog", *words), environment, (os.devnull, str(output), str(output)), output.parent)
+
+
+def _run(
+    main: Callable[[], None], words: tuple[str, ...], environment: dict[str, str], stdin: str, folder: Path
+) -> Ended:
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
-        files = (stdin, str(out), str(err))
-        process = _server.Process(target=_run_main, args=(words, environment, files, folder or Path.cwd()))
-        with _one_at_a_time:
-            process.start()
+        process = _begin(main, words, environment, (stdin, str(out), str(err)), folder)
         in_time = wait([process.sentinel], PATIENCE_S)
         with _one_at_a_time:
             if not in_time:
                 process.kill()
             process.join()
-        assert in_time, f"turnlog {' '.join(words)} did not end: {err.read_text('utf-8')}"
+        assert in_time, f"{' '.join(words)} did not end: {err.read_text('utf-8')}"
         return Ended(process.exitcode or 0, out.read_text("utf-8"), err.read_text("utf-8"))
 
 
-def _run_main(words: tuple[str, ...], environment: dict[str, str], files: tuple[str, str, str], folder: Path) -> None:
+def _begin(
+    main: Callable[[], None], words: tuple[str, ...], environment: dict[str, str], files: Files, folder: Path
+) -> BaseProcess:
+    process = _server.Process(target=_run_main, args=(main, words, environment, files, folder))
+    with _one_at_a_time:
+        _start_server()
+        process.start()
+    return process
+
+
+def _start_server() -> None:
+    """Once; later calls find it running."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)  # of `helpers`
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")  # as the command sets it; a fork cannot change it any more
+        forkserver.ensure_running()
+
+
+def _turnlog() -> None:
+    from turnlog.consumers.cli import main
+
+    main()
+
+
+def _program() -> None:
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _run_main(
+    main: Callable[[], None],
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    files: Files,
+    folder: Path,
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    for at, (path, mode) in enumerate(zip(files, ("r", "w", "w"), strict=True)):
+    for at, (path, mode) in enumerate(zip(files, ("r", "a", "a"), strict=True)):
         with open(path, mode) as file:  # noqa: PTH123
             os.dup2(file.fileno(), at)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
-    sys.argv = ["turnlog", *words]
-    from turnlog.consumers.cli import main
-
+    sys.argv = list(words)
     main()

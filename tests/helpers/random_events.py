@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import get_args
 from uuid import UUID
 
 from helpers.sample_events import GPA, MAY_8, SOURCE, event
 from hypothesis import strategies as st
 
 from turnlog.events.contracts import (
+    ApiKeyCreated,
+    ApiKeyRevoked,
     Blob,
     CheckpointSaved,
     CheckpointsDropped,
@@ -21,6 +24,8 @@ from turnlog.events.contracts import (
     ForkedSummary,
     Interval,
     JobRan,
+    LimitName,
+    LimitsChanged,
     ListGrowth,
     MemoriesAccessed,
     MemoriesCompacted,
@@ -29,6 +34,7 @@ from turnlog.events.contracts import (
     MemoriesReviewed,
     MemoriesRevised,
     MemoryArchived,
+    MemoryCompared,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
@@ -36,6 +42,7 @@ from turnlog.events.contracts import (
     MemoryRated,
     MemoryRecorded,
     PendingWrite,
+    Plan,
     PreferencesSet,
     SegmentCheckpointed,
     SegmentCheckpointFailed,
@@ -225,6 +232,7 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
         intervals=INTERVALS,
     ),
     st.builds(MemoriesRevised, intervals=INTERVALS),
+    st.builds(MemoryCompared, memory_id=MEMORY_IDS, intervals=INTERVALS),
     st.builds(MemoryRated, memory_id=MEMORY_IDS, importance=SHARES),
     st.builds(MemoryArchived, memory_id=MEMORY_IDS, reason=st.sampled_from(["no longer so", "我搬家了"])),
     st.builds(MemoryForgotten, memory_id=MEMORY_IDS, source_ids=SOURCES.map(lambda source: (source.event_id,))),
@@ -279,5 +287,19 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
         st.sampled_from(["x", "y"]),
         SOURCES,
     ),
+    st.builds(
+        ApiKeyCreated,
+        key_id=st.sampled_from(["k1", "k2"]),
+        digest=st.just("5e" * 32),
+        role=st.just("user"),
+        scopes=st.just(("read",)),
+        expires_at=st.none() | TIMES,
+    ),
+    st.builds(ApiKeyRevoked, key_id=st.sampled_from(["k1", "k2"])),
     st.builds(JobRan, job=st.just("decay"), due_at=TIMES, duration_ms=SHARES, errors=SEQS),
+    st.builds(
+        LimitsChanged,
+        plan=st.sampled_from(get_args(Plan)),
+        limits=st.dictionaries(st.sampled_from(get_args(LimitName)), SHARES, min_size=1),
+    ),
 ).map(made)

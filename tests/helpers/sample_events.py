@@ -7,6 +7,8 @@ from uuid import UUID
 from turnlog.events.contracts import (
     AnswerReceipt,
     AnswerRequested,
+    ApiKeyCreated,
+    ApiKeyRevoked,
     ArchivedEvent,
     Blob,
     CheckpointSaved,
@@ -14,6 +16,7 @@ from turnlog.events.contracts import (
     CheckpointWritesSaved,
     ChunksEmbedded,
     CompactionUndone,
+    Comparison,
     Derivation,
     EntitiesCleared,
     EntitiesFound,
@@ -28,6 +31,7 @@ from turnlog.events.contracts import (
     Interval,
     JobRan,
     KnownOfUser,
+    LimitsChanged,
     ListGrowth,
     MemoriesAccessed,
     MemoriesCompacted,
@@ -37,6 +41,7 @@ from turnlog.events.contracts import (
     MemoriesRevised,
     Memory,
     MemoryArchived,
+    MemoryCompared,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
@@ -111,6 +116,7 @@ GPA = Memory(
     expires_at=MAY_8 + timedelta(days=365),
     sources=(SOURCE,),
     entities=("Stanford",),
+    metadata={"form": 7, "学期": ["秋"]},
 )
 REPLACED = Interval(memory_id=UUID(int=99), valid_to=MAY_8, replaced_by=UUID(int=100), reason="superseded")
 ENVELOPE = (
@@ -253,6 +259,13 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         intervals=(Interval(memory_id=UUID(int=99), valid_to=MAY_8, replaced_by=UUID(int=100), reason="superseded"),),
     ),
     MemoriesRevised(intervals=(Interval(memory_id=UUID(int=99)),), similarity=0.94),
+    MemoryCompared(
+        memory_id=UUID(int=100),
+        comparisons=(Comparison(memory_id=UUID(int=99), verdict="contradicts", strategy="KEEP_LATEST"),),
+        intervals=(REPLACED,),
+        error="model-refused: no credit",
+        derivation=DERIVED,
+    ),
     MemoryRated(memory_id=UUID(int=100), importance=0.5),
     MemoryArchived(memory_id=UUID(int=100), reason="I have moved. 我搬家了。"),
     MemoryForgotten(memory_id=UUID(int=100), source_ids=(SOURCE.event_id,)),
@@ -308,7 +321,17 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         error="the model is away",
         derivation=DERIVED,
     ),
+    ApiKeyCreated(
+        key_id="0123456789abcdef",
+        digest="5e" * 32,
+        role="vip",
+        scopes=("ask", "read"),
+        label="the website",
+        expires_at=MAY_8,
+    ),
+    ApiKeyRevoked(key_id="0123456789abcdef"),
     JobRan(job="decay", due_at=MAY_8, duration_ms=812.5, counts={"archived": 1}, errors=1),
+    LimitsChanged(plan="vip", limits={"user_per_minute": 240, "usd_per_month": 150.5}),
     ThreadArchived(path="acme/2023-05/t1.parquet", sha256="9f86d081", events=41, from_seq=1, through_seq=41),
     ThreadRestored(part=1, parts=1, events=(ArchivedEvent(seq=1, stored_at=MAY_8, envelope=ENVELOPE),)),
     UserErased(

@@ -48,7 +48,7 @@ async def long_ago(stage: Stage) -> None:
 async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play, model: OpenAIServer) -> None:
     model.reply("The capital is Lisbon.", between=0.02)
     async with play() as stage:
-        *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
+        _, *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
         kinds = [found.type for found in await stage.events()]
         [usage] = await stage.all("usage_metered")
     assert pieces == [Text("The "), Text("capital "), Text("is "), Text("Lisbon.")]

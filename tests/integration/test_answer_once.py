@@ -4,16 +4,17 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.hostile_messages import forge
 from helpers.openai_server import OpenAIServer
+from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import wait_until_idle
 
@@ -28,7 +29,7 @@ from turnlog.events.subjects import STREAM, progress_subject, publish_subject
 from turnlog.projectors.engine.engine import Runner
 
 pytestmark = pytest.mark.usefixtures("running_projectors")
-Start = Callable[[], Awaitable["subprocess.Popen[bytes]"]]
+Start = Callable[[], Awaitable[BaseProcess]]
 
 
 @pytest.fixture
@@ -59,11 +60,11 @@ async def agent_here(settings: dict[str, str]) -> AsyncIterator[None]:
 @pytest.fixture
 async def start_agent(settings: dict[str, str], running_projectors: Runner, tmp_path: Path) -> AsyncIterator[Start]:
     """await start_agent() starts a `turnlog worker agent` and returns when it takes requests."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[BaseProcess] = []
 
-    async def start() -> subprocess.Popen[bytes]:
+    async def start() -> BaseProcess:
         path = tmp_path / f"agent-{len(started)}.log"
-        started.append(process := launch(path, settings))
+        started.append(process := begin_command("worker", "agent", environment=os.environ | settings, output=path))
 
         async def runs() -> bool:
             return "worker agent runs" in path.read_text("utf-8")
@@ -74,13 +75,7 @@ async def start_agent(settings: dict[str, str], running_projectors: Runner, tmp_
     yield start
     for process in started:
         process.kill()
-        await asyncio.to_thread(process.wait)
-
-
-def launch(output: Path, settings: dict[str, str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "turnlog.consumers.cli", "worker", "agent"]
-    with output.open("wb") as log:
-        return subprocess.Popen(command, env=os.environ | settings, cwd=output.parent, stdout=log, stderr=log)
+        await asyncio.to_thread(process.join)
 
 
 def question(thread: str = "t", text: str = "When is the deadline?") -> Asked:
@@ -156,7 +151,8 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
     async with watched(log, asked) as steps:
         await ask(log, asked)
         await first_words(steps)
-        first.send_signal(signal.SIGSTOP)
+        assert first.pid is not None
+        os.kill(first.pid, signal.SIGSTOP)
         await start_agent()
 
         async def came_again() -> bool:
@@ -165,7 +161,7 @@ async def test_a_frozen_agent_keeps_its_request_and_no_other_asks_the_model_too(
 
         await eventually(came_again)
         go.set()
-        first.send_signal(signal.SIGCONT)
+        os.kill(first.pid, signal.SIGCONT)
         await answered(log, asked)
     await wait_until_idle(log, AGENT)
     assert await answers(log, asked) == ["one two three four five"]
@@ -184,6 +180,24 @@ async def test_two_agents_share_the_requests_and_answer_each_once(
     assert [await answers(log, q) for q in questions] == [[f"echo: question {n}"] for n in range(12)]
     assert [await receipts(log, q) for q in questions] == [1] * 12
     assert len(model.bodies()) == 12
+
+
+async def test_all_questions_wait_for_the_model_at_once_and_each_is_answered_once(
+    log: Log, model: OpenAIServer, settings: dict[str, str]
+) -> None:
+    go = threading.Event()
+    questions = [question(f"t{n}") for n in range(40)]
+    for n in range(len(questions)):
+        model.reply(f"answer {n}", until=go)
+    async with agent_here(settings):
+        await asyncio.gather(*(ask(log, asked) for asked in questions))
+        await asyncio.to_thread(model.wait_for_requests, len(questions))
+        go.set()
+        await wait_until_idle(log, AGENT)
+        found = [await answers(log, asked) for asked in questions]
+    assert sorted(text for texts in found for text in texts) == sorted(f"answer {n}" for n in range(40))
+    assert {len(texts) for texts in found} == {await receipts(log, questions[0])} == {1}
+    assert len(model.bodies()) == len(questions)
 
 
 async def test_a_request_that_comes_again_after_its_answer_changes_nothing(
@@ -214,6 +228,18 @@ async def test_the_same_request_long_after_jetstreams_window_is_no_second_reques
         head = await log.head()
         await wait_until_idle(log, AGENT)
     assert (await log.head(), len(model.bodies())) == (head, 1)
+
+
+async def test_copies_of_an_answers_ids_on_another_thread_do_not_keep_it_from_the_log(
+    log: Log, settings: dict[str, str]
+) -> None:
+    asked = question()
+    for part in ("answer", "receipt", "usage-0"):
+        await forge(log, asked.turn.model_copy(update={"id": answer_id(asked.request.id, part), "thread": "forged"}))
+    async with agent_here(settings):
+        await ask(log, asked)
+        await answered(log, asked)
+    assert (len(await answers(log, asked)), await receipts(log, asked)) == (1, 1)
 
 
 async def test_a_durable_of_an_older_turnlog_gets_the_short_wait_and_keeps_its_position(

@@ -1,8 +1,10 @@
 """Background work costs little for each event, and waits while projectors catch up."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,8 @@ from nats.js.api import ConsumerConfig
 
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.privacy.keys import KeyTable, Owner
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import MAX_WAITING_BODIES
 from turnlog.consumers.workers.inbox import Delivery, Inbox
@@ -25,7 +29,8 @@ from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, type_filter
 from turnlog.projectors.engine.changes import Change
-from turnlog.projectors.engine.engine import LARGE_BATCH, Runner
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.lag import LARGE_BATCH
 from turnlog.projectors.engine.projection import Projection
 
 
@@ -47,22 +52,43 @@ async def test_a_runner_catches_up_while_its_batches_are_large(log: Log, databas
     assert not runner.catching_up
 
 
-async def test_an_inbox_starts_no_work_while_it_gives_way() -> None:
-    stop, order = asyncio.Event(), list[str]()
-    answers = iter([True, True, False])
+@dataclass
+class Projectors:
+    """A runner as far as background work looks at it. asked: how often it did; at most `most` answers are yes."""
 
-    def gives_way() -> bool:
-        order.append("asked")
-        return next(answers, False)
+    most: float = math.inf
+    asked: int = 0
+
+    @property
+    def catching_up(self) -> bool:
+        self.asked += 1
+        return self.asked <= self.most
+
+
+def beside(projectors: Projectors) -> Runtime:
+    return Runtime(Settings(_env_file=None), "", "", *cast(Any, (None, None)), runners=cast(Any, [projectors]))
+
+
+async def test_an_inbox_starts_no_work_while_projectors_catch_up() -> None:
+    stop, projectors, asked = asyncio.Event(), Projectors(most=2), list[int]()
 
     async def work(deliveries: list[Delivery]) -> None:
-        order.append("worked")
+        asked.append(projectors.asked)
         stop.set()
 
-    inbox = Inbox(cast(Any, None), "waiting", work, gives_way=gives_way)
+    inbox = Inbox(cast(Any, None), "waiting", work, give_way=beside(projectors).give_way)
     inbox.put(message())
     await inbox.run(stop)
-    assert order[:4] == ["asked", "asked", "asked", "worked"]
+    assert asked == [3]
+
+
+async def test_background_work_waits_no_longer_than_it_may_and_not_after_a_stop() -> None:
+    stop, projectors = asyncio.Event(), Projectors()
+    await beside(projectors).give_way(stop, at_most_s=0.01)
+    assert projectors.catching_up
+    waiting = asyncio.create_task(beside(projectors).give_way(stop, at_most_s=math.inf))
+    stop.set()
+    await waiting
 
 
 async def test_tenants_of_an_inbox_take_turns() -> None:
@@ -137,5 +163,7 @@ def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
         """The work is done."""
 
     about = SimpleNamespace(sequence=SimpleNamespace(stream=1), num_delivered=1, timestamp=datetime.now(UTC))
-    raw = SimpleNamespace(subject=f"turnlog.log.0.{tenant}.{thread}.turn_recorded", metadata=about, data=b"")
+    raw = SimpleNamespace(
+        subject=f"turnlog.log.0.{tenant}.{thread}.turn_recorded", metadata=about, data=b"", headers=None
+    )
     return cast(NatsMessage, SimpleNamespace(raw_message=raw, body=b"", ack=ack))

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.nightly
 async def test_six_kills_while_events_are_appended_lose_and_double_nothing(home: Path) -> None:
     result = await run(home, Plan(seed=4, events=1_500, kills=6, threads=24, lanes=8))
     assert result.violations == []

@@ -1,28 +1,42 @@
 """`import turnlog`: every method against real servers, with asyncio and without; reads have the caller's own writes."""
 
 import asyncio
+import inspect
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
+from helpers.api import Api, server
 from helpers.openai_server import OpenAIServer
 from helpers.servers import processes_left_in
 
 import turnlog
+from turnlog._http import Http, ServerUnavailable, error_of
+from turnlog._memory import Memory
+from turnlog._opening import Opening
+from turnlog._remote import RemoteMemory, RemoteThread
+from turnlog._thread import Thread
+from turnlog.agent.access.identity import Forbidden, Unauthenticated
 from turnlog.agent.settings import InvalidSetting
+from turnlog.agent.use_cases.access import create_key
 from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.agent.use_cases.context import context_as_of
+from turnlog.agent.use_cases.recall import BadQuery
 from turnlog.agent.use_cases.turns import WrongReceipt
+from turnlog.consumers.api.problems import STATUS
 from turnlog.consumers.own_loop import LoopClosed
 from turnlog.consumers.servers import stop
-from turnlog.events.errors import InvalidToken, NotFound, WrongExpectedVersion
+from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
+Face = Callable[..., Opening]
 TEN_LINES = """
 import asyncio, turnlog
 
@@ -58,8 +72,23 @@ async def given(nats_url: str, database_url: str, model: OpenAIServer) -> dict[s
     }
 
 
-async def test_a_conversation_is_kept_asked_recalled_and_deleted(given: dict[str, Any]) -> None:
-    async with turnlog.open(**given) as memory:
+def served(given: dict[str, Any], folder: Path) -> AbstractAsyncContextManager[Api]:
+    settings = {name: value for name, value in given.items() if name not in ("nats_url", "database_url")}
+    return server(given["nats_url"], given["database_url"], folder)("agent", **settings)
+
+
+@pytest.fixture(params=["open", "connect"])
+async def face(request: pytest.FixtureRequest, given: dict[str, Any], tmp_path: Path) -> AsyncIterator[Face]:
+    """Opens the memory of ann: in this process, or over HTTP on a server in it."""
+    if request.param == "open":
+        yield lambda user="ann", **more: turnlog.open(**given, **more)
+        return
+    async with served(given, tmp_path) as api:
+        yield lambda user="ann", **more: turnlog.connect(api.url, key=api.token(user, **more))
+
+
+async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> None:
+    async with face() as memory:
         thread = memory.thread("t42", user="ann")
         await thread.add("user", "My corgi is called Sesame.")
         context = await thread.context("What is my dog called?", tokens=4_000)
@@ -79,8 +108,6 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(given: dict[str
             "echo: Really?",
         ]
         assert [one.content for one in await thread.messages(limit=1, newest=True)] == ["echo: Really?"]
-        then = await context_as_of(memory.runtime, "default", "t42", said[1].seq)
-        assert then.matches and then.context.messages == context.messages
         assert await thread.label() == "My corgi is called Sesame."
         await thread.rename("Corgis")
         assert (await thread.info()).label == "Corgis"
@@ -94,8 +121,8 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(given: dict[str
             await thread.messages()
 
 
-async def test_a_question_that_was_answered_before_is_asked_again(given: dict[str, Any]) -> None:
-    async with turnlog.open(**given) as memory:
+async def test_a_question_that_was_answered_before_is_asked_again(face: Face) -> None:
+    async with face() as memory:
         thread = memory.thread("t", user="ann")
         await thread.add("user", "yes")
         assert [one["content"] for one in (await thread.context("yes")).messages[1:]] == ["yes"]
@@ -105,6 +132,16 @@ async def test_a_question_that_was_answered_before_is_asked_again(given: dict[st
         await thread.add("assistant", "Done.", receipt=context.receipt)
         said = [(one.role, one.content) for one in await thread.messages()]
         assert said == [("user", "yes"), ("assistant", "Next?"), ("user", "yes"), ("assistant", "Done.")]
+
+
+async def test_a_receipt_is_of_what_the_model_saw(given: dict[str, Any]) -> None:
+    async with turnlog.open(**given) as memory:
+        thread = memory.thread("t42", user="ann")
+        context = await thread.context("What is my dog called?")
+        await thread.add("assistant", "Sesame.", receipt=context.receipt)
+        (question, _) = await thread.messages()
+        then = await context_as_of(memory.runtime, "default", "t42", question.seq)
+        assert then.matches and then.context.messages == context.messages
 
 
 async def test_a_receipt_of_one_user_is_refused_for_another(given: dict[str, Any]) -> None:
@@ -118,8 +155,8 @@ async def test_a_receipt_of_one_user_is_refused_for_another(given: dict[str, Any
         assert await memory.memories("ann", limit=0) == []
 
 
-async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(given: dict[str, Any]) -> None:
-    async with turnlog.open(**given) as memory:
+async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(face: Face) -> None:
+    async with face() as memory:
         made = await memory.remember("ann", "Ann is allergic to nuts.")
         assert [one.content for one in await memory.memories("ann")] == ["Ann is allergic to nuts."]
         context = await memory.thread("t", user="ann").context("Which nuts may I eat?")
@@ -129,14 +166,93 @@ async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(g
         assert await memory.memories("ann") == []
 
 
-async def test_a_person_is_erased(given: dict[str, Any]) -> None:
-    async with turnlog.open(**given) as memory:
+async def test_a_person_is_cleared_in_part_and_erased(face: Face) -> None:
+    async with face() as memory, face("bob") as bobs:
         await memory.thread("t", user="ann").add("user", "My corgi is called Sesame.")
-        await memory.thread("other", user="bob").add("user", "I like trains.")
-        assert not (await memory.erase("ann", "asked for it")).hits
-        assert [one.thread for one in await memory.threads()] == ["other"]
-        with pytest.raises(NotFound):
+        await bobs.thread("other", user="bob").add("user", "I like trains.")
+        await memory.remember("ann", "Ann is allergic to nuts.")
+        assert (await memory.clear("ann", memories=True)).memories == 1
+        assert await memory.memories("ann") == []
+        erased = await memory.erase("ann", "asked for it")
+        assert not erased.hits and erased.data.threads >= 1
+        assert [one.thread for one in await bobs.threads("bob")] == ["other"]
+        with pytest.raises((NotFound, Forbidden)):
             await memory.erase("nobody")
+
+
+@pytest.mark.parametrize(("local", "remote"), [(Memory, RemoteMemory), (Thread, RemoteThread)])
+def test_a_connected_memory_has_the_face_of_an_open_one(local: type, remote: type) -> None:
+    """The user may be left out, for it is the token's."""
+    for name, method in inspect.getmembers(local, inspect.isfunction):
+        if not name.startswith("_"):
+            assert name in vars(remote), f"{remote.__name__} inherits {name}, which needs a runtime"
+            assert shape(getattr(remote, name)) == shape(method), name
+
+
+def shape(method: Callable[..., Any]) -> list[tuple[Any, ...]]:
+    return [
+        (one.name, one.kind, None if one.name == "user" else (one.default, one.annotation))
+        for one in inspect.signature(method).parameters.values()
+    ]
+
+
+async def test_a_server_refuses_as_the_memory_in_the_process_does(
+    given: dict[str, Any], tmp_path: Path, model: OpenAIServer
+) -> None:
+    async with served(given, tmp_path) as api:
+        key = await create_key(api.runtime, "default", "shop", scopes=["read", "write", "act-as-user"])
+        async with turnlog.connect(api.url, key=key.key) as memory:
+            await memory.thread("安的", user="安").add("user", "你好")
+            assert [one.user for one in await memory.threads("安")] == ["安"]
+            assert await memory.threads() == []
+            with pytest.raises(NotFound):
+                await memory.thread("安的").info()
+            with pytest.raises(BadQuery, match="blank"):
+                await memory.recall(" ", user="安")
+            with pytest.raises(Forbidden):
+                [piece async for piece in memory.thread("t").ask("hello")]
+            with pytest.raises(InvalidEvent):
+                await memory.thread("t").add("robot", "hello")
+        async with turnlog.connect(api.url, key=api.token("ann")) as memory:
+            with pytest.raises(Forbidden):
+                await memory.memories("bob")
+            model.fail(401)
+            with pytest.raises(NoAnswer):
+                [piece async for piece in memory.thread("of ann").ask("hello")]
+        async with turnlog.connect(api.url, key="forged") as memory:
+            with pytest.raises(Unauthenticated):
+                await memory.threads()
+
+
+@pytest.mark.parametrize("code", [*STATUS])
+def test_an_error_of_the_server_has_the_class_of_its_code(code: str) -> None:
+    error = error_of({"code": code, "detail": "why", "status": STATUS[code], "retryAfter": 3})
+    assert (error.code, str(error)) == (code, "why")
+
+
+async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[str, Any], tmp_path: Path) -> None:
+    """The answer of the first attempt is lost after the server has stored the turn."""
+    async with served(given, tmp_path) as api:
+        http = Http(api.url, api.token("ann"), patience_s=10)
+        sent = list[httpx2.Request]()
+
+        async def lose_the_first(response: httpx2.Response) -> None:
+            sent.append(response.request)
+            if len(sent) == 1:
+                raise httpx2.ReadError("connection reset")
+
+        http.client.event_hooks = {"response": [lose_the_first]}
+        async with http.client:
+            thread = RemoteMemory(http).thread("t")
+            assert (await thread.add("user", "hello")).duplicate
+            assert len({request.headers["Idempotency-Key"] for request in sent}) == 1 < len(sent)
+            assert len(await thread.messages()) == 1
+            sent.clear()
+            assert [piece async for piece in thread.ask("Really?")] == ["echo: ", "Really?"]
+            assert len(await thread.messages()) == 3
+    with pytest.raises(ServerUnavailable, match="does it run"):
+        async with turnlog.connect(api.url, key="any", patience_s=0) as memory:
+            await memory.threads()
 
 
 async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:
@@ -149,8 +265,8 @@ async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:
             other.thread("memories/ann")
 
 
-async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_thread(given: dict[str, Any]) -> None:
-    async with turnlog.open(**given) as memory:
+async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_thread(face: Face) -> None:
+    async with face() as memory:
         thread, event_id = memory.thread("t"), uuid4()
         first = await thread.add("user", "hello", event_id=event_id, expected=0)
         assert (await thread.add("user", "hello", event_id=event_id)).duplicate

@@ -80,6 +80,7 @@ async def lane(log: Log, number: int, acknowledged: list[tuple[Event, Appended]]
             break
 
 
+@pytest.mark.nightly
 async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_come_back(
     cluster: Cluster, replicated: Log, database_url: str, db: Connection
 ) -> None:

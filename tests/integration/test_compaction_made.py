@@ -165,7 +165,8 @@ async def test_what_was_made_gets_a_vector_and_is_recalled_by_what_it_says(
     await run_compaction(runtime)
     embedder = make_embedder(with_settings(runtime, embedding_model="small").settings)
     async with runtime.pool.connection() as conn:
-        await embed_memories(runtime, conn, embedder, ledger("embedder", runtime.settings, True), asyncio.Event())
+        budget = ledger("embedder", runtime.settings, True)
+        await embed_memories(runtime, conn, embedder, budget, asyncio.Event(), lambda: False)
         [(model,)] = await rows(conn, "SELECT embedding_model FROM memories WHERE kind = 'SUMMARY'")
         scope = MemoryScope(ANN.tenant, ANN.thread, now())
         found = await MemoryRecall(embedder).search(conn, scope, "Who goes hiking at the lake?", 5)

@@ -10,13 +10,17 @@ from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.embedding import backlog as backlogs
+from turnlog.agent.embedding import chunks
 from turnlog.agent.embedding.backlog import Backlog
 from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
-from turnlog.agent.use_cases.embedding import embedding_backlog
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.lag import embedding_backlog
+from turnlog.consumers import roles
+from turnlog.projectors.engine.lag import LARGE_BATCH
 
 
 @pytest.fixture
@@ -115,6 +119,46 @@ async def test_a_new_text_waits_for_a_bounded_round_of_a_large_turn(play: Play, 
         assert sum(rounds) == done > 100
         assert max(rounds) < 30
         assert model.bodies("embeddings")[0]["input"][0].endswith("small at 9")
+
+
+async def test_the_embedder_waits_while_projectors_catch_up_and_a_round_at_a_time_goes_on(
+    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest conversation, which came while it waited, is in the first round."""
+    looked, goes_on, waits = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def give_way(self: Runtime, stop: asyncio.Event) -> None:
+        waits.append(len(model.bodies("embeddings")))
+        looked.set()
+        await goes_on.wait()
+        if len(waits) == 4:
+            stop.set()
+
+    monkeypatch.setattr(Runtime, "give_way", give_way)
+    monkeypatch.setattr(Runtime, "catching_up", lambda self: True)
+    monkeypatch.setattr(chunks, "BATCH", 1)
+    monkeypatch.setattr(roles, "EMBED_POLL_S", 0.0)
+    async with play() as stage:
+        await say(stage, "old", 1, 2)
+        embedding = asyncio.create_task(roles._embed(stage.runtime, stage.runtime.models.embedder, asyncio.Event()))
+        await looked.wait()
+        await say(stage, "new", 9)
+        goes_on.set()
+        await embedding
+        texts = [text.split(": ")[1] for body in model.bodies("embeddings") for text in body["input"]]
+        assert texts == ["new at 9", "old at 2", "old at 1"]
+        assert waits == [0, 1, 2, 3]
+
+
+async def test_the_backlog_says_that_it_waits_for_projectors_that_are_behind(play: Play) -> None:
+    async with play() as stage:
+        await say(stage, "t", 1)
+        assert not (await embedding_backlog(stage.runtime)).waits
+    async with play("agent") as stage:
+        await stage.runtime.log.append_many([turn(f"{n}") for n in range(LARGE_BATCH)])
+        found = await embedding_backlog(stage.runtime)
+    assert found.document()["waits"]
+    assert found.sentence().endswith(", waits while projectors catch up")
 
 
 # 20,000 chunks of which half have a vector, of another model, written past the log: only their number matters.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from conftest import Settled
+from helpers.nightly import examples
 from helpers.projection_spec import stored
 from helpers.random_events import MEMORIES, SHORT_TERM
 from helpers.sample_events import DERIVED, derivation, event, turn
@@ -197,7 +198,7 @@ async def fill_the_cache(db: Connection) -> None:
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(24),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],

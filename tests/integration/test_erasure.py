@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from turnlog.agent.embedding.pending import pending_chunks, pending_count
 from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.erase import Plan
 from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.plan import Plan
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import OnProgress
@@ -33,7 +33,7 @@ from turnlog.events.log import Log
 from turnlog.events.subjects import publish_subject
 from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.registry import PROJECTIONS
-from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.lookup import memories_of
 from turnlog.projectors.models.store.projection import store_thread
 from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.rebuild.rebuild import rebuild_several

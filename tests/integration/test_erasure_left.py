@@ -18,8 +18,8 @@ from nats.js.errors import NoKeysError
 from turnlog.agent.jobs.archiving import archive_cold
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.privacy import erase as erasing
-from turnlog.agent.privacy.erase import StringsTooShort
 from turnlog.agent.privacy.needles import Needles
+from turnlog.agent.privacy.plan import StringsTooShort
 from turnlog.agent.privacy.scanning import Scan, scan_bucket
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.events.contracts import (

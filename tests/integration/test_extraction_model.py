@@ -39,7 +39,12 @@ ROLES = ("projectors", "reactors")
 LONG = "The committee met on Tuesday and talked about the roof of the school for a long time. " * 8
 BERLIN = {
     "memories": [memory("Moved for a new position at a bakery", "took a position at the bakery", importance=3.0)],
-    "entities": [{"type": "person", "name": "Mia", "turn": 1, "relations": [{"type": "sister_of", "target": "user"}]}],
+    "entities": [
+        {
+            **{"type": "person", "name": "Mia", "turn": 1, "attributes": {"interestLevel": "high", "age": 40}},
+            "relations": [{"type": "sister_of", "target": "user"}],
+        }
+    ],
 }
 TOLD = "Last spring I took a position at the bakery. My sister Mia found it for me."
 
@@ -108,7 +113,7 @@ async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_t
         [recorded] = await stage.all("memory_recorded", ANN_THREAD)
         [done] = await extractions_of_stage(stage, "llm")
         [spent] = [one for one in await stage.all("usage_metered", ANN_THREAD) if one.purpose == "extraction"]
-        entities = await stage.rows("SELECT type, name, relations FROM entities")
+        entities = await stage.rows("SELECT type, name, attributes, relations FROM entities")
         cache = await stage.rows("SELECT tenant, user_id, thread_id FROM model_cache WHERE response::text ~ 'bakery'")
     [asked] = model.extractions()
     assert asked[0] == "Short." and asked[1].startswith(TOLD)
@@ -117,7 +122,7 @@ async def test_the_model_gets_a_batch_of_words_and_its_finds_are_recorded_with_t
     assert 0 <= recorded.memory.importance <= 1
     assert recorded.derivation == done.derivation
     assert done.derivation is not None and done.derivation.tokens_in == spent.tokens_in > 0
-    assert entities == [("PERSON", "Mia", [{"type": "sister_of", "target": "user"}])]
+    assert entities == [("PERSON", "Mia", {"interestLevel": "high"}, [{"type": "sister_of", "target": "user"}])]
     assert cache == [("default", "ann", "t")]
 
 

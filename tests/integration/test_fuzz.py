@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import nats
 import pytest
 from helpers.hostile_messages import Hostile, corpus, plain_turn
 from helpers.key_rings import KEK
+from helpers.nightly import part
 from helpers.personal_events import conversation
 from helpers.preloaded_cli import run_command
 from helpers.projection_spec import ENGINE_TABLES
 from helpers.sample_events import turn
 from helpers.servers import eventually, execute
-from helpers.stage import Stage, player
+from helpers.stage import MemoryServer, Stage, player
 
 from turnlog.agent.progress import no_progress
 from turnlog.agent.use_cases.archive import archive_conversations
@@ -70,6 +71,12 @@ verify
 """
 
 
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
 def honest() -> list[Event]:
     """Ann's conversation, and bob's in another tenant, with all that is derived from them."""
     bobs = [one.model_copy(update={"tenant": TENANT_OF["bob"]}) for one in conversation("bob", 4)]
@@ -80,7 +87,7 @@ async def told(stage: Stage, events: Sequence[Event], others: Sequence[Hostile])
     """Appends the events, with a share of the others between them."""
     js, share = stage.runtime.log.nc.jetstream(), len(others) // (len(events) + 1)
     for at, one in enumerate(others):
-        await js.publish(f"turnlog.{one.subject}", one.body)
+        await js.publish(f"turnlog.{one.subject}", one.body, headers=one.headers)
         if at % share == 0 and at // share < len(events):
             await stage.runtime.log.append(events[at // share])
     await stage.runtime.settle()
@@ -112,8 +119,9 @@ async def is_clean(stage: Stage) -> bool:
 async def test_hostile_messages_concern_their_own_threads_alone(
     nats_url: str, database_url: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    hostile, events = corpus(), honest()
-    assert len(hostile) >= 173
+    events = honest()
+    assert len(corpus()) >= 173
+    hostile = [*map(other_content, events[::4]), *part(corpus())]  # the ids are used before and after the events
     play = player(nats_url, database_url, ["projectors"], home=tmp_path)
     async with play() as stage:
         await told(stage, events, [plain_turn(one) for one in hostile])
@@ -122,7 +130,7 @@ async def test_hostile_messages_concern_their_own_threads_alone(
     await empty(nats_url, database_url)
     async with play() as stage:
         await told(stage, events, hostile)
-        copies = [other_content(one) for one in events[::4]]
+        copies = [other_content(one)._replace(headers=None) for one in events[::4]]
         await told(stage, [], copies)
         assert await rows_of_others(stage) == expected
         parked = {token for (token,) in await stage.rows("SELECT DISTINCT thread_token FROM dead_letters")}
@@ -142,12 +150,13 @@ async def test_hostile_messages_concern_their_own_threads_alone(
 
 
 async def test_reactors_the_agent_analytics_and_jobs_go_on_beside_hostile_messages(
-    nats_url: str, database_url: str, tmp_path: Path
+    nats_url: str, database_url: str, tmp_path: Path, model: MemoryServer
 ) -> None:
-    play = player(nats_url, database_url, ["projectors", "reactors", "agent", "analytics"], home=tmp_path)
+    roles = ["projectors", "reactors", "agent", "analytics"]
+    play = player(nats_url, database_url, roles, home=tmp_path, api_base_url=model.url, api_key=model.key, model="m")
     async with play() as stage:
         js = stage.runtime.log.nc.jetstream()
-        for one in corpus():
+        for one in part(corpus()):
             await js.publish(f"turnlog.{one.subject}", one.body)
         told = [
             one async for one in ask(stage.runtime, "default", "talk", "Remember that I live in Lisbon.", user="ann")
@@ -172,9 +181,10 @@ def is_elsewhere(one: Hostile) -> bool:
 
 
 def other_content(honest: Event) -> Hostile:
-    """The id of an event that is stored already, with other words and on another thread."""
+    """The event's id, also as the message id, with other words and on another thread."""
     other = turn("other words", thread="hostile-copies").model_copy(update={"id": honest.id})
-    return Hostile("a copied id", "default.hostile-copies.turn_recorded", encode(other))
+    headers = {"Nats-Msg-Id": str(honest.id)}
+    return Hostile("a copied id", "default.hostile-copies.turn_recorded", encode(other), headers)
 
 
 async def is_embedded(stage: Stage) -> bool:

@@ -1,6 +1,7 @@
 """Events that anyone may have published: they are parked and named, and every reader of the log goes on (O6)."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,26 @@ from uuid import UUID
 import jsonschema
 import pytest
 from helpers.erased_users import erase
+from helpers.hostile_messages import forge
 from helpers.personal_events import conversation, secret
 from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Stage, on_stage
 
+from turnlog.agent.importers import Defaults
+from turnlog.agent.progress import no_progress
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.dead_letters import show_dead_letter
+from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.use_cases.personal_data import plan_erasure
 from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.cli.exporting import write_user
 from turnlog.consumers.erasing import erasure_reach
-from turnlog.consumers.workers.analytics import analytics, hourly
+from turnlog.consumers.workers.analytics import analytics
+from turnlog.events.append import FEW
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored, UsageMetered
 from turnlog.events.errors import NotFound
+from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several
 from turnlog.projectors.rebuild.verify import verify_several
@@ -52,6 +59,53 @@ def forged(one: Event, **changed: Any) -> bytes:
 async def parked(stage: Stage) -> set[int]:
     await stage.runtime.settle()
     return {seq for (seq,) in await stage.rows("SELECT seq FROM dead_letters WHERE status = 'parked'")}
+
+
+@pytest.mark.parametrize("count", [1, 2, FEW + 1])
+async def test_ids_that_someone_published_on_another_thread_first_are_no_duplicates(stage: Stage, count: int) -> None:
+    log, events = stage.runtime.log, [turn(f"honest {number}") for number in range(count)]
+    for one in events[::2]:
+        await forge(log, one.model_copy(update={"thread": "forged"}))
+    assert [done.duplicate for done in await log.append_many(events)] == [False] * count
+    assert [done.duplicate for done in await log.append_many(events)] == [True] * count
+    assert not await log.append_whole(events)
+    await stage.twice(events[0])
+    assert await parked(stage) == set()
+    forged_too = Counter({"t": count, "forged": (count + 1) // 2})
+    assert Counter(thread for (thread,) in await stage.rows("SELECT thread_id FROM messages")) == forged_too
+    await rebuild_several(log, stage.runtime.database_url, PROJECTIONS)
+    assert Counter(thread for (thread,) in await stage.rows("SELECT thread_id FROM messages")) == forged_too
+
+
+async def test_an_import_is_whole_though_its_ids_were_published_on_another_thread(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    file.write_text('{"role": "user", "content": "one"}\n{"role": "user", "content": "two"}\n')
+    given = ImportRequest(file, None, Defaults(tenant="default", thread="t"), embed=False)
+    for batch in prepare_import(given).batches:
+        for one in batch:
+            await forge(stage.runtime.log, one.model_copy(update={"thread": "forged"}))
+    await stage.runtime.settle()
+    for new, known in ((2, 0), (0, 2)):
+        nothing = (no_progress, no_progress, no_progress)
+        report = await import_conversations(stage.runtime, prepare_import(given), *nothing)
+        assert (report.turns, report.known) == (new, known)
+
+
+async def test_ids_noted_without_their_thread_are_duplicates_in_every_thread(stage: Stage) -> None:
+    """As before an upgrade."""
+    first = turn("first")
+    await stage.runtime.log.append(first)
+    await stage.runtime.settle()
+    moved = (
+        "WITH gone AS (DELETE FROM event_ids RETURNING partition, event_id, seq) INSERT INTO event_ids_of_any_thread "
+    )
+    await stage.rows(moved + "SELECT * FROM gone RETURNING 1")
+    await stage.twice(first)
+    await stage.twice(first.model_copy(update={"thread": "u"}))
+    await stage.runtime.settle()
+    assert await stage.rows("SELECT seq FROM messages") == [(1,)]
+    found = await verify_several(stage.runtime.log, stage.runtime.database_url, [MESSAGES])
+    assert [one.clean for one in found] == [True]
 
 
 async def test_a_user_with_an_event_in_no_possible_thread_can_be_erased(stage: Stage) -> None:
@@ -151,8 +205,7 @@ async def test_a_body_of_ten_thousand_brackets_is_shown_counted_and_passed(stage
     assert "recursion limit" in found.letters[0].error
     async with analytics(runtime):
         await stage.rest("analytics")
-        async with runtime.pool.connection() as conn:
-            counted = {one[1] for one in await hourly(conn, "default", MAY_8)}
+        counted = {one[0] for one in await stage.rows("SELECT type FROM turnlog_analytics.hourly")}
     assert counted == {"invalid", "turnlog.turn_recorded"}
 
 

@@ -10,14 +10,13 @@ from helpers.sample_events import MAY_8, memory_event, memory_of
 from helpers.servers import eventually, rows
 
 from turnlog.agent.jobs.decay import decay
-from turnlog.agent.jobs.job import Done, Job, OnProgress, last_runs, run_now, run_owed
+from turnlog.agent.jobs.job import Done, Job, OnProgress, keep_jobs, last_runs, run_now, run_owed
 from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.memory.deciding.policy import Policy, fate
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
 from turnlog.consumers.runtime import opened, projecting
-from turnlog.consumers.workers.jobs import keep_jobs
 from turnlog.events.contracts import JobRan
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.subjects import memory_thread

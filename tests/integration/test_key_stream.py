@@ -255,7 +255,7 @@ async def test_a_key_that_both_copies_lost_can_be_given_up_as_the_documentation_
     async with play() as stage:
         await stage.runtime.settle()
         assert [seq for seq, _, _ in await parked(db, "messages")] == [done.seq]
-        [block] = re.findall(r"^```sql\n(.*?)^```$", PRIVACY.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        [block] = re.findall(r"^```sql\n(INSERT .*?)^```$", PRIVACY.read_text("utf-8"), re.MULTILINE | re.DOTALL)
         await db.execute(block.replace("<key>", lost).replace("<user>", "ann").encode())
     async with play() as stage:
         await retry_dead_letters(stage.runtime, no_reactor)

@@ -184,6 +184,9 @@ async def test_a_forged_checkpoint_stays_in_its_thread(log: Log, pool: Pool, tmp
     await publish(log, "t", "channel", values(str(tmp_path / "made"))[NAMES[0]])
     await graph.ainvoke({"messages": [HumanMessage("two")]}, config("other"))
     assert len((await graph.aget_state(config("other"))).values["messages"]) == 4
+    assert {one.config["configurable"]["thread_id"] async for one in saver.alist(None)} == {"other"}
+    with pytest.raises(TypeNotAllowed):
+        [one async for one in saver.alist(config())]
     await saver.adelete_thread("t")
     assert await saver.aget_tuple(config()) is None
 

@@ -21,6 +21,7 @@ from turnlog.events.contracts import (
     MemoriesCompacted,
     MemoriesRevised,
     Memory,
+    MemoryCompared,
     MemoryConfirmed,
     MemoryConflictAnswered,
     MemoryConflictRaised,
@@ -86,6 +87,7 @@ DECISIONS = st.one_of(
     ),
     st.builds(MemoryConflictAnswered, conflict_id=MEMORY_IDS, answer=st.just("new"), intervals=INTERVALS),
     st.builds(MemoriesRevised, intervals=INTERVALS),
+    st.builds(MemoryCompared, memory_id=MEMORY_IDS, intervals=INTERVALS),
     st.builds(
         MemoriesCompacted,
         method=st.just("merge"),
@@ -226,10 +228,10 @@ async def test_the_nearest_are_of_one_kind_and_user_and_hold(db: Connection) -> 
     )
     await ensure_neighbour_index(db, memories, "m", 3)
     await ensure_neighbour_index(db, memories, "m", 3)
-    found = await nearest(db, *HERE, "FACT", vectors[ids[0]], "m")
+    found = await nearest(db, *HERE, ["FACT"], vectors[ids[0]], "m")
     assert [one.id.int for one, _ in found] == [1, 3, 4]
     assert [cosine for _, cosine in found] == sorted((cosine for _, cosine in found), reverse=True)
-    assert await nearest(db, "default", "memories/bob", "FACT", vectors[ids[0]], "m") == []
+    assert await nearest(db, "default", "memories/bob", ["FACT"], vectors[ids[0]], "m") == []
 
 
 async def test_an_index_that_was_made_early_is_the_one_that_a_rebuild_makes(db: Connection) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 from helpers.projection_spec import Spec
 from helpers.sample_events import event
 
+from turnlog.agent.use_cases.usage import usage_by
 from turnlog.events.contracts import Event, ThreadDeleted, UsageMetered
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.usage import USAGE, usage_by
+from turnlog.projectors.models.usage import USAGE
 
 
 def used(user: str | None = "ann", thread: str = "t", tenant: str = "default", minutes: int = 0, **data: Any) -> Event:
@@ -28,7 +29,7 @@ async def test_tokens_cost_latency_and_errors_add_up_over_threads(db: Connection
         )
     )
     (row,) = await usage_by(db, "default", "ann", "user")
-    assert (row["cost_usd"], row["latency_ms_mean"]) == (0.3, 100)
+    assert (row.cost_usd, row.latency_ms_mean) == (0.3, 100)
 
 
 async def test_every_key_has_its_own_row(db: Connection) -> None:
@@ -47,7 +48,7 @@ async def test_usage_is_added_up_by_each_key(db: Connection) -> None:
     await spec.when(used("bob", minutes=month), used(tenant="acme")).then("SELECT count(*) FROM usage", [(5,)])
 
     async def counted(by: str, user: str | None = None) -> list[tuple[str, int]]:
-        return [(row["key"], row["calls"]) for row in await usage_by(db, "default", user, by)]
+        return [(row.key, row.calls) for row in await usage_by(db, "default", user, by)]
 
     assert await counted("user") == [("ann", 2), ("", 1), ("bob", 1)]
     assert await counted("model") == [("gpt-4o", 3), ("gpt-5", 1)]

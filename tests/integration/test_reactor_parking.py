@@ -137,6 +137,6 @@ async def test_a_dependency_that_is_away_parks_nothing_however_often_the_work_fa
 
 
 async def test_every_consumer_that_may_park_is_known_by_its_name(play: Play) -> None:
-    async with play("projectors", "reactors", "agent", "analytics") as stage:
+    async with play("projectors", "reactors", "agent", "analytics", api_key="k", model="m") as stage:
         consumers = await stage.runtime.log.nc.jetstream().consumers_info(STREAM)
         assert {one.config.durable_name for one in consumers} - {None} == set(REACTORS)

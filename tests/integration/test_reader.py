@@ -6,9 +6,11 @@ import pytest
 from helpers.sample_events import text_of, turn
 from helpers.servers import eventually
 
+from turnlog.events.append import all_stored
 from turnlog.events.codec import decode, encode
 from turnlog.events.errors import GapInLog, InvalidEvent, NotFound
 from turnlog.events.log import Log
+from turnlog.events.publish import Key
 from turnlog.events.read import BATCH_BYTES, PULL_BYTES, OrderedReader, Stored, read_to, recorded
 from turnlog.events.subjects import STREAM, partition_filter, thread_filter
 
@@ -171,7 +173,8 @@ async def test_stored_ids_give_the_first_place_of_every_event_of_the_threads_ask
     events = [turn(str(i), thread=f"t{i}") for i in range(250)]
     await log.append_many(events)
     threads = [("default", f"t{i}") for i in range(0, 250, 2)]
-    assert await log.stored_ids(threads) == {events[i].id: i + 1 for i in range(0, 250, 2)}
+    assert await all_stored(log.nc, threads) == {Key.of(events[i]): i + 1 for i in range(0, 250, 2)}
+    assert await log.stored_ids("default", "t7") == {events[7].id: 8}
 
 
 async def test_an_event_on_a_subject_that_is_not_its_own_is_refused(log: Log) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.key_rings import KeysAtHand, destroy_keys
+from helpers.nightly import examples
 from helpers.random_events import MEMORIES, SHORT_TERM
 from helpers.sample_events import EVERY_CONTRACT, event, text_of, turn
 from helpers.servers import eventually, parked, rows, running_projector
@@ -133,7 +134,7 @@ async def test_what_a_user_says_after_the_erasure_has_a_new_key(play: Play) -> N
 
 
 @settings(
-    max_examples=12,
+    max_examples=examples(18),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],

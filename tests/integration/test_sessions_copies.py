@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from helpers.nightly import examples
 from helpers.sample_events import event, turn
 from helpers.servers import eventually
 from helpers.session_processes import (
@@ -165,7 +166,7 @@ CHANGES: st.SearchStrategy[Sequence[EventData]] = st.one_of(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(36),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from helpers.servers import unlike_a_rebuild
 
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory
 from turnlog.agent.memory.deciding.revisions import MemoryNotInUse
@@ -32,6 +33,7 @@ from turnlog.agent.use_cases.memory_changes import (
 )
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.projectors.models.memories.projection import MEMORIES
 
 ANN = ("default", "ann")
 SOON = datetime.now(UTC) + timedelta(days=3)
@@ -48,11 +50,15 @@ async def contents(runtime: Runtime, limit: int = 100, **which: Any) -> list[str
 
 
 async def test_what_is_given_by_hand_comes_before_what_the_rules_read(runtime: Runtime) -> None:
-    given = MemoryInput("My GPA is 3.8", "DECISION", "school", 0.25, SOON)
+    given = MemoryInput(
+        "My GPA is 3.8", "DECISION", "school", 0.25, SOON, {"from": "form 7", "学期": [1, None], "to": None}
+    )
     made = await remember(runtime, *ANN, given)
     [view] = await list_memories(runtime, *ANN)
     assert (view.id, view.kind, view.category, view.importance) == (made.memory_id, "DECISION", "school", 0.25)
     assert (view.expires_at, view.value, view.status, view.user) == (SOON, "3.80", "valid", "ann")
+    assert view.metadata == {"from": "form 7", "学期": [1, None], "to": None}
+    assert await contents(runtime, as_of=SOON) == []  # no job has closed it
     assert view.score.tier in ("WORKING", "SHORT", "LONG", "ARCHIVE")
     again = await remember(runtime, *ANN, given, made.memory_id)
     assert (again.what, again.memory_id) == ("known", made.memory_id)
@@ -147,3 +153,20 @@ async def ask_user(runtime: Runtime, key: str, *texts: str) -> None:
     for text in texts:
         made = {"dedupe_key": key, "strategy": "ASK_USER"}
         await Memories(runtime.log, runtime.pool).remember(*ANN, text, **made)  # type: ignore[arg-type]
+
+
+async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Runtime) -> None:
+    await remember(runtime, *ANN, MemoryInput("Likes rowing", metadata={"by": "coach Lee"}))
+    await edit_memory(runtime, *ANN, "rowing", "Likes sculling")
+    await runtime.settle()
+    assert [one.metadata for one in await list_memories(runtime, *ANN)] == [{"by": "coach Lee"}]
+    await forget_memory(runtime, *ANN, "sculling")
+    await runtime.settle()
+    assert {one.metadata for one in await list_memories(runtime, *ANN, MemoryFilter(every=True))} == {None}
+    assert await unlike_a_rebuild(runtime.log, runtime.database_url, [MEMORIES]) == {}
+
+
+@pytest.mark.parametrize("metadata", [["a"], {"a": float("nan")}, {"a": "x" * 4_000}, {"a": object()}, {"a": "\ud800"}])
+async def test_metadata_is_a_small_json_object(runtime: Runtime, metadata: Any) -> None:
+    with pytest.raises(InvalidMemory, match="metadata"):
+        await remember(runtime, *ANN, MemoryInput("Likes tea", metadata=metadata))

@@ -27,7 +27,8 @@ from turnlog.agent.use_cases.entities import (
 )
 from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.jobs import list_jobs, run_job
-from turnlog.agent.use_cases.operations import projection_lag, rebuild, rebuild_rows, verify
+from turnlog.agent.use_cases.lag import projection_lag
+from turnlog.agent.use_cases.operations import rebuild, rebuild_rows, verify
 from turnlog.agent.use_cases.personal_data import export_transcript
 from turnlog.agent.use_cases.sessions import (
     create_session,

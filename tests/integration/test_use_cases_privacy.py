@@ -13,8 +13,8 @@ from helpers.personal_events import conversation, secret
 from helpers.sample_events import turn
 from pydantic import SecretStr
 
-from turnlog.agent.privacy.erase import StringsTooShort
 from turnlog.agent.privacy.kek import InvalidKek
+from turnlog.agent.privacy.plan import StringsTooShort
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings

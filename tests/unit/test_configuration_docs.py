@@ -122,3 +122,15 @@ def test_every_variable_the_code_names_is_documented() -> None:
 OTHERS = {"TURNLOG_NATS_TOKEN", "TURNLOG_POSTGRES_PASSWORD", "TURNLOG_NATS_PORT"} | {
     "TURNLOG_KEYS"
 }  # of compose.yaml; a stream
+
+
+def test_variables_with_the_names_of_settings_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME, LOG_LEVEL or MODEL belong to other programs."""
+    defaults = Settings(_env_file=None).model_dump(exclude={"home"})
+    for name in Settings.model_fields:
+        monkeypatch.setenv(name.upper(), "7")
+    found = Settings(_env_file=None)
+    variables = {name for field in Settings.model_fields.values() for name in names_of(field)}
+    free = {name for name in defaults if name.upper() not in variables}
+    assert {name: getattr(found, name) for name in free} == {name: defaults[name] for name in free}
+    assert found.home != Path("7")

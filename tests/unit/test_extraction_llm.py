@@ -1,5 +1,7 @@
 """What a model says of users' turns (M2, E 8.3): evidence and numbers are checked, repeats of the rules left out."""
 
+from math import inf
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
@@ -8,13 +10,14 @@ from helpers.openai_bodies import Step
 from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.memory.extraction.by_model import (
+    MAX_ATTRIBUTES,
     BadAnswer,
     ModelAnswer,
     ModelExtraction,
     accepted_memories,
+    attribute_keys,
     find_passage,
     model_text,
-    single_valued,
 )
 from turnlog.agent.memory.extraction.candidates import candidates, entities, without_repeats
 from turnlog.agent.memory.extraction.findings import ExtractionResult
@@ -25,7 +28,7 @@ from turnlog.agent.models.protocol import Usage
 from turnlog.events.contracts import EntitiesFound
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
 
-KEYS = single_valued(load_rules())
+KEYS = attribute_keys(load_rules())
 TURNS = [
     extractor_turn("I finally took the position at the bakery.  It pays 2,100 euros. Do you think my job is fine?", 1),
     extractor_turn("我对花生过敏，小时候进过急诊。\n> I hate my job\n“我叫王伟”是他说的。", 2),
@@ -149,6 +152,25 @@ def test_an_entity_must_be_named_by_the_user_and_may_be_of_any_type() -> None:
     assert entity.sources[0].quote in TURNS[0].text
     assert looked.counts() == {"malformed": 1, "no-evidence": 1}
     assert [one.name for one in looked.findings[0].entities] == ["the bakery"]
+
+
+def test_an_entity_has_the_attributes_that_the_model_read_within_bounds() -> None:
+    asked = {"role": " head\nbaker ", "pay": 2100, "isOpen": True, "interestLevel": "high"}
+    refused = {
+        "since": "1999 or 17",
+        "rank": 7,
+        "a b": "x",
+        "notes": "x" * 201,
+        "why": None,
+        "tags": ["x"],
+        "most": inf,
+    }
+    raw = {"type": "COMPANY", "name": "bakery", "turn": 1, "attributes": refused | asked}
+    [entity] = judge(named=(raw,)).entities
+    assert entity.attributes == asked | {"role": "head baker"}
+    many = {**raw, "attributes": {f"n{letter}": "x" for letter in ascii_lowercase}}
+    assert len(judge(named=(many,)).entities[0].attributes) == MAX_ATTRIBUTES
+    assert judge(named=({**raw, "attributes": None},)).entities[0].attributes == {}
 
 
 def test_a_rule_beats_the_model_on_the_same_key_words_or_statement() -> None:

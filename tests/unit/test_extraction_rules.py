@@ -257,3 +257,21 @@ def test_entities_come_with_the_memories_that_name_them() -> None:
 def test_a_very_long_turn_and_a_very_long_sentence_are_bounded() -> None:
     assert contents("a" * 1_000_000 + ". My name is Ann.") == []
     assert contents("My name is Ann. " + "word " * 100_000) == ["Name is Ann"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first", "second", "outcome"),
+    [
+        ("KEEP_LATEST", "I live in Berlin.", "I live in Lisbon.", ["superseded", "valid"]),
+        ("KEEP_HIGHEST", "My SAT score is 1480.", "My SAT score is 1390.", ["valid", "rejected"]),
+        ("KEEP_OLDEST", "I come from Leeds.", "I'm from Berlin.", ["valid", "rejected"]),
+        ("MERGE", "My hobbies are chess and rowing.", "My hobby is pottery.", ["merged", "merged", "valid"]),
+        ("KEEP_BOTH", "I speak French.", "我会说日语。", ["valid", "valid"]),
+        ("ASK_USER", "My birthday is May 3rd.", "我的生日是5月4日。", ["valid", "pending"]),
+    ],
+)
+def test_each_strategy_is_that_of_a_rule(strategy: str, first: str, second: str, outcome: list[str]) -> None:
+    said = candidates("default", "ann", found(first, second))
+    assert [one.strategy for one in said] == [strategy] * 2
+    rows = sorted(decided(said).rows, key=lambda row: row.origin == "compaction")
+    assert [row.closed_reason or row.status for row in rows] == outcome

@@ -29,14 +29,14 @@ EXCEPTIONS = {
     },
     "exporting.py": {"turnlog.agent.privacy.sanitise", "turnlog.agent.progress"},  # names of levels
     "keys.py": {"turnlog.agent.privacy"},  # a new key is random bytes, made without a runtime
+    "mcp.py": {"turnlog.agent.access.identity"},  # who a client on stdio acts for
     "operating.py": {"turnlog.projectors.models.registry"},  # completion of projections' names
-    "recalling.py": {"turnlog.agent.memory.deciding.policy"},  # memories are shown with their score
     "remembering.py": {
         "turnlog.agent.dates.dates",
         "turnlog.projectors.models.memories.lookup",
     },  # times as people write
     "rendering.py": {"turnlog.agent.context.plain_text"},  # pure: values to lines
-    "runner.py": {"turnlog.agent.privacy.log_lines"},  # logs of every command are sanitised
+    "runner.py": {"turnlog.agent.privacy.sanitise"},  # logs of every command are sanitised
     "transfer.py": {"turnlog.agent.importers"},  # file formats
 }
 

@@ -14,7 +14,7 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.graph.recall import episodes, recall_node
 from turnlog.consumers.langgraph.graph.state import ConversationState
 from turnlog.projectors.models.message import Message
-from turnlog.projectors.models.store.namespaces import memories_of
+from turnlog.projectors.models.store.lookup import memories_of
 
 MAY = datetime(2023, 5, 8, tzinfo=UTC)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,10 @@ def damaged(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
 @pytest.mark.parametrize("format", SAMPLES)
 @given(draw=st.data())
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150, derandomize=True
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(150),
+    derandomize=True,
 )
 def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path: Path, draw: st.DataObject) -> None:
     path = draw.draw(st.sampled_from(places(SAMPLES[format])))
@@ -133,7 +137,7 @@ def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as
     file = tmp_path / "huge.jsonl.gz"
     with gzip.open(file, "wb", compresslevel=1) as packed:
         packed.write(b'{"thread": "t", "text": "first"}\n{"thread": "t", "text": "')
-        for _ in range(48):
+        for _ in range(4 * MAX_BYTES // 2**23 + 2):
             packed.write(b"a" * (8 * 1024 * 1024))
         packed.write(b'"}\n{"thread": "t", "text": "last"}\n')
     tracemalloc.start()

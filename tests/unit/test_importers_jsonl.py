@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ def one(line: dict[str, Any], defaults: Defaults | None = None) -> ImportedTurn:
 
 
 @given(st.lists(stored_turns, max_size=5))
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=examples(60))
 def test_an_exported_transcript_imports_to_equal_turns_with_their_event_ids(
     stored: list[ImportedTurn],
 ) -> None:

@@ -1,13 +1,24 @@
-"""Metrics of short-term memory: names, labels and the port they are served on (B)."""
+"""Metrics: names, labels, the port they are served on, and the queries of the documentation over them (B, E 12.1)."""
 
+import gc
+import json
+import re
 import socket
 import urllib.request
+from pathlib import Path
 from urllib.error import URLError
 
+import promql_parser
 import pytest
-from prometheus_client import REGISTRY
+import yaml
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
-from turnlog.agent.sessions import metrics
+from turnlog.agent import metrics
+from turnlog.agent.models.breaker import Breaker
+
+DOCS = Path(__file__).parents[2] / "docs"
+METRICS = [value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)]
 
 
 @pytest.fixture
@@ -41,16 +52,65 @@ def test_a_port_that_is_taken_is_a_clear_error(port: int) -> None:
         pytest.fail("two servers on one port")
 
 
-def test_no_label_names_a_thread_a_user_or_a_tenant() -> None:
-    metrics.session_read("ram", 0.0001)
-    metrics.checkpoint_ended("manual", "made")
-    found = [metric for metric in REGISTRY.collect() if metric.name.startswith("turnlog_session_")]
-    labels = {name for metric in found for sample in metric.samples for name in sample.labels}
-    assert labels <= {"trigger", "outcome", "level", "le"}
-    assert {metric.name for metric in found} == {
-        "turnlog_session_checkpoints",
-        "turnlog_session_summary_tokens",
-        "turnlog_session_token_ratio",
-        "turnlog_session_read_seconds",
-        "turnlog_session_query_seconds",
+def test_labels_are_of_a_known_few() -> None:
+    labels = {label for metric in METRICS for label in metric._labelnames}
+    assert labels <= {
+        *("agent", "cache", "level", "limit", "method", "model", "operation", "outcome", "projection", "route"),
+        *("service", "status", "tier", "tool", "trigger", "type"),
     }
+
+
+def test_the_documentation_lists_every_metric_with_its_labels() -> None:
+    rows = "\n".join(re.findall(r"^\| (`.*?) \|", (DOCS / "operation.md").read_text(), re.MULTILINE))
+    documented = re.findall(r"`((?:ai_agent|turnlog|memory|embedding|decay|cache)_\w+)(?:\{(.*?)\})?`", rows)
+    assert dict(documented) == {name_of(metric): ",".join(metric._labelnames) for metric in METRICS}
+
+
+def queries() -> list[str]:
+    rules = yaml.safe_load((DOCS / "prometheus-alerts.yml").read_text())["groups"]
+    panels = json.loads((DOCS / "grafana-dashboard.json").read_text())["panels"]
+    alerts = [rule["expr"] for group in rules for rule in group["rules"]]
+    return [*alerts, *(target["expr"] for panel in panels for target in panel["targets"])]
+
+
+@pytest.mark.parametrize("query", queries())
+def test_every_query_of_alerts_and_dashboard_is_promql_over_metrics_that_exist(query: str) -> None:
+    selectors: list[promql_parser.VectorSelector] = []
+
+    def visit(node: promql_parser.Expr) -> None:
+        if isinstance(node, promql_parser.MatrixSelector):
+            node = node.vector_selector
+        if isinstance(node, promql_parser.VectorSelector):
+            selectors.append(node)
+
+    promql_parser.walk(promql_parser.parse(query), visit)
+    assert selectors
+    labels_of = {name: {*m._labelnames, "le"} for m in METRICS for name in series_of(m)}
+    for selector in selectors:
+        assert selector.name in labels_of
+        assert {one.name for one in selector.matchers.matchers} <= labels_of[selector.name]
+
+
+def series_of(metric: MetricWrapperBase) -> list[str]:
+    if isinstance(metric, Histogram):
+        return [f"{metric._name}{end}" for end in ("_bucket", "_sum", "_count")]
+    return [name_of(metric)]
+
+
+def name_of(metric: MetricWrapperBase) -> str:
+    return f"{metric._name}_total" if isinstance(metric, Counter) else metric._name
+
+
+def test_a_breaker_that_opens_is_seen_and_one_that_is_gone_is_not() -> None:
+    breaker = Breaker("it", failures=1)
+    metrics.watch("a test's", breaker)
+
+    def state() -> float | None:
+        return REGISTRY.get_sample_value("ai_agent_circuit_breaker_state", {"service": "a test's"})
+
+    assert state() == 0
+    breaker.failed()
+    assert state() == 2
+    del breaker
+    gc.collect()
+    assert state() == 0

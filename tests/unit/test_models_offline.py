@@ -181,8 +181,8 @@ async def test_offline_chat_calls_recall_memory_with_the_question_first():
 @pytest.mark.parametrize(
     ("question", "first"),
     [
-        ("When is the deadline?", "[offline, no language model configured] From this conversation I found:"),
-        ("截止日期是什么时候？", "[离线，未配置语言模型] 我在这段对话中找到："),
+        ("When is the deadline?", "[offline, no language model configured] I found:"),
+        ("截止日期是什么时候？", "[离线，未配置语言模型] 我找到："),
     ],
 )
 async def test_offline_chat_quotes_what_recall_found_in_the_language_of_the_question(question, first):

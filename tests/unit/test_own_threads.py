@@ -11,14 +11,17 @@ from turnlog.events.codec import decode, encode
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import InvalidToken
 from turnlog.events.publish import outgoing
-from turnlog.events.subjects import OWN_THREADS, check_conversation, memory_thread
+from turnlog.events.subjects import OWN_THREADS, access_thread, check_conversation, memory_thread
+from turnlog.projectors.models.limits import LIMITS_THREAD
 from turnlog.projectors.models.store.projection import store_thread
 
 OWN = [
     memory_thread("ann"),
     memory_thread("ann", "new-1"),
+    access_thread("ann"),
     store_thread(("users", "ann")),
     all_jobs(Settings())[0].thread,
+    LIMITS_THREAD,
     receipt_thread(Person("default", "ann", ())),
 ]
 REFUSED = {

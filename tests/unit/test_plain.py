@@ -38,3 +38,7 @@ def test_captions_make_neither_image_nor_photo_a_topic() -> None:
     assert "lighthouse" in found
     assert "image" not in found
     assert "photo" not in found
+
+
+def test_a_caption_begins_at_its_last_beginning_so_that_many_of_them_take_no_longer() -> None:
+    assert said(user("[image: [image: a photo of a dog]")) == "user: [image: (a dog)"

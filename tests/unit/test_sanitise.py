@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.agent.privacy.entering import screen_of
-from turnlog.agent.privacy.log_lines import SanitisedLines
 from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise, sanitise_json
+from turnlog.consumers.cli.runner import SanitisedLines
 from turnlog.events.contracts import TextBlock, ToolCall, TurnRecorded
 
 LIGHT, MODERATE, FULL = SanitiseLevel.LIGHT, SanitiseLevel.MODERATE, SanitiseLevel.FULL

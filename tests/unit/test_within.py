@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from turnlog.events.client import within
+from turnlog.events.tasks import within
 
 
 async def stubborn(ends: list[str]) -> None:

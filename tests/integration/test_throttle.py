@@ -1,0 +1,211 @@
+"""The throttle on real Postgres: requests at once, sliding windows, quota, leases; limits changed by events (E 5.3)."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from helpers.sample_events import event
+from helpers.servers import rows
+
+from turnlog.agent.access.identity import Role
+from turnlog.agent.jobs.caches import clean_caches
+from turnlog.agent.progress import no_progress
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.settings import Settings
+from turnlog.agent.throttle import admission
+from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Refused, TooManyAtOnce
+from turnlog.agent.use_cases.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
+from turnlog.consumers.runtime import CONNECTIONS, opened, projecting, throttle_connections
+from turnlog.events.contracts import LimitsChanged, UsageMetered
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.limits import LIMITS_MODEL, LIMITS_THREAD
+from turnlog.projectors.rebuild.verify import verify
+
+NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
+        yield made
+
+
+async def ask(runtime: Runtime, clock: Clock, times: int, user: str = "ann", role: Role = "user", **more: Any) -> None:
+    for _ in range(times):
+        async with admitted(runtime, "default", user, role, clock=clock, **more):
+            pass
+
+
+async def refused(runtime: Runtime, clock: Clock, **more: Any) -> Refused:
+    with pytest.raises(Refused) as raised:
+        await ask(runtime, clock, 1, **more)
+    return raised.value
+
+
+async def test_a_window_slides_and_each_refusal_says_when_there_is_room(runtime: Runtime, clock: Clock) -> None:
+    await ask(runtime, clock, 10)
+    clock.forward(20)
+    await ask(runtime, clock, 20)
+    error = await refused(runtime, clock)
+    assert isinstance(error, RateLimited)
+    assert (error.code, error.name, error.limit, error.used, error.retry_after_s) == (
+        *("rate-limited", "user_per_minute", 30, 30, 40),
+    )
+    await ask(runtime, clock, 1, user="bob")
+    await ask(runtime, clock, 1, role="vip")
+    clock.forward(40)
+    await ask(runtime, clock, 9)
+    assert (await refused(runtime, clock)).retry_after_s == 20
+    await reset_rate(runtime, "default", "ann")
+    await ask(runtime, clock, 30)
+
+
+async def test_conversation_agent_and_hour_have_windows_of_their_own(runtime: Runtime, clock: Clock) -> None:
+    given = {"user_per_minute": 9, "conversation_per_minute": 3, "agent_per_minute": 2, "user_per_hour": 5}
+    await change_limits(runtime, "default", "user", given)
+    await ask(runtime, clock, 2, thread="t")
+    await ask(runtime, clock, 1, thread="t", user="bob")
+    assert (await refused(runtime, clock, thread="t", user="cy")).name == "conversation_per_minute"
+    await ask(runtime, clock, 2, agent="essay")
+    assert (await refused(runtime, clock, agent="essay")).name == "agent_per_minute"
+    await ask(runtime, clock, 1, agent="school")
+    clock.forward(61)
+    assert (await refused(runtime, clock)).retry_after_s == 3600 - 61
+
+
+async def test_of_requests_at_once_two_are_admitted_by_all_processes_together(
+    runtime: Runtime, nats_url: str, database_url: str, clock: Clock
+) -> None:
+    leave, outcomes = asyncio.Event(), asyncio.Queue[str]()
+
+    async def one(where: Runtime) -> None:
+        try:
+            async with admitted(where, "default", "ann", "user", "t", clock=clock):
+                outcomes.put_nowait("admitted")
+                await leave.wait()
+        except TooManyAtOnce as error:
+            outcomes.put_nowait(f"{error.code} {error.used:g}/{error.limit:g} {error.retry_after_s}")
+
+    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as other:
+        tasks = [asyncio.create_task(one(where)) for where in (runtime, other) * 6]
+        found = [await outcomes.get() for _ in tasks]
+        assert sorted(found) == ["admitted"] * 2 + ["too-many-at-once 2/2 1.0"] * 10
+        leave.set()
+        await asyncio.gather(*tasks)
+    await ask(runtime, clock, 1)
+
+
+async def test_a_killed_process_holds_its_slots_until_their_lease_ends(
+    runtime: Runtime, clock: Clock, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process neither renews nor releases, and that is all there is to see of it in the table."""
+    monkeypatch.setattr(admission, "RELEASE", "SELECT %(id)s::uuid")
+    await ask(runtime, clock, 2)
+    monkeypatch.undo()
+    clock.forward(HELD_S - 1)
+    assert isinstance(await refused(runtime, clock), TooManyAtOnce)
+    clock.forward(1)
+    await ask(runtime, clock, 1)
+
+
+async def test_a_held_slot_is_renewed(
+    runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "RENEW_S", 0.01)
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(admitted(runtime, "default", "ann", "user", clock=clock))
+        clock.forward(HELD_S)
+        async with asyncio.timeout(30):
+            while await rows(db, "SELECT 1 FROM admissions WHERE held_until <= %s", clock.now):
+                await asyncio.sleep(0.01)
+        assert isinstance(await refused(runtime, clock), TooManyAtOnce)
+
+
+async def test_quota_of_the_day_and_of_the_month(runtime: Runtime, db: Connection) -> None:
+    used = UsageMetered(purpose="answer", provider="p", model="m", tokens_in=150_000, tokens_out=50_000, cost_usd=1)
+    await runtime.log.append(event(used, user="ann"))
+    left = {guard.name: guard for guard in await usage_left(runtime, "default", "ann")}
+    assert (left["tokens_per_day"].left, left["usd_per_month"].left) == (0, 19)
+    assert left["user_per_minute"].resets_at is None
+    clock = Clock()
+    clock.now = (await rows(db, "SELECT max(day) + time '12:00' AT TIME ZONE 'UTC' FROM usage"))[0][0]
+    error = await refused(runtime, clock)
+    assert isinstance(error, QuotaExceeded)
+    assert (error.code, error.name, error.used, error.retry_after_s) == (
+        *("quota-exceeded", "tokens_per_day", 200_000, 12 * 3600),
+    )
+    await ask(runtime, clock, 1, role="admin")
+    await change_limits(runtime, "default", "vip", {"usd_per_month": 1})
+    assert (await refused(runtime, clock, role="admin")).name == "usd_per_month"
+
+
+async def test_changed_limits_hold_delivered_twice_and_rebuilt(runtime: Runtime, database_url: str) -> None:
+    changed = await change_limits(runtime, "default", "user", {"user_per_minute": 7, "usd_per_month": 0.5})
+    assert (changed["user"]["user_per_minute"], changed["vip"]["user_per_minute"]) == (7, 120)
+    again = event(LimitsChanged(plan="user", limits={"user_per_minute": 8}), LIMITS_THREAD)
+    await runtime.log.append_many([again, again])
+    assert (await limits_of(runtime, "default"))["user"] == {**changed["user"], "user_per_minute": 8}
+    assert await limits_of(runtime, "other") != await limits_of(runtime, "default")
+    assert (await verify(runtime.log, database_url, LIMITS_MODEL)).clean
+    for plan, given, message in (
+        ("user", {"colour": 3}, "limits.colour: input should be 'concurrent'"),
+        ("user", {"concurrent": -1}, "limits.concurrent: input should be greater than or equal to 0"),
+        ("king", {"concurrent": 1}, "plan: input should be 'user' or 'vip'"),
+    ):
+        with pytest.raises(InvalidLimit, match=message):
+            await change_limits(runtime, "default", plan, given)
+
+
+async def test_without_postgres_requests_are_admitted_and_the_log_says_so_once(
+    runtime: Runtime, clock: Clock, db: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "AWAY_S", 0.0)
+    monkeypatch.setattr(admission, "PATIENCE_S", 0.2)
+    caplog.set_level(logging.WARNING, "turnlog.throttle")
+    async with db.transaction():
+        await db.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
+        await ask(runtime, clock, 3)
+    monkeypatch.undo()
+    await ask(runtime, clock, 1)
+    said = [record.message.split(":")[0] for record in caplog.records if record.name == "turnlog.throttle"]
+    assert said == ["the throttle cannot reach Postgres, requests are admitted uncounted", "the throttle counts again"]
+
+
+async def test_requests_are_counted_while_reads_take_every_other_connection(runtime: Runtime, clock: Clock) -> None:
+    async with throttle_connections(runtime), AsyncExitStack() as reads:
+        for _ in range(CONNECTIONS):
+            await reads.enter_async_context(runtime.pool.connection())
+        await ask(runtime, clock, 30)
+        assert isinstance(await refused(runtime, clock), RateLimited)
+
+
+async def test_the_hourly_job_deletes_requests_that_are_in_no_window(
+    runtime: Runtime, clock: Clock, db: Connection
+) -> None:
+    await ask(runtime, clock, 1)
+    clock.forward(3601)
+    await ask(runtime, clock, 1)
+    await clean_caches(runtime, clock.now, no_progress)
+    assert await rows(db, "SELECT admitted_at FROM admissions") == [(clock.now,)]

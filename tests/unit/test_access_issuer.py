@@ -1,0 +1,175 @@
+"""Tokens of an outside issuer, whose keys are fetched from a real HTTP server."""
+
+import base64
+import hmac
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm
+
+from turnlog.agent.access import issuer as module
+from turnlog.agent.access.identity import Identity, IssuerUnavailable, TokenExpired, Unauthenticated
+from turnlog.agent.access.issuer import MAX_BYTES, outside_issuer
+from turnlog.agent.access.tokens import peek
+from turnlog.agent.settings import InvalidSetting, Settings, load_settings
+
+KEY, OTHER = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+OCT = {"kty": "oct", "kid": "shared", "alg": "HS256", "k": base64.urlsafe_b64encode(b"k" * 32).decode()}
+HOUR = timedelta(hours=1)
+
+
+def published(key: EllipticCurvePrivateKey, kid: str) -> dict[str, Any]:
+    return {**ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": kid, "use": "sig"}
+
+
+class Provider(ThreadingHTTPServer):
+    """An identity provider: answers every path with its keys, and counts how often."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.keys = [published(KEY, "one"), OCT]
+        self.status, self.padding, self.asked = 200, "", 0
+
+    def settings(self, **more: Any) -> Settings:
+        url = f"http://127.0.0.1:{self.server_port}/keys"
+        return load_settings(jwt_issuer="https://idp.example", jwt_audience="chat", jwt_jwks_url=url, **more)
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Provider
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        body = json.dumps({"keys": self.server.keys, "padding": self.server.padding}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def token(key: Any = KEY, kid: str = "one", algorithm: str = "ES256", **changed: Any) -> str:
+    now = datetime.now(UTC)
+    claims = {"iss": "https://idp.example", "aud": "chat", "sub": "ann", "nbf": now, "exp": now + HOUR, **changed}
+    return jwt.encode({name: one for name, one in claims.items() if one is not None}, key, algorithm, {"kid": kid})
+
+
+def confused() -> str:
+    """HS256 whose secret is the published key."""
+    head, body, _ = token(b"k" * 32, algorithm="HS256").split(".")
+    public = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    digest = hmac.digest(public, f"{head}.{body}".encode(), "sha256")
+    return f"{head}.{body}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+async def use(settings: Settings, *tokens: str) -> list[Identity]:
+    issuer = outside_issuer(settings)
+    assert issuer is not None
+    return [await issuer.verify(one, peek(one).kid) for one in tokens]
+
+
+async def test_tenant_user_and_role_come_from_the_claims_alone(provider: Provider) -> None:
+    settings = provider.settings(jwt_tenant_claim="org", jwt_role_claim="groups")
+    plain, admin, narrow = await use(
+        settings,
+        token(org="acme"),
+        token(org="acme", groups=["staff", "vip", "admin"]),
+        token(org="acme", groups="root", scope="openid read operate"),
+    )
+    assert (plain.tenant, plain.user, plain.role, "operate" in plain.scopes) == ("acme", "ann", "user", False)
+    assert (admin.role, "operate" in admin.scopes) == ("admin", True)
+    assert (narrow.role, narrow.scopes) == ("user", {"read"})
+    assert (await use(provider.settings(tenant="home"), token(org="acme")))[0].tenant == "home"
+    assert provider.asked == 2, "each set of keys is fetched once"
+
+
+FORGED: dict[str, Callable[[], str]] = {
+    "another key": lambda: token(OTHER),
+    "a key that is not published": lambda: token(OTHER, "two"),
+    "no key id": lambda: token(kid=""),
+    "a path as key id": lambda: token(kid="../../dev/null"),
+    "a shared secret": lambda: token(b"k" * 32, "shared", "HS256"),
+    "HS256 with the public key": confused,
+    "no signature": lambda: token(None, algorithm="none"),
+    "another audience": lambda: token(aud="other"),
+    "another issuer": lambda: token(iss="https://evil.example"),
+    "no not-before": lambda: token(nbf=None),
+    "no expiry": lambda: token(exp=None),
+    "no tenant": lambda: token(org=None),
+    "a tenant that is no name": lambda: token(org="a.>"),
+    "an empty user": lambda: token(org="acme", sub=""),
+}
+
+
+async def test_forged_tokens_are_refused(provider: Provider) -> None:
+    settings = provider.settings(jwt_tenant_claim="org")
+    for case, forged in FORGED.items():
+        with pytest.raises(Unauthenticated) as refused:
+            await use(settings, forged())
+        assert (case, refused.value.code) == (case, "unauthenticated")
+    with pytest.raises(TokenExpired):
+        await use(settings, token(exp=datetime.now(UTC) - HOUR))
+
+
+async def test_an_unknown_key_is_looked_for_once_a_minute(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer = outside_issuer(provider.settings())
+    assert issuer is not None
+    await issuer.verify(token(), "one")
+    provider.keys = [published(OTHER, "two")]
+    for _ in range(3):
+        with pytest.raises(Unauthenticated):
+            await issuer.verify(token(OTHER, "two"), "two")
+    assert provider.asked == 1
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    assert (await issuer.verify(token(OTHER, "two"), "two")).user == "ann"
+    with pytest.raises(Unauthenticated):
+        await issuer.verify(token(), "one")
+
+
+@pytest.mark.parametrize("broken", [{"status": 500}, {"status": 302}, {"padding": "x" * MAX_BYTES}, {"keys": "none"}])
+async def test_without_the_issuers_keys_nothing_is_accepted(provider: Provider, broken: dict[str, Any]) -> None:
+    for name, value in broken.items():
+        setattr(provider, name, value)
+    with pytest.raises(IssuerUnavailable):
+        await use(provider.settings(), token())
+    assert provider.asked == 1
+
+
+async def test_keys_that_cannot_be_renewed_end(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer = outside_issuer(provider.settings())
+    assert issuer is not None
+    await issuer.verify(token(), "one")
+    provider.status = 500
+    for limit in ("FRESH_S", "AGAIN_S", "TRUSTED_S"):
+        monkeypatch.setattr(module, limit, 0.0)
+    with pytest.raises(IssuerUnavailable):
+        await issuer.verify(token(), "one")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"jwt_audience": None}, {"jwt_issuer": "turnlog"}, {"jwt_jwks_url": "http://idp.example/keys"}]
+)
+def test_half_an_issuer_is_refused(provider: Provider, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSetting):
+        outside_issuer(provider.settings().model_copy(update=wrong))
