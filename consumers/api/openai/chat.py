@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
+from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
 from turnlog.consumers.api.openai.begin import MODEL_FIELDS, STREAM, ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
@@ -27,18 +28,19 @@ class StreamOptions(BaseModel):
 class ChatBody(BaseModel):
     """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
 
-    model_config = ConfigDict(extra="allow")
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: JsonObject
+    messages: list[JsonObject] = Field(min_length=1, max_length=10_000)
     model: str | None = Field(None, max_length=200)
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: int | None = None
-    tools: list[dict[str, Any]] = []
+    tools: list[JsonObject] = []
     temperature: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     store: bool | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
     def wanted(self, named: Named) -> Wanted:
         """Raises Unusable."""

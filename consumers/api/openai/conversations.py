@@ -8,6 +8,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.use_cases import threads
 from turnlog.agent.use_cases.turns import add_turns, transcript, turn_of
+from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Caller, Reader, Writer
 from turnlog.consumers.api.openai.errors import OpenAIRoute
 from turnlog.consumers.api.openai.items import Item, item_of, messages_of
@@ -15,14 +16,16 @@ from turnlog.consumers.api.pages import cursor_of, place_of
 from turnlog.consumers.api.routes.threads import ThreadId
 
 router = APIRouter(prefix="/v1/conversations", tags=["openai"], route_class=OpenAIRoute)
-Items = Annotated[list[dict[str, Any]], Field(max_length=20)]
+Items = Annotated[list[JsonObject], Field(max_length=20)]
 
 
 class NewConversation(BaseModel):
+    model_config = FINITE
     items: Items = []
 
 
 class NewItems(BaseModel):
+    model_config = FINITE
     items: Items = Field(min_length=1)
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Said, Wanted
 from turnlog.agent.use_cases.resent import History
+from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
 from turnlog.consumers.api.openai.begin import STREAM, ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
@@ -29,24 +30,27 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponsesBody(BaseModel):
     """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
 
-    model_config = ConfigDict(extra="allow")
-    input: str | list[dict[str, Any]]
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: JsonObject
+    input: str | list[JsonObject]
     instructions: str | None = None
     model: str | None = Field(None, max_length=200)
     stream: bool = False
     store: bool | None = None
     previous_response_id: str | None = Field(None, max_length=1_000)
     conversation: str | dict[str, Any] | None = None
-    tools: list[dict[str, Any]] = []
+    tools: list[JsonObject] = []
     temperature: float | None = None
     max_output_tokens: int | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
 
     def wanted(self, named: Named) -> Wanted:
         """Raises Unusable, NotFound."""
         if self.previous_response_id and self.conversation:
             raise Unusable("conversation", "give either previous_response_id or conversation")
-        given = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        given: list[dict[str, Any]] = (
+            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        )
         at = max((at for at, item in enumerate(given) if item.get("type") == "item_reference"), default=None)
         previous = self.previous_response_id if at is None else str(given[at].get("id"))
         messages = messages_of(given if at is None else given[at + 1 :])

@@ -1,6 +1,6 @@
 """The caller as a person: entities, preferences, usage, short-term sessions, receipts."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -10,6 +10,7 @@ from turnlog.agent.use_cases import context, entities, preferences, sessions, us
 from turnlog.agent.use_cases.context import ReceiptFound
 from turnlog.agent.use_cases.entities import EntityFound, EntityInput
 from turnlog.agent.use_cases.usage import Usage
+from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Reader, Writer
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -22,7 +23,8 @@ router = APIRouter(prefix="/api", tags=["person"])
 class NewPreferences(BaseModel):
     """set: values by name, others stay as they are. clear: names to set no longer."""
 
-    set: dict[str, Any] = {}
+    model_config = FINITE
+    set: JsonObject = {}
     clear: list[str] = []
 
 

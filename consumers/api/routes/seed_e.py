@@ -23,6 +23,7 @@ from turnlog.agent.use_cases.memories import MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import MemoryInput
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.agent.use_cases.usage import By, Usage
+from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Asker, Caller, Eraser, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.problems import problem_of
@@ -64,10 +65,11 @@ class ConversationRecord(BaseModel):
 
 
 class MessageInput(BaseModel):
+    model_config = FINITE
     role: Role
     content: str
     agentType: str | None = None
-    toolCalls: list[dict[str, Any]] = []
+    toolCalls: list[JsonObject] = []
     tokensUsed: int | None = Field(None, ge=0)
     latencyMs: float | None = Field(None, ge=0)
 
@@ -83,11 +85,12 @@ class MessageRecord(BaseModel):
 
 
 class NewMemory(BaseModel):
+    model_config = FINITE
     type: MemoryKind | None = None
     category: str | None = None
     content: str = Field(min_length=1, max_length=20_000)
     importance: float | None = Field(None, ge=0, le=1)
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     expiresAt: AwareDatetime | None = None
 
 
@@ -114,10 +117,11 @@ class Relation(BaseModel):
 
 
 class NewEntity(BaseModel):
+    model_config = FINITE
     type: str
     name: str
     description: str | None = None
-    attributes: dict[str, Any] = {}
+    attributes: JsonObject = {}
     relations: list[Relation] = []
 
     def stored_as(self) -> EntityInput:
@@ -126,8 +130,9 @@ class NewEntity(BaseModel):
 
 
 class EntityChange(BaseModel):
+    model_config = FINITE
     description: str | None = None
-    attributes: dict[str, Any] = {}
+    attributes: JsonObject = {}
     relations: list[Relation] = []
 
 

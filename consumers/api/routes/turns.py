@@ -13,6 +13,7 @@ from turnlog.agent.context import Context, Tier
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
 from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt
+from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -27,10 +28,11 @@ _BASIS = TypeAdapter(AnswerBasis)
 class Turn(BaseModel):
     """content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do."""
 
+    model_config = FINITE
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[JsonObject] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] = []
+    tool_calls: list[JsonObject] = []
     tool_call_id: str | None = None
     agent: str | None = None
     model: str | None = None
@@ -95,13 +97,14 @@ class Asked(BaseModel):
     """query: the user's new message. tokens: at most so many for all messages; window: instead, of the model, which
     keeps a part for the answer. hybrid: where not all fits, turns that the query is about come first."""
 
+    model_config = FINITE
     query: str | None = Field(None, max_length=200_000)
     tokens: int | None = Field(None, ge=64, le=10_000_000)
     window: int | None = Field(None, ge=64, le=100_000_000)
     hybrid: bool | None = None
     model: str | None = Field(None, max_length=200)
     system_prompt: str | None = None
-    tools: list[dict[str, Any]] = []
+    tools: list[JsonObject] = []
 
 
 class ContextMade(BaseModel):
