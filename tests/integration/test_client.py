@@ -294,6 +294,22 @@ def test_the_same_methods_work_without_asyncio(given: dict[str, Any]) -> None:
         thread.messages()
 
 
+async def test_a_server_is_used_without_asyncio_too(given: dict[str, Any], tmp_path: Path) -> None:
+    async with served(given, tmp_path) as api:
+
+        def work(token: str) -> list[str]:
+            with turnlog.connect(api.url, key=token) as memory:
+                thread = memory.thread("t42")
+                thread.add("user", "My corgi is called Sesame.")
+                context = thread.context("What is my dog called?", tokens=4_000)
+                thread.add("assistant", "Sesame.", receipt=context.receipt)
+                assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
+                return [one.role for one in thread.messages()]
+
+        roles = await asyncio.to_thread(work, api.token("ann"))
+    assert roles == ["user", "user", "assistant", "user", "assistant"]
+
+
 def test_an_answer_that_is_left_early_is_recorded_all_the_same(given: dict[str, Any], model: OpenAIServer) -> None:
     with turnlog.open(**given) as memory:
         thread = memory.thread("t")

@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from helpers.api import Serve
 from helpers.openai_server import OpenAIServer
 
 import turnlog
@@ -64,6 +65,30 @@ async def test_a_model_gets_the_thread_and_the_thread_gets_its_answer(
         assert found[-1][1].answer_ids == (answer.event_id,)
         assert answer.model == "gpt-4o"
         assert [one.id for one in (await client.models.list()).data] == ["test-model"]
+
+
+async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, model: OpenAIServer) -> None:
+    async with (
+        serve() as api,
+        turnlog.connect(api.url, key=api.token("ann")) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+        await memory.thread("t42").add("user", "My corgi is called Sesame.")
+        client = turnlog.wrap(original, memory=memory, thread="t42")
+        stream = await client.chat.completions.create(
+            model="gpt-4o", messages=[user("What is it called?")], stream=True
+        )
+        async for _ in stream:
+            pass
+        assert [one["content"] for one in model.bodies()[0]["messages"]][-2:] == [
+            "My corgi is called Sesame.",
+            "What is it called?",
+        ]
+        assert [text for _, text in await roles_and_texts(memory.thread("t42"))] == [
+            "My corgi is called Sesame.",
+            "What is it called?",
+            "echo: What is it called?",
+        ]
 
 
 async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
