@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import jwt
 import pytest
 from helpers.api import Api, Serve
@@ -13,6 +14,18 @@ from turnlog.agent.use_cases.operations import rebuild
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready"}
 READS = {"/api/recall", "/api/threads/x/context"}  # with a body that is too long for a URL
+CHANGES = {
+    "turns": [{"role": "user", "content": "hers"}],
+    "content": "Ann likes coffee.",
+    "message": "hello",
+    "label": "hers",
+    "importance": 0.1,
+    "reason": "none",
+    "summary": "none",
+    "seq": 1,
+    "items": [{"role": "user", "content": "hers"}],
+}
+DECAYING = {"importance", "importance_at", "score"}
 METHODS = {"get", "post", "put", "patch", "delete"}
 
 
@@ -86,6 +99,42 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
                     assert answer.status_code == 404, f"{asked} rebuilt={rebuilt}: {answer.text}"
             assert (await ann.get("/api/threads/t/turns")).json()["items"]
             assert (await ann.get(f"/api/memories/{kept}")).status_code == 200
+
+
+async def said(client: httpx2.AsyncClient, path: str) -> Any:
+    """What the client reads there, without what decays from one request to the next."""
+    items = (await client.get(path)).json()
+    items = items["items"] if isinstance(items, dict) else items
+    return [{name: value for name, value in one.items() if name not in DECAYING} for one in items]
+
+
+async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -> None:
+    """With a body that has what the routes need: one that is refused for its body has changed nothing either.
+
+    In another tenant the same id is another thread, which may begin."""
+    async with (
+        serve("agent") as api,
+        api.client() as ann,
+        api.client("bob") as bob,
+        api.client(tenant="acme") as other,
+    ):
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
+        known = {"{thread}": "t", "{memory}": kept}
+        mine = ("/api/threads", "/api/threads/t/turns", "/api/memories")
+        before = [await said(ann, path) for path in mine]
+        reached = set()
+        for path, one in (await document(api))["paths"].items():
+            if any(name in path for name in known):
+                asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
+                for method in METHODS & one.keys() - {"get"}:
+                    answer = await bob.request(method.upper(), asked, json=CHANGES)
+                    assert answer.status_code in (404, 422), f"{method} {asked}: {answer.text}"
+                    reached |= {path} if answer.status_code == 404 else set()
+                    answer = await other.request(method.upper(), asked, json=CHANGES)
+                    assert answer.status_code < 500, f"{method} {asked}: {answer.text}"
+        assert {"/api/threads/{thread}", "/api/threads/{thread}/turns", "/api/memories/{memory}"} <= reached
+        assert [await said(ann, path) for path in mine] == before
 
 
 async def test_no_route_opens_without_a_valid_token(serve: Serve) -> None:
