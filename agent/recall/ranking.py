@@ -174,7 +174,8 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     own = said + dated
     near = said + _of_neighbours(said, scope, weights) + dated
     gain = _rarity(frequency, scope.statistics.size) * (weights.k1 + 1)
-    return (own / (own + room)) @ gain, (near / (near + room)) @ gain
+    # Not by a matrix product: on some processors BLAS warns of invalid values where all are finite.
+    return (own / (own + room) * gain).sum(axis=1), (near / (near + room) * gain).sum(axis=1)
 
 
 def _rarity(frequency: NDArray[np.intp], size: int) -> Floats:
