@@ -90,6 +90,7 @@ def check_place(tenant: str, thread: str | None = None, user: str | None = None)
         check_id("user", user)
 
 
+@lru_cache(maxsize=16_384)
 def thread_token(thread: str) -> str:
     """The thread id as one subject token: itself when it is safe, else '~' + base64url, or '~~' + SHA-256.
 

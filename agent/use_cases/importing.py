@@ -16,7 +16,8 @@ from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
-BATCH = 1_000
+# Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
+BATCH = 4_000
 SHOWN = 100
 MAX_SILENT_WAITS = 120
 WAIT_FOR_VECTORS_UP_TO = 1_000
