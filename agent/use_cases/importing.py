@@ -119,20 +119,20 @@ async def import_conversations(
     """
     report = prepared.report
     await runtime.settle(timeout_s=600)
-    await _append_all(runtime, prepared.batches, report, appended)
+    threads = await _append_all(runtime, prepared.batches, report, appended)
     await _settle(runtime, projected)
     if report.turns and _wants_vectors(prepared.request, report):
-        report.embedded = await _embed(runtime, vectors)
+        report.embedded = await _embed(runtime, prepared.request.defaults.tenant, threads, vectors)
     return report
 
 
-async def _embed(runtime: Runtime, vectors: OnProgress) -> int:
+async def _embed(runtime: Runtime, tenant: str, threads: set[str], vectors: OnProgress) -> int:
     from turnlog.agent.embedding.chunks import embed_pending
     from turnlog.agent.models.factory import make_embedder
 
     embedder = make_embedder(runtime.settings, background=False)
     try:
-        return await embed_pending(runtime, embedder, vectors)
+        return await embed_pending(runtime, embedder, vectors, only=(tenant, sorted(threads)))
     finally:
         await embedder.close()
 
@@ -143,12 +143,14 @@ def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
 
 async def _append_all(
     runtime: Runtime, batches: Iterable[list[Event]], report: ImportReport, appended: OnProgress
-) -> None:
-    threads: set[str] = set()
+) -> set[str]:
+    """Returns the threads of the file, those that the log held already too: an interrupted import is completed."""
+    threads, of_file = set[str](), set[str]()
     async with runtime.pool.connection() as conn:
         for batch in batches:
             known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
             new = [event for event in batch if Key.of(event) not in known]
+            of_file |= {event.thread for event in batch}
             for event, done in zip(new, await _append(runtime, new, report), strict=True):
                 if done is not None:
                     report.last_seq = done.seq
@@ -159,6 +161,7 @@ async def _append_all(
             )
             appended(report.turns + report.known, None)
     report.threads = len(threads)
+    return of_file
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:

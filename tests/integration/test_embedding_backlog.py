@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,13 @@ from turnlog.agent.embedding import chunks
 from turnlog.agent.embedding.backlog import Backlog
 from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
+from turnlog.agent.importers import Defaults
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
+from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.consumers import roles
 from turnlog.projectors.engine.lag import LARGE_BATCH
@@ -86,6 +90,17 @@ async def test_vectors_of_another_model_are_replaced_after_what_has_none(play: P
         await embed(stage, ["new"])
         assert await pending(stage, "large") == ["embedded at 6", "embedded at 5"]
         assert texts_of(await embedding_backlog(stage.runtime)) == (2, 0)
+
+
+async def test_an_import_embeds_the_threads_of_its_file_and_no_others(play: Play, tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    file.write_text('{"role": "user", "content": "A corgi.", "thread": "imported"}\n')
+    request = ImportRequest(file, None, Defaults(tenant="default", thread="imported"), embed=True)
+    async with play() as stage:
+        await say(stage, "waiting", 5, 6)
+        done = await import_conversations(stage.runtime, prepare_import(request), no_progress, no_progress, no_progress)
+        assert done.embedded == 1
+        assert await pending(stage) == ["waiting at 6", "waiting at 5"]
 
 
 async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_needs_a_measured_round(
