@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Sequence
 
+from pydantic import BaseModel, RootModel
+
 from turnlog.agent.models import prompts
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, Topics, Written
@@ -12,6 +14,10 @@ _JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
 _BULLET = re.compile(r"^[\s\-*•\d.)、]+")
 _COUNT_AT_END = re.compile(r"\s*[:：(（]\s*(\d+)\s*[)）]?\s*$")
 _MAX_TOPIC = 80  # characters; longer is a sentence, not a topic
+
+
+class _Topics(RootModel[dict[str, int]]):
+    """A topic to its mentions; a model that ignores it is read by parse_topics."""
 
 
 class LLMTextTasks:
@@ -31,7 +37,7 @@ class LLMTextTasks:
 
     async def topics(self, texts: Sequence[str], limit: int) -> Topics:
         system = prompts.TOPICS.format(limit=limit, language=prompts.language_rule(None))
-        reply = await self._ask(system, prompts.data(messages=list(texts)), 40 * limit + 100)
+        reply = await self._ask(system, prompts.data(messages=list(texts)), 40 * limit + 100, _Topics)
         found = dict(list(parse_topics(reply.text).items())[:limit])
         return Topics(found, prompts.prompt_hash(prompts.TOPICS), reply.usage)
 
@@ -42,9 +48,12 @@ class LLMTextTasks:
             raise EmptyAnswer(f"{reply.model} at {reply.provider} gave an empty summary.", reply.usage)
         return Written(reply.text.strip(), prompts.prompt_hash(prompt), reply.usage)
 
-    async def _ask(self, system: str, data: str, max_tokens: int) -> Completion:
+    async def _ask(
+        self, system: str, data: str, max_tokens: int, json_model: type[BaseModel] | None = None
+    ) -> Completion:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": data}]
-        return await self._chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=max_tokens))
+        request = ChatRequest(messages, temperature=0.0, max_tokens=max_tokens, json_model=json_model)
+        return await self._chat.complete(request)
 
 
 def parse_topics(text: str) -> dict[str, int]:

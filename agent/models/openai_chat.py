@@ -20,6 +20,7 @@ from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, CountTokens, Delta
+from turnlog.agent.models.structured import with_format
 from turnlog.events.contracts import ToolCall
 
 
@@ -211,7 +212,7 @@ class OpenAIChat:
             if self._asks_usage:
                 options["stream_options"] = {"include_usage": True}
         try:
-            reply: Any = await self._client.chat.completions.create(**options)
+            reply = await self._formatted(options, request)
         except openai.BadRequestError as error:
             if not (stream and self._asks_usage and "stream_options" in str(error)):
                 raise
@@ -223,6 +224,14 @@ class OpenAIChat:
                 "address (…/v1) and not a web page."
             )
         return reply
+
+    async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:
+        async def create(more: dict[str, Any]) -> Any:
+            return await self._client.chat.completions.create(**options, **more)
+
+        if request.json_model is None:
+            return await create({})
+        return await with_format(self._caller.url, options["model"], request.json_model, create)
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         model = request.model or self.model

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from turnlog.events.contracts import ToolCall, UsageMetered
 
@@ -52,6 +53,8 @@ class ChatRequest:
     restart: a stream that breaks after its first token may be started over once; the caller then gets a
     Delta with `restarted` and must drop the text it has. Without it a broken stream is an error.
     options: further fields of the OpenAI wire format.
+    json_model: the answer has to be a JSON object of this model. A server that knows no such formats may answer
+    otherwise.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -61,6 +64,7 @@ class ChatRequest:
     max_tokens: int | None = None
     restart: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    json_model: type[BaseModel] | None = None
 
 
 @dataclass(frozen=True, slots=True)

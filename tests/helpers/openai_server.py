@@ -19,6 +19,9 @@ each line below is used up by one request (of its kind), in the order in which t
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
     server.vectors([[...], ...])                    exactly these embeddings
 
+`OpenAIServer(refuses=("json_schema",))` answers 400 (or `refusal=422`) to these types of `response_format`; such a
+request uses up no scripted line.
+
 `fail`, `hang`, `drop`, `malformed` take `on="chat"` (default) or `on="embeddings"`. `OpenAIServer(accept_key="k")`
 answers 401 to any other key. `server.requests` holds every request: path, body (parsed JSON), headers, and
 `server.bodies(on)` only the bodies of one kind. `stop()` and `start()` close and reopen the same port, as a crash
@@ -48,8 +51,11 @@ class Request:
 
 
 class OpenAIServer:
-    def __init__(self, dimensions: int = 64, accept_key: str | None = None) -> None:
+    def __init__(
+        self, dimensions: int = 64, accept_key: str | None = None, refuses: Sequence[str] = (), refusal: int = 400
+    ) -> None:
         self.dimensions, self.accept_key = dimensions, accept_key
+        self.refuses, self.refusal = refuses, refusal
         self.key = accept_key or "test-key"
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -170,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.owner.accept_key not in (None, key):
             # Echoes the key, as real servers do: the client must not pass it on.
             return self._error(401, f"Incorrect API key provided: {key}", "invalid_api_key", {})
+        if body.get("response_format", {}).get("type") in self.owner.refuses:
+            return self._error(self.owner.refusal, "response_format is not supported", None, {})
         try:
             self._perform(kind, self.owner.next_step(kind, body), body)
         except _Drop:

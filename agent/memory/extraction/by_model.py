@@ -110,6 +110,13 @@ class _ModelEntity(BaseModel):
     turn: int | None = None
 
 
+class _Answer(BaseModel):
+    """The format to request; an answer's items are validated one by one, so that a bad one costs only itself."""
+
+    memories: list[_ModelMemory]
+    entities: list[_ModelEntity]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
     """A model's answer. memories, entities: JSON values that are not validated yet."""
@@ -145,7 +152,8 @@ class ModelExtraction:
             for n, one in enumerate(turns, 1)
         ]
         messages = [{"role": "system", "content": self._system}, {"role": "user", "content": data(turns=shown)}]
-        reply = await self._chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS))
+        request = ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer)
+        reply = await self._chat.complete(request)
         value = _json(reply.text)
         if value is None:
             raise BadAnswer(

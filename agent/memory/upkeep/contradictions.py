@@ -88,7 +88,7 @@ async def request_verdicts(chat: ChatModel, new: StoredMemory, earlier: Sequence
     shown = [{"memory": n, **_shown(one)} for n, one in enumerate(earlier, 1)]
     data = prompts.data(new=[_shown(new)], earlier=shown)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": data}]
-    reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS))
+    reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer))
     try:
         answer = _Answer.model_validate(json_value(reply.text))
     except ValidationError:

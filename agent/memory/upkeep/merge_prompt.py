@@ -178,7 +178,7 @@ async def request_merged_text(chat: ChatModel, method: Method, contents: Sequenc
     """contents: of the members, oldest first. Raises ModelError."""
     system = _template(method).format(max_chars=max_chars(method, contents))
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompts.data(memories=contents)}]
-    reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS))
+    reply = await chat.complete(ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer))
     verdict = check_answer(method, contents, reply.text)
     return MergedText(verdict.text, verdict.refused, prompt_hash(method), reply.usage)
 

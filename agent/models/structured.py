@@ -1,0 +1,66 @@
+"""Structured output: the `response_format` of a call that wants JSON, in the richest form that the server accepts.
+
+llama.cpp, vLLM, Ollama and OpenAI take a JSON schema and then generate nothing else; older servers take only
+`json_object`, or refuse the field. The prompt describes the format as well, so that it also works without the field.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import openai
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+T = TypeVar("T")
+logger = logging.getLogger("turnlog.agent")
+FORMS = ("json_schema", "json_object", "no response_format")  # each is tried when the one before was refused
+_first: dict[tuple[str, str], int] = {}  # (server, model): place in FORMS of the first one that was not refused
+
+
+class _WithoutBounds(GenerateJsonSchema):
+    """llama.cpp makes a repetition of each string bound and refuses grammars with many; answers are validated anyway
+    (github.com/ggml-org/llama.cpp/issues/25746)."""
+
+    def str_schema(self, schema: core_schema.StringSchema) -> JsonSchemaValue:
+        return {"type": "string"}
+
+
+def accepted_form(server: str, model: str) -> str:
+    """The one of FORMS that a call with a JSON model starts with."""
+    return FORMS[_first.get((server, model), 0)]
+
+
+async def with_format(
+    server: str, model: str, wanted: type[BaseModel], create: Callable[[dict[str, Any]], Awaitable[T]]
+) -> T:
+    """Calls `create` with the options that request `wanted`, and again in a simpler form if that is refused (400, 422).
+
+    A form is remembered as refused in this process once a simpler one was accepted: then it was not the request's
+    other parts. Raises what `create` raises for the simplest form.
+    """
+    start = _first.get((server, model), 0)
+    for place in range(start, len(FORMS) - 1):
+        try:
+            reply = await create({"response_format": _response_format(FORMS[place], wanted)})
+        except (openai.BadRequestError, openai.UnprocessableEntityError):
+            continue
+        _remember(server, model, place)
+        return reply
+    reply = await create({})
+    _remember(server, model, len(FORMS) - 1)
+    return reply
+
+
+def _remember(server: str, model: str, place: int) -> None:
+    if place > _first.get((server, model), 0):
+        _first[server, model] = place
+        logger.warning("%s refuses %s for %s; %s is used", server, FORMS[place - 1], model, FORMS[place])
+
+
+def _response_format(form: str, wanted: type[BaseModel]) -> dict[str, Any]:
+    if form != "json_schema":
+        return {"type": form}
+    schema = wanted.model_json_schema(schema_generator=_WithoutBounds)
+    return {"type": form, "json_schema": {"name": wanted.__name__.strip("_"), "schema": schema}}
