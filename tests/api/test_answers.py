@@ -1,14 +1,13 @@
 """Answers over HTTP: whole, streamed, broken off and continued, asked again."""
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from helpers.api import Serve
+from helpers.api import Serve, server_events
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
 
@@ -21,20 +20,6 @@ def model() -> Iterator[MemoryServer]:
         yield server
 
 
-async def events(response: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
-    """The server-sent events as {"event", "id", "data"}."""
-    one: dict[str, Any] = {}
-    async for line in response.aiter_lines():
-        if not line and one:
-            yield one
-            one = {}
-        name, _, value = line.partition(": ")
-        if name in ("event", "id"):
-            one[name] = value
-        elif name == "data":
-            one["data"] = json.loads(value)
-
-
 def text_of(found: list[dict[str, Any]]) -> str:
     return "".join(one["data"]["chunk"] for one in found if one["event"] == "content")
 
@@ -44,7 +29,7 @@ async def test_an_answer_streams_and_is_in_the_conversation_then(serve: Serve, m
     async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "What is my dog called?"}) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-            found = [one async for one in events(response)]
+            found = [one async for one in server_events(response)]
         assert [found[0]["event"], found[-1]["event"]] == ["started", "done"]
         assert text_of(found) == "Your corgi is called Sesame." == found[-1]["data"]["response"]["answer"]
         turns = (await ann.get("/api/threads/t/turns")).json()["items"]
@@ -59,7 +44,7 @@ async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: Memor
     async with serve("agent", **settings) as api, serve(**settings) as other, api.client() as ann:
         async with ann.stream("POST", f"{ASK}/stream", json={"message": "count"}) as response:
             seen = []
-            async for one in events(response):
+            async for one in server_events(response):
                 seen.append(one)
                 if one["event"] == "content":
                     break
@@ -68,7 +53,7 @@ async def test_a_client_that_comes_back_gets_the_rest(serve: Serve, model: Memor
         async with other.client() as elsewhere:
             for client in (ann, elsewhere):
                 async with client.stream("GET", f"{ASK}/{seq}", headers=last) as response:
-                    rest = [one async for one in events(response)]
+                    rest = [one async for one in server_events(response)]
                 assert text_of(seen) + text_of(rest) == "one two three four five"
                 assert rest[-1]["event"] == "done"
 
@@ -107,7 +92,7 @@ async def test_a_server_that_stops_ends_its_streams(serve: Serve) -> None:
         async with serve() as api:  # without the role agent no answer comes
             header = {"Authorization": f"Bearer {api.token()}"}
             request = client.build_request("POST", f"{api.url}{ASK}/stream", json={"message": "hello"}, headers=header)
-            found = events(await client.send(request, stream=True))
+            found = server_events(await client.send(request, stream=True))
             assert (await anext(found))["event"] == "started"
         ended = await anext(found)
         assert (ended["event"], ended["data"]["code"]) == ("error", "stopping")

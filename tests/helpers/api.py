@@ -1,6 +1,7 @@
 """The HTTP server as a client sees it: real uvicorn on a free port, with the roles of a test."""
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,3 +53,17 @@ async def openai_client(api: Api, user: str = "ann", **given: Any) -> AsyncItera
     token = api.token(user, **given)
     async with openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=token, max_retries=0) as client:
         yield client
+
+
+async def server_events(response: httpx2.Response) -> AsyncGenerator[dict[str, Any]]:
+    """The server-sent events as {"event", "id", "data"}."""
+    one: dict[str, Any] = {}
+    async for line in response.aiter_lines():
+        if not line and one:
+            yield one
+            one = {}
+        name, _, value = line.partition(": ")
+        if name in ("event", "id"):
+            one[name] = value
+        elif name == "data":
+            one["data"] = json.loads(value)
