@@ -111,6 +111,7 @@ def index(found: Sequence[Chunk], vectors: Array | None) -> ScopeIndex:
         terms=[chunk.terms for chunk in found],
         speakers=[chunk.speaker for chunk in found],
         times=[chunk.created_at for chunk in found],
+        threads=[chunk.thread for chunk in found],
         vectors=vectors,
     )
 

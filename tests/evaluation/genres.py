@@ -1,0 +1,96 @@
+"""Recall in other genres than LoCoMo: assistant chats (BEAM) and Chinese diaries (MemDaily), as they are imported."""
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from turnlog.agent.importers import events
+from turnlog.agent.importers.imported import ImportedTurn
+from turnlog.events.contracts import Event, Recorded, TurnRecorded
+from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
+
+from .locomo import Conversation, Question, index, load
+
+NO_CATEGORY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Genre:
+    name: str
+    conversations: list[Conversation]
+
+
+def genres(folder: Path) -> list[Genre]:
+    """Those whose files are in the folder, by words alone."""
+    found = []
+    if (path := folder / "locomo-dev.json").exists():
+        found.append(Genre("LoCoMo", load(path, None, captions=False)))
+    if (path := folder / "beam-dev.json.gz").exists():
+        found.append(Genre("BEAM", [_chat(chat) for chat in _read(path)]))
+    if (path := folder / "memdaily-dev.json.gz").exists():
+        diaries = _read(path)
+        by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for diary in diaries:
+            by_kind[diary["kind"]].append(diary)
+        found.append(Genre("MemDaily, pooled", [_diaries(kind, pool) for kind, pool in by_kind.items()]))
+        found.append(Genre("MemDaily, one thread", [_diaries(_thread(diary), [diary]) for diary in diaries]))
+    return found
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return list(json.load(file))
+
+
+def _chat(chat: dict[str, Any]) -> Conversation:
+    turns = [
+        _turn(chat["chat"], str(said["id"]), datetime.fromisoformat(said["time"]), said["role"], said["content"])
+        for said in chat["messages"]
+    ]
+    asked = [(q["question"], frozenset(map(str, q["evidence"]))) for q in chat["questions"]]
+    return _conversation(chat["chat"], turns, asked)
+
+
+def _diaries(name: str, diaries: Sequence[dict[str, Any]]) -> Conversation:
+    """The diaries of one user, a thread each. Their wall time is taken as UTC."""
+    turns, asked = [], []
+    for diary in diaries:
+        thread = _thread(diary)
+        for said in diary["messages"]:
+            date, _, clock = said["time"].split()
+            time = datetime.strptime(f"{date} {clock} +0000", "%Y年%m月%d日 %H:%M %z")
+            turns.append(_turn(thread, f"{thread}:{said['id']}", time, "user", said["text"]))
+        asked.append((diary["question"], frozenset(f"{thread}:{number}" for number in diary["evidence"])))
+    return _conversation(name, turns, asked)
+
+
+def _thread(diary: dict[str, Any]) -> str:
+    return f"{diary['kind']}-{diary['tid']}"
+
+
+def _turn(thread: str, source: str, time: datetime, role: Any, text: str) -> ImportedTurn:
+    data = TurnRecorded(role=role, content=text, source_id=source)
+    return ImportedTurn(uuid5(NAMESPACE_URL, f"{thread}/{source}"), thread, None, None, time, data)
+
+
+def _conversation(
+    name: str, turns: Sequence[ImportedTurn], asked: Iterable[tuple[str, frozenset[str]]]
+) -> Conversation:
+    found = _chunks(turns)
+    known = {source for chunk in found for source in chunk.source_ids if source}
+    asked = list(asked)
+    questions = [Question(text, NO_CATEGORY, evidence & known, None) for text, evidence in asked if evidence & known]
+    unusable = sum(len(evidence - known) for _, evidence in asked)
+    return Conversation(name, found, index(found, None), questions, repaired=0, unusable=unusable)
+
+
+def _chunks(turns: Sequence[ImportedTurn]) -> list[Chunk]:
+    told = [event for event in events(turns, "default") if isinstance(event, Event)]
+    recorded = (Recorded(event=event, seq=seq, partition=0, stored_at=event.time) for seq, event in enumerate(told, 1))
+    return fold(chunk for one in recorded for chunk in chunks(one))
