@@ -86,10 +86,10 @@ class ScopeStatistics:
 class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
-    asks, details, opens: 1 for chunks that ask, that have a detail, that come first after a pause. session: its
-    number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a
-    speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads.
-    vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
+    asks, details, assistant, opens: 1 for chunks that ask, that have a detail, that the assistant said, that come first
+    after a pause. session: its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers.
+    speakers: term of a speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across
+    threads. vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
     """
 
     count: int
@@ -97,6 +97,7 @@ class ScopeIndex:
     lengths: Floats
     asks: Floats
     details: Floats
+    assistant: Floats
     opens: Floats
     session: Ints
     postings: Mapping[str, tuple[Ints, Floats]]
@@ -148,6 +149,7 @@ class ScopeIndex:
             lengths=lengths,
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
+            assistant=np.array([speaker == "assistant" for speaker in speakers], dtype=np.float32),
             opens=opens,
             session=session,
             postings=postings,

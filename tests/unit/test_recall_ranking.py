@@ -187,3 +187,17 @@ def test_the_best_is_not_helped_by_being_like_itself() -> None:
 
 def test_words_alone_have_no_feedback() -> None:
     assert "feedback" not in rank(Query("llama"), scope("A: a llama", "B: a llama too", "A: llamas"))[0].parts
+
+
+def test_a_long_neighbour_lends_less_than_a_short_one() -> None:
+    filler = " ".join(f"word{number}" for number in range(200))
+    told = scope(
+        "Ann: Sounds good", f"Bob: the webinar {filler}", "Ann: Fine", "Bob: the webinar is on", threads=list("aabb")
+    )
+    context = {one.chunk: one.parts["context"] for one in rank(Query("webinar"), told, 4)}
+    assert context[0] < context[2] / 3
+
+
+def test_what_a_person_said_comes_before_the_same_words_of_the_assistant() -> None:
+    told = scope("assistant: my budget is small", "user: my budget is small", threads=["a", "b"])
+    assert [one.chunk for one in rank(Query("budget"), told)] == [1, 0]
