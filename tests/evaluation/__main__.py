@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .document import DOCUMENT, as_json, put_section, turns_section
+from .document import DOCUMENT, as_json, genres_section, put_section, turns_section
+from .genres import genres, words_alone
 from .locomo import load, texts
 from .turns import Line, report
 from .vectors import Vectors, vectors_path
@@ -50,8 +51,19 @@ def main() -> int:
     for title, lines, _ in tables:
         out.print(shown(title, lines))
     put_section(DOCUMENT, "Turns", turns_section(tables, next(iter(told.values()))))
+    write_genres(given.data)
     err.print(f"wrote {DOCUMENT}", markup=False)
     return 0
+
+
+def write_genres(folder: Path) -> None:
+    found = {genre.name: genre for genre in genres(folder)}
+    with err.status("ranking other genres"):
+        lines = {name: words_alone(genre) for name, genre in found.items()}
+    questions = {name: sum(len(one.questions) for one in genre.conversations) for name, genre in found.items()}
+    text = genres_section(lines, questions)
+    put_section(DOCUMENT, "Turns of several genres", text)
+    out.print(text, markup=False)
 
 
 def _given() -> Path | None:

@@ -12,12 +12,18 @@ from uuid import NAMESPACE_URL, uuid5
 
 from turnlog.agent.importers import events
 from turnlog.agent.importers.imported import ImportedTurn
+from turnlog.agent.recall.ranking import Weights
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
+from .floors import floors
 from .locomo import Conversation, Question, index, load
+from .turns import Line, line, shipped
 
 NO_CATEGORY = 0
+BM25 = "BM25, stopwords, Snowball"
+# What each weight that depends on the genre adds: the value that switches it off.
+OFF = {"brief": float("inf"), "assistant": 0.0, "monologue": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,13 @@ def genres(folder: Path) -> list[Genre]:
         found.append(Genre("MemDaily, pooled", [_diaries(kind, pool) for kind, pool in by_kind.items()]))
         found.append(Genre("MemDaily, one thread", [_diaries(_thread(diary), [diary]) for diary in diaries]))
     return found
+
+
+def words_alone(genre: Genre) -> list[Line]:
+    """The floor, turnlog as it is shipped, and turnlog without each weight of OFF."""
+    told = genre.conversations
+    lines = [line("BM25", told, floors(told)[BM25]), line("turnlog", told, shipped(vectors=False))]
+    return [*lines, *(line(f"without `{name}`", told, shipped(Weights(**{name: off}))) for name, off in OFF.items())]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

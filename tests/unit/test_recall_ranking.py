@@ -198,6 +198,17 @@ def test_a_long_neighbour_lends_less_than_a_short_one() -> None:
     assert context[0] < context[2] / 3
 
 
-def test_what_a_person_said_comes_before_the_same_words_of_the_assistant() -> None:
-    told = scope("assistant: my budget is small", "user: my budget is small", threads=["a", "b"])
-    assert [one.chunk for one in rank(Query("budget"), told)] == [1, 0]
+def test_a_long_answer_of_the_assistant_comes_after_the_same_words_of_a_person() -> None:
+    long = f"my budget is small {' '.join(f'word{number}' for number in range(80))}"
+    told = scope(
+        f"assistant: {long}", f"user: {long}", "assistant: the budget", "user: the budget", threads=list("abcd")
+    )
+    found = {one.chunk: one for one in rank(Query("budget"), told, 4)}
+    assert found[0].score < found[1].score
+    assert found[2].score == found[3].score
+
+
+def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> None:
+    told = scope("Ann: the webinar", "Ann: fine", "Bob: the webinar", "Ann: fine", threads=list("aabb"))
+    context = {one.chunk: one.parts["context"] for one in rank(Query("webinar"), told, 4)}
+    assert 0 < context[1] < context[3]
