@@ -15,7 +15,9 @@ from helpers.cli_process import COMMAND, environment
 from helpers.embedded_home import kill, pids
 from helpers.preloaded_cli import run_command
 from helpers.sample_events import event, turn
-from helpers.servers import eventually, processes_left_in
+from helpers.servers import eventually, files_with, processes_left_in
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from turnlog.agent.settings import Settings
 from turnlog.consumers.servers import Servers, background, start
@@ -116,3 +118,24 @@ async def test_a_folder_that_up_fills_is_closed_to_other_users(place: Path) -> N
     (place / "turnlog.log").touch(0o644)
     assert (await command(place, "up", "--detach"))[0] == 0
     assert [path.name for path in (place, *place.iterdir()) if path.stat().st_mode & 0o066] == []
+
+
+async def test_no_log_has_the_token_of_a_socket(place: Path) -> None:
+    """In the query of a WebSocket, of a refused one, and of a request, while everything that is logged is written."""
+    given = environment(place, TURNLOG_LOG_LEVEL="DEBUG")
+    assert (await asyncio.to_thread(run_command, "up", "--detach", environment=given)).code == 0
+    log = background.log_path(Settings(home=place))
+    found = re.search(r"is up \(.*\) at http://(\S+);", log.read_text("utf-8"))
+    assert found is not None
+    token = (await command(place, "token", "--user", "ann"))[1]["token"]
+    chat = f"/xyzen/ws/v1/chat/sessions/s/topics/t?token={token}"
+    async with connect(f"ws://{found[1]}{chat}", proxy=None) as socket:
+        await socket.send('{"message": "hello"}')
+        assert json.loads(await socket.recv())["type"] == "message_saved"
+    for path, headers in ((f"{chat}x", {}), (chat, {"Origin": "http://evil.example"}), (f"/mcp?token={token}", {})):
+        with pytest.raises(InvalidStatus):
+            async with connect(f"ws://{found[1]}{path}", proxy=None, additional_headers=headers):
+                pass
+    assert (await command(place, "down"))[0] == 0
+    assert "DEBUG" in log.read_text("utf-8")
+    assert files_with(place, [token.rpartition(".")[2]]) == set()
