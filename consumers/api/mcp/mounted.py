@@ -38,7 +38,11 @@ class Authenticated:
 
 
 def mount(app: FastAPI, runtime: Runtime) -> None:
-    """Serves MCP at /mcp from the application's start to its end. Host and Origin are checked before (bounds.py)."""
+    """Serves MCP at /mcp from the application's start to its end. Host and Origin are checked before (bounds.py).
+
+    A GET is refused with 405, as the protocol has it for a server that sends nothing by itself (MCP 2025-06-18,
+    Transports): its stream would stay empty, and hold up the server's end.
+    """
     server = make_server()
     inner = server.streamable_http_app(
         stateless_http=True,
@@ -46,7 +50,7 @@ def mount(app: FastAPI, runtime: Runtime) -> None:
         max_request_body_size=runtime.settings.api_max_body,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    app.router.routes.append(Route("/mcp", Authenticated(inner, runtime)))
+    app.router.routes.append(Route("/mcp", Authenticated(inner, runtime), methods=["POST", "DELETE"]))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
