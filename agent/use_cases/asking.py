@@ -152,32 +152,41 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
 
 async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
-    shown, problem = False, ""
+    shown, problem = "", ""  # shown: text since the last tool, as the answer of record begins there
+    began = False
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ANSWER_TIMEOUT_S
     while loop.time() < deadline:
         step = await _next(arrived)
         match step["kind"]:
             case "text":
-                shown = True
+                began, shown = True, shown + step["text"]
                 yield Text(step["text"])
             case "tool":
+                shown = ""
                 yield ToolUsed(step["id"], step["name"], step["arguments"])
             case "result":
                 yield ToolReturned(step["id"], step["name"], step["text"], step["latency_ms"])
-            case "start" | "restart" if shown:
-                shown = False
+            case "start" | "restart" if began:
+                began, shown = False, ""
                 yield Restarted()
             case "error":
                 problem = step["text"]
                 if step.get("final"):
                     raise NoAnswer(problem)
         if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request, seq)):
-            if not shown:
-                yield Text(found.answer)
+            for piece in _missing(shown, found.answer):
+                yield piece
             yield found
             return
     raise NoAnswer(problem or f"no answer came within {ANSWER_TIMEOUT_S:g} s; is an agent running (`turnlog up`)?")
+
+
+def _missing(shown: str, answer: str) -> list[Piece]:
+    """What was lost of the progress, or did not arrive yet. Where it is not the end alone, the answer starts again."""
+    if answer.strip() == shown.strip():
+        return []
+    return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]
 
 
 async def _next(arrived: Steps) -> dict[str, Any]:

@@ -12,12 +12,14 @@ from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.answering.request import Question, question_events
+from turnlog.agent.answering.progress import progress_of
+from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
 from turnlog.agent.use_cases import asking as conversing
-from turnlog.agent.use_cases.asking import Answered, NoAnswer, Restarted, Text
+from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Text
 from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
+from turnlog.events.read import recorded
 
 ROLES = ("projectors", "agent")
 PLACE = Place(user="ann")
@@ -268,6 +270,28 @@ async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_a
         [failed] = await stage.all("usage_metered", "memories/ann")
     assert failed.error.startswith("invalid-id: thread id 'memories/ann' cannot be a conversation's")
     assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "rest"),
+    [
+        ("You ran ", [Text("in Lisbon.")]),
+        ("in Lisbon.", [Restarted(), Text("You ran in Lisbon.")]),
+        ("You ran in Lisbon.", []),
+    ],
+)
+async def test_lost_progress_is_made_up_from_the_answer_of_record(play: Play, shown: str, rest: list[Piece]) -> None:
+    async with play("projectors") as stage:
+        log, pieces = stage.runtime.log, conversing.ask(stage.runtime, "default", "t", "Where did I run?")
+        asked = await anext(pieces)
+        assert isinstance(asked, Asked)
+        request = recorded(await log.stored(asked.seq)).event
+        await progress_of(log.nc, "default", "t", request.id, 1).tell("text", shown)
+        assert await anext(pieces) == Text(shown)
+        await log.append(turn("You ran in Lisbon.", "assistant", id=answer_id(request.id, "answer")))
+        *found, answered = [piece async for piece in pieces]
+    assert found == rest
+    assert isinstance(answered, Answered) and answered.answer == "You ran in Lisbon."
 
 
 async def arrived(model: OpenAIServer, count: int) -> bool:
