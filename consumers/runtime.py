@@ -58,6 +58,8 @@ async def forgetting(log: Log) -> AsyncIterator[None]:
 PATIENCE_S = 60.0
 CONNECTIONS = 16  # eight answers read at once, each with a second one for memories; the rest wait for the model
 THROTTLE_CONNECTIONS = 2
+# The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
+RECONNECT_S = 2.0
 
 
 @contextlib.asynccontextmanager
@@ -165,6 +167,8 @@ async def connection_pool(database_url: str, role: str | None = None, most: int 
         configure=configure,
         check=last_use.check,
         reset=last_use.forget_tenant if role else last_use.note,
+        reconnect_timeout=RECONNECT_S,
+        reconnect_failed=AsyncConnectionPool.check,  # which tries again
         kwargs={
             "autocommit": True,
             "options": session_options() + (f" -c role={role}" if role else ""),
