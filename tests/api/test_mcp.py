@@ -1,5 +1,6 @@
 """MCP through the official client: over HTTP with a token, and on stdio."""
 
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+
+from turnlog.consumers.api.mcp.tools import make_server
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 
@@ -73,3 +76,11 @@ async def test_a_client_on_stdio_has_the_same_tools(nats_url: str, database_url:
         assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
         await call(client, "remember", text="Ann likes tea.")
         assert len((await call(client, "recall", query="tea"))["memories"]) == 1
+
+
+def test_a_program_without_logging_keeps_its_root_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    before = root.level
+    make_server()
+    assert (root.handlers, root.level) == ([], before)

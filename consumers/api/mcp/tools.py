@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -191,7 +193,8 @@ class _Tools:
 
 def make_server(fixed: Caller | None = None) -> MCPServer:
     """The server with its tools. fixed: who calls on stdio."""
-    server, tools = MCPServer("turnlog", title="turnlog: memory of conversations"), _Tools(fixed)
+    with _untouched_root_logger():
+        server, tools = MCPServer("turnlog", title="turnlog: memory of conversations"), _Tools(fixed)
     for tool, hints in (
         (tools.remember, ADDS),
         (tools.recall, READS),
@@ -202,6 +205,18 @@ def make_server(fixed: Caller | None = None) -> MCPServer:
     ):
         server.add_tool(_with_clear_errors(tool), annotations=hints)
     return server
+
+
+@contextmanager
+def _untouched_root_logger() -> Iterator[None]:
+    """MCPServer calls logging.basicConfig, which does nothing where the root logger has a handler. Its option for the
+    level would still leave a handler there, and the program's own basicConfig would then do nothing."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
