@@ -6,6 +6,7 @@ token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NAT
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
+tenants' own durables sub~<tenant>~<name>
 """
 
 import base64
@@ -24,6 +25,9 @@ SESSION_BUCKET = "turnlog_sessions"
 TICKET_BUCKET = "turnlog_tickets"
 KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
+SUBSCRIBER = "sub"
+# Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
+DOMAIN = "turnlog"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS = OWN_THREADS
@@ -185,6 +189,31 @@ def is_memory_thread(thread: str, user: str) -> bool:
 def shadow_prefix(shadow: str) -> str:
     """The prefix of all memory threads of a shadow."""
     return f"{SHADOW}{check_tenant(shadow)}/"
+
+
+def subscriber_durable(tenant: str, name: str) -> str:
+    """The durable of a tenant's own subscriber, which is its NATS user and account too. Raises InvalidToken."""
+    if not _TENANT.match(name):
+        raise InvalidToken(f"subscriber {name[:80]!r} is no valid name: use 1 to 64 of letters, digits, '_' and '-'")
+    return f"{SUBSCRIBER}~{check_tenant(tenant)}~{name}"
+
+
+def subscriber_of(durable: str) -> tuple[str, str] | None:
+    """(tenant, name); None for a durable that is no tenant's. Neither part has a '~'."""
+    parts = durable.split("~")
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == SUBSCRIBER else None
+
+
+def subscriber_services(durable: str) -> list[tuple[str, str]]:
+    """All that a subscriber may send: (as the server of turnlog takes it, as the subscriber's account names it).
+
+    What it publishes has four tokens: `turnlog.<tenant>.>` would let a tenant named `keys` write where keys are.
+    """
+    place = subscriber_of(durable)
+    assert place is not None
+    api = [f"CONSUMER.{what}.{STREAM}.{durable}" for what in ("INFO", "MSG.NEXT")]
+    same = [f"$JS.ACK.{STREAM}.{durable}.>", f"turnlog.{place[0]}.*.*"]
+    return [(f"$JS.API.{one}", f"$JS.{DOMAIN}.API.{one}") for one in api] + [(one, one) for one in same]
 
 
 def key_subject(key_id: str) -> str:

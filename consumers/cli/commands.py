@@ -48,6 +48,7 @@ COMMANDS = {
     "token": ("access", "Print a token for a user"),
     "key": ("access", "Make, list or revoke API keys"),
     "keys": ("keys", "Show and change the keys that encrypt users' words"),
+    "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
     "usage": ("operating", "Show calls, tokens and cost of language models"),
     "limits": ("limits", "Show or change how much users may ask for"),
     "jobs": ("jobs", "List scheduled jobs, or run one now"),

@@ -5,7 +5,18 @@ last lease stops them; `stop` ends both; `status` shows what runs.
 """
 
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed
-from turnlog.consumers.servers.servers import Running, ServerOptions, Servers, Status, keep, lease, start, status, stop
+from turnlog.consumers.servers.servers import (
+    Running,
+    ServerOptions,
+    Servers,
+    Status,
+    change_subscriber,
+    keep,
+    lease,
+    start,
+    status,
+    stop,
+)
 
 __all__ = [
     "Running",
@@ -14,6 +25,7 @@ __all__ = [
     "ServerStopFailed",
     "Servers",
     "Status",
+    "change_subscriber",
     "keep",
     "lease",
     "start",

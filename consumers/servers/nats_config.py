@@ -5,22 +5,26 @@ The file is the only record of port and token: it says what a running server was
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnlog.events.subjects import subscriber_services
+
+USER, ACCOUNT = "turnlog", "TURNLOG"
 MEGABYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """The address of a nats-server on this machine and the token for its clients."""
+    """The address of a nats-server on this machine and turnlog's password there."""
 
     port: int
     token: str
 
     @property
     def url(self) -> str:
-        return f"nats://{self.token}@127.0.0.1:{self.port}"
+        return f"nats://{USER}:{self.token}@127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,17 @@ class NatsConfig:
     cluster: Cluster | None = None
 
 
-def render(config: NatsConfig) -> str:
-    """The text of nats.conf. Paths are relative to the server's working folder, so that they stay valid when the
-    home is moved or a folder above it is closed."""
+def render(config: NatsConfig, subscribers: Mapping[str, str] | None = None) -> str:
+    """The text of nats.conf. subscribers: passwords by durable.
+
+    Paths are relative to the server's working folder, so that they stay valid when the home is moved or a folder above
+    it is closed.
+    """
     lines = [
         f"server_name: {_quoted(config.name)}",
         "host: 127.0.0.1",
         f"port: {config.address.port}",
-        f"authorization {{ token: {_quoted(config.address.token)} }}",
+        *accounts(config.address.token, subscribers or {}),
         f"max_payload: {config.max_payload}",
         # A subscriber that replays the log receives much at once; the default of 64 MB would disconnect it.
         f"max_pending: {max(256 * MEGABYTE, 8 * config.max_payload)}",
@@ -65,6 +72,52 @@ def render(config: NatsConfig) -> str:
         *(_cluster(config.cluster) if config.cluster else []),
     ]
     return "\n".join(lines) + "\n"
+
+
+def accounts(token: str, subscribers: Mapping[str, str]) -> list[str]:
+    """turnlog's own account, which has the streams, and one for each subscriber.
+
+    In an account with turnlog a subscriber could have the server send an answer to another tenant's subject: nobody
+    checks where a request wants its answer. From an account of its own no answer reaches a stream.
+    """
+    return [
+        "accounts {",
+        f"  {ACCOUNT} {{",
+        "    jetstream: enabled",
+        f"    users: [{{ user: {USER}, password: {_quoted(token)} }}]",
+        *exports(subscribers),
+        "  }",
+        *(line for durable, password in sorted(subscribers.items()) for line in subscriber_account(durable, password)),
+        "}",
+    ]
+
+
+def exports(durables: Iterable[str]) -> list[str]:
+    """What turnlog's account offers to those of subscribers."""
+    offered = dict.fromkeys(taken for durable in sorted(durables) for taken, _ in subscriber_services(durable))
+    stream = ", response_type: stream"
+    return [
+        "    exports: [",
+        *(f"      {{ service: {_quoted(one)}{stream if '.MSG.NEXT.' in one else ''} }}" for one in offered),
+        "    ]",
+    ]
+
+
+def subscriber_account(durable: str, password: str) -> list[str]:
+    services = subscriber_services(durable)
+    sent = ", ".join(_quoted(named) for _, named in services)
+    permissions = f'{{ publish: {{ allow: [{sent}] }}, subscribe: {{ allow: ["_INBOX.>"] }} }}'
+    return [
+        f"  {_quoted(durable)} {{",
+        f"    users: [{{ user: {_quoted(durable)}, password: {_quoted(password)}, permissions: {permissions} }}]",
+        "    imports: [",
+        *(
+            f"      {{ service: {{ account: {ACCOUNT}, subject: {_quoted(taken)} }}, to: {_quoted(named)} }}"
+            for taken, named in services
+        ),
+        "    ]",
+        "  }",
+    ]
 
 
 def _jetstream(config: NatsConfig) -> list[str]:
@@ -96,5 +149,5 @@ def _quoted(text: str) -> str:
 def read_address(text: str) -> NatsAddress | None:
     """Returns the address in a nats.conf written by render; None if the file is missing or incomplete."""
     port = re.search(r"^port: (\d+)$", text, re.MULTILINE)
-    token = re.search(r'^authorization \{ token: "([\w-]+)" \}$', text, re.MULTILINE)
+    token = re.search(rf'^    users: \[{{ user: {USER}, password: "([\w-]+)" }}\]$', text, re.MULTILINE)
     return NatsAddress(int(port[1]), token[1]) if port and token else None

@@ -1,4 +1,4 @@
-"""One nats-server in `<home>/nats`: nats.conf (0600), nats.log, store/."""
+"""One nats-server in `<home>/nats`: nats.conf and subscribers.json (0600), nats.log, store/."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from turnlog.consumers.servers.binaries import nats_binary
 from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.servers.home import write_private
 from turnlog.consumers.servers.identity import Identity, hand_over, let_reach, let_run
-from turnlog.consumers.servers.nats_config import NatsAddress, NatsConfig, read_address, render
+from turnlog.consumers.servers.nats_config import ACCOUNT, USER, NatsAddress, NatsConfig, read_address, render
 from turnlog.consumers.servers.processes import Launched, alive, end, launch, running, wait_until
 
 
@@ -22,8 +22,8 @@ class Answer(Enum):
     """The answer of a nats-server to a handshake."""
 
     NOT_YET = "nobody listens"
-    STRANGER = "another server, or another token"
-    READY = "ours, and it takes the token"
+    STRANGER = "another server, or another password"
+    READY = "ours, and it takes the password"
 
 
 async def probe(address: NatsAddress, name: str) -> Answer:
@@ -48,12 +48,13 @@ async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
     verb, _, info = (await reader.readline()).partition(b" ")
     if verb != b"INFO" or json.loads(info).get("server_name") != name:
         return Answer.STRANGER
-    connect = {"auth_token": token, "verbose": False, "pedantic": False, "lang": "python", "version": "0"}
+    connect = {"user": USER, "pass": token, "verbose": False, "pedantic": False, "lang": "python", "version": "0"}
     writer.write(b"CONNECT " + json.dumps(connect).encode() + b"\r\nPING\r\n")
     return Answer.READY if (await reader.readline()).startswith(b"PONG") else Answer.STRANGER
 
 
 NAME = "nats-server"
+NO_ACCOUNT = "$G"  # where the streams of homes are that were made before there were accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,26 @@ class NatsServer:
         conf = self.folder / "nats.conf"
         return read_address(conf.read_text()) if conf.is_file() else None
 
+    def subscribers(self) -> dict[str, str]:
+        """Passwords of subscribers by their durables."""
+        kept = self.folder / "subscribers.json"
+        found: dict[str, str] = json.loads(kept.read_text()) if kept.is_file() else {}
+        return found
+
+    def keep_subscriber(self, durable: str, password: str | None) -> None:
+        """From the next start on it may connect; None: it may not."""
+        others = {name: one for name, one in self.subscribers().items() if name != durable}
+        kept = others if password is None else others | {durable: password}
+        write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)
+
     def _prepare_folder(self) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         hand_over(self.folder, self.identity)
         let_reach(self.folder, self.identity)
         let_run(nats_binary(), self.identity)
+        streams = self.folder / "store" / "jetstream"
+        if (streams / NO_ACCOUNT).is_dir() and not (streams / ACCOUNT).exists():
+            (streams / NO_ACCOUNT).rename(streams / ACCOUNT)
 
     def _free_address(self) -> NatsAddress:
         wish, known = self.config.address, self.known_address()
@@ -115,7 +131,7 @@ class NatsServer:
 
     def _launch(self, address: NatsAddress) -> Launched:
         conf = self.folder / "nats.conf"
-        write_private(conf, render(replace(self.config, address=address)), self.identity)
+        write_private(conf, render(replace(self.config, address=address), self.subscribers()), self.identity)
         return launch([nats_binary(), "-c", conf], self.folder, self.folder / "nats.log", self.identity)
 
     async def _answers(self, address: NatsAddress) -> bool:

@@ -131,6 +131,21 @@ async def lease(home: Path) -> AsyncIterator[None]:
                 await _stop(here)
 
 
+async def change_subscriber(home: Path, durable: str, password: str | None) -> None:
+    """Lets a subscriber connect to the home's NATS; with None no longer. Raises ServerStartFailed, ServerStopFailed.
+
+    nats-server restarts, and its clients connect again: after a second reload instead, nobody answered the requests
+    of the account that was new (2.15.1).
+    """
+    here = home_at(home)
+    async with locked(here):
+        with folder_errors(here.path):
+            nats = _nats(here, server_identity(here.path), ServerOptions())
+            nats.keep_subscriber(durable, password)
+            await nats.stop()
+            await nats.start()
+
+
 def status(home: Path) -> Status:
     """The running servers of `home`, found by inspecting processes."""
     here = home_at(home)

@@ -141,7 +141,7 @@ async def test_two_homes_do_not_collide(home: Path, tmp_path: Path) -> None:
 
 def address_in(url: str) -> tuple[int, str]:
     parts = urlsplit(url)
-    return parts.port or 0, parts.username or ""
+    return parts.port or 0, parts.password or ""
 
 
 async def test_a_deep_home_gets_a_short_socket(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def publish_raw(nats_url: str, subject: bytes, body: bytes) -> None:
     """As a client may that checks nothing."""
     url = urlsplit(nats_url)
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
-    hello = {"verbose": False, "auth_token": url.username or ""}
+    hello = {"verbose": False, "user": url.username or "", "pass": url.password or ""}
     writer.write(b"CONNECT " + json.dumps(hello).encode() + b"\r\n")
     writer.write(b"PUB " + subject + b" " + str(len(body)).encode() + b"\r\n" + body + b"\r\nPING\r\n")
     while await reader.readline() != b"PONG\r\n":

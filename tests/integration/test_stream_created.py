@@ -14,7 +14,7 @@ from turnlog.events.stream import StreamOptions
 
 def in_the_way(home: Path) -> Path:
     """A file where the server keeps its streams."""
-    folder = home / "nats" / "store" / "jetstream" / "$G"
+    folder = home / "nats" / "store" / "jetstream" / "TURNLOG"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "streams"
     file.touch()

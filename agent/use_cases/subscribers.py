@@ -1,0 +1,115 @@
+"""Programs of a tenant that read its log from NATS with a credential of their own: make, list, remove (L9).
+
+The durable in JetStream is the record of a subscriber, and NATS keeps its password: turnlog does not.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError, cause
+from turnlog.events.subjects import DOMAIN, STREAM, check_tenant, subscriber_durable, subscriber_of, tenant_filter
+
+# Lets a durable's subscriber connect with this password, or no longer with None. Returns what is left to configure by
+# hand where the servers are not turnlog's own, None when it is done.
+Admit = Callable[[str, str | None], Awaitable[str | None]]
+
+
+class SubscriberExists(TurnlogError):
+    """The tenant has a subscriber of this name already."""
+
+    code = "subscriber-exists"
+
+
+@dataclass(frozen=True, slots=True)
+class NewSubscriber:
+    """user, password: for NATS. domain: of JetStream, as clients call it. to_configure: by hand, at nats-server."""
+
+    name: str
+    tenant: str
+    durable: str
+    stream: str
+    domain: str
+    user: str
+    password: str
+    to_configure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberInfo:
+    """position: the last sequence up to which all is acknowledged. pending: events that were not delivered yet."""
+
+    name: str
+    durable: str
+    position: int
+    unacknowledged: int
+    pending: int
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedSubscriber:
+    name: str
+    to_configure: str | None
+
+
+async def create_subscriber(
+    runtime: Runtime, tenant: str, name: str, admit: Admit, from_now: bool = False
+) -> NewSubscriber:
+    """A durable on the tenant's events, and a password that opens it alone. from_now: without the events until now.
+
+    Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises.
+    """
+    durable = subscriber_durable(tenant, name)
+    if any(one.durable == durable for one in await list_subscribers(runtime, tenant)):
+        raise SubscriberExists(f"there is a subscriber {name!r} already; remove it first, or choose another name")
+    config = ConsumerConfig(
+        durable_name=durable,
+        filter_subject=tenant_filter(tenant),
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.NEW if from_now else DeliverPolicy.ALL,
+        max_deliver=-1,
+    )
+    try:
+        await runtime.log.nc.jetstream().add_consumer(STREAM, config)
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"NATS did not make the durable {durable}: {cause(error)}") from error
+    password = secrets.token_urlsafe(32)
+    left = await admit(durable, password)
+    return NewSubscriber(name, tenant, durable, STREAM, DOMAIN, durable, password, left)
+
+
+async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo]:
+    """Of the tenant, by name. Raises InvalidToken, LogUnavailable."""
+    check_tenant(tenant)
+    found: list[ConsumerInfo] = []
+    try:
+        while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(found)):
+            found += page
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"cannot ask NATS for its durables: {cause(error)}") from error
+    places = [(subscriber_of(one.name), one) for one in found]
+    return sorted((_info(place[1], one) for place, one in places if place and place[0] == tenant), key=lambda s: s.name)
+
+
+async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Admit) -> RemovedSubscriber:
+    """Its position is lost, and it can no longer connect. Raises InvalidToken, NotFound, LogUnavailable."""
+    durable = subscriber_durable(tenant, name)
+    try:
+        await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
+    except NotFoundError:
+        raise NotFound(f"there is no subscriber {name!r}; `turnlog subscribers list` shows them") from None
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"NATS did not remove the durable {durable}: {cause(error)}") from error
+    return RemovedSubscriber(name, await admit(durable, None))
+
+
+def _info(name: str, found: ConsumerInfo) -> SubscriberInfo:
+    position = found.ack_floor.stream_seq if found.ack_floor else 0
+    return SubscriberInfo(name, found.name, position, found.num_ack_pending or 0, found.num_pending or 0, found.created)
