@@ -20,6 +20,7 @@ from turnlog.agent.memory.deciding.policy import first_importance
 from turnlog.agent.memory.extraction.evidence import is_question, own_words, statements
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.rules import RuleSet
+from turnlog.agent.memory.extraction.subjects import is_about_a_role
 from turnlog.agent.models.errors import EmptyAnswer
 from turnlog.agent.models.json_text import json_value
 from turnlog.agent.models.prompts import data, language_rule, prompt_hash
@@ -253,7 +254,7 @@ def _finding(
 def _attribute(said: _ModelMemory, keys: dict[str, Strategy]) -> tuple[str | None, str | None]:
     """The dedupe key, and for KEEP_HIGHEST the value. With several numbers in a sentence ("In 2025 scored 105") the
     value is ambiguous, so the memory gets no key."""
-    key = said.attribute if said.attribute in keys else None
+    key = said.attribute if said.attribute in keys and not is_about_a_role(said.content) else None
     if key is None or keys[key] != "KEEP_HIGHEST":
         return key, None
     numbers = _NUMBER.findall(_ISO_DATE.sub(" ", _flat(said.content)))

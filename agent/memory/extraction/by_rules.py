@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import regex
 
 from turnlog.agent.memory.deciding.policy import first_importance
-from turnlog.agent.memory.extraction.evidence import Statement, statements
+from turnlog.agent.memory.extraction.evidence import MAX_SENTENCE, Statement, statements
 from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
 from turnlog.agent.memory.extraction.rules import Compiled, Pattern, RuleSet
+from turnlog.agent.memory.extraction.subjects import Subject, owner
 from turnlog.agent.memory.extraction.validators import VALIDATORS
 from turnlog.events.contracts import Entity
 from turnlog.projectors.models.memories.text import normal
@@ -29,6 +30,7 @@ EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
 _PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
 _CJK = regex.compile(r"[\u3400-\u9fff]")
 _LATIN = regex.compile(r"[A-Za-z]")
+_IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value ends here because it is too long
 _CLAUSE_START = regex.compile(
     r"[,，、;；:：()（）—–\-…*]|\b(?:and|but|so|because|since|although|though|while|plus|then)\b"
     r"|而且|但是|所以|因为|不过|并且|同时|但|而",
@@ -202,7 +204,8 @@ def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float)
 def _checked_match(
     turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any, zone: tzinfo
 ) -> tuple[Finding | Rejection, Span]:
-    if reason := _not_stated(statement, rule, match):
+    subject = owner(match.string[: match.start()], match[0]) if rule.rule.type == "FACT" else None
+    if reason := _not_stated(statement, rule, match, subject):
         return Rejection(reason, rule.id, turn, statement.sentence), _span(match)
     groups = {name: text or "" for name, text in match.groupdict().items()}
     groups.setdefault("value", match[1] or "")
@@ -227,7 +230,8 @@ def _checked_match(
     value_end = max(raw_at + len(groups["value"]), match.start() + 1)
     before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
     span = Span(match.start(), min(value_end, match.end()), match.end(), f"{before} {behind}" if said else "")
-    return _finding(turn, statement, rule, language, groups), span
+    found = _finding(turn, statement, rule, language, groups)
+    return (_of_somebody(found, subject) if subject else found), span
 
 
 def _span(match: Any) -> Span:
@@ -252,6 +256,19 @@ def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, gr
         source=turn.source(statement.sentence),
         ttl_days=said.ttl_days,
         entities=_entities(turn, statement, said.entity, groups),
+    )
+
+
+def _of_somebody(found: Finding, subject: Subject) -> Finding:
+    """A fact about somebody else: an attribute of their entity, with a key of its own (E 10.4)."""
+    attributes = {found.rule or found.category: found.value}
+    relation = {"relation": subject.relation} if subject.relation else {}
+    entity = Entity(type="PERSON", name=subject.name, attributes={**relation, **attributes}, sources=(found.source,))
+    return replace(
+        found,
+        content=subject.of(found.content),
+        dedupe_key=subject.key_of(found.dedupe_key, found.value)[:200] if found.dedupe_key else None,
+        entities=(entity, *found.entities),
     )
 
 
@@ -280,7 +297,7 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
     )
 
 
-def _not_stated(statement: Statement, rule: Compiled, match: Any) -> str | None:
+def _not_stated(statement: Statement, rule: Compiled, match: Any, subject: Subject | None) -> str | None:
     text, at = statement.text, match.start()
     if statement.is_question:
         return "question"
@@ -290,6 +307,10 @@ def _not_stated(statement: Statement, rule: Compiled, match: Any) -> str | None:
         return "hypothetical"
     if _REPORTS.search(text[:at]):
         return "reported"
+    if match.end() == len(text) >= MAX_SENTENCE or _IN_A_WORD.match(text, match.end()):
+        return "cut-off"
+    if subject is not None:
+        return None if subject.is_known and _starts_clause(text[: subject.start]) else "unknown-subject"
     return None if rule.rule.anywhere or _starts_clause(text[:at]) else "inside-a-clause"
 
 

@@ -86,6 +86,16 @@ _NOTHING = _any(
     r"(?:how|what|where|who|whom|why|which|when(?! i (?:say|ask|write|type|send|mention)))\b[^:：,，–—\d]*$",
     r"了(?!解|不起)|的(?![^:：]*[:：])|小时候|当年|从前|以前",
 )
+# Said to another person: "remember to stay patient", 记得保持耐心.
+_ADVICE = _any(
+    r"to (?:stay (?:patient|calm|positive|strong|focused|safe|hydrated|true|humble|motivated|healthy|kind|open|present)"
+    r"|be (?:patient|kind|gentle|brave|careful|yourself|honest with yourself)|breathe|relax|rest|smile|enjoy|have fun"
+    r"|take (?:care|breaks?|a (?:break|breath)|it easy|your time|deep breaths?)|(?:believe in|trust|love) yourself"
+    r"|listen to your (?:body|heart)|keep (?:calm|going|smiling|your (?:head|chin) up|an open mind))\b",
+    r"to (?!.*\b(?:me|my|i)\b)[^,，]*,\s*(?-i:[A-Z][a-z]+)$",
+    r"(?:[要得你您]|一定)*(?:保持(?:耐心|冷静|乐观|微笑|积极|健康)|[好早多]{0,2}(?:休息|喝水|放松|保重)|(?:多)?注意(?:身体|休息|安全|保暖)"
+    r"|照顾好?(?:你|您)?自己|别太累|相信自己|按时吃饭)",
+)
 _STATES = _any(
     r"^(?:i|we|he|she|they|there|it)\b \w+|\b(?:is|isn't|are|aren't|am|was|were|has|have)\b|['’](?:m|re|ve)\b|\d|[:：]",
     r"^(?!.*(?:什么|谁|哪|多少|几|怎么))(?:.*(?:[是叫姓有不没怕]|喜欢|讨厌|过敏)|[我他她](?!.*的).{4})",
@@ -196,6 +206,8 @@ def _request(words: str, start: int, verb: int, rest: str, at: int, may_ask: boo
         return Request(content, start, end, "question")
     if not content or _NOTHING.match(content):
         return Request(content, start, end, "says-nothing")
+    if _ADVICE.match(content):
+        return Request(content, start, end, "advice")
     return Request(content[:MAX_CONTENT], start, end)
 
 

@@ -34,6 +34,7 @@ _CHINESE_LIST = re.compile(
     r"[^，。；]{1,8}(?:，(?!很|真|超|感觉|觉得|比如|像|尤其|特别|非常)[^，。；我你您他她的了是都也不在这那吗呢什最吧呀啊哦谢有想要会去来爱喜讨]{1,5}(?=[，。；]|$)){2,}"
 )
 _FIRST_CLAUSE = re.compile(r"[,，；;。].*", re.DOTALL)
+_PAST = re.compile(r"\d{4}|\b(?:yesterday|last|ago|past|previous)\b|昨|前|上|去年", re.IGNORECASE)
 _DIGITS = {char: value for value, char in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
 
 
@@ -152,7 +153,7 @@ def phone(value: str, said_at: datetime, *, region: str = "CN") -> str:
 def _iso(found: Dated, said_at: datetime, future: bool) -> str:
     first = found.from_time
     days = (found.to_time - first).days
-    if future and found.to_time <= said_at and not re.search(r"\d{4}", found.text):
+    if future and found.to_time <= said_at and not _PAST.search(found.text):
         first = first.replace(year=first.year + 1) if days <= 31 else first
     if days <= 1:
         return f"{first:%Y-%m-%d}"

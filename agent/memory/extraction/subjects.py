@@ -1,0 +1,156 @@
+"""Whose fact a match states (M2, E 10.4): the user's, that of somebody they name, or that of somebody unknown. Pure.
+
+"My mother's email is …" and 我妈妈的邮箱是… state an attribute of the entity mother. Words for the user
+(我, my, I) within the match make it the user's.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import regex
+
+from turnlog.agent.memory.extraction.validators import person_name
+from turnlog.projectors.models.memories.text import name_key, normal
+
+# English word: other words for it, in both languages. The first Chinese one names the entity in Chinese.
+_ROLES = {
+    "mother": "mom mum mommy mama 妈妈 母亲 老妈 妈",
+    "father": "dad daddy papa 爸爸 父亲 老爸 爸",
+    "wife": "老婆 妻子 太太",
+    "husband": "老公 丈夫",
+    "partner": "爱人 伴侣",
+    "girlfriend": "女朋友 女友",
+    "boyfriend": "男朋友 男友",
+    "son": "儿子",
+    "daughter": "女儿",
+    "child": "kid 孩子 宝宝",
+    "brother": "兄弟",
+    "older brother": "哥哥 哥",
+    "younger brother": "弟弟",
+    "sister": "姐妹",
+    "older sister": "姐姐 姐",
+    "younger sister": "妹妹",
+    "grandmother": "grandma 奶奶 外婆 姥姥",
+    "grandfather": "grandpa 爷爷 外公 姥爷",
+    "cousin": "",
+    "elder cousin (m)": "表哥 堂哥",
+    "younger cousin (m)": "表弟 堂弟",
+    "elder cousin (f)": "表姐 堂姐",
+    "younger cousin (f)": "表妹 堂妹",
+    "uncle": "叔叔 舅舅 伯伯 姑父 姨父",
+    "aunt": "阿姨 舅妈 婶婶 姑姑 姨妈 伯母",
+    "nephew": "侄子 外甥",
+    "niece": "侄女 外甥女",
+    "boss": "supervisor manager 上司 老板 领导 经理",
+    "colleague": "coworker co-worker 同事",
+    "subordinate": "下属",
+    "friend": "朋友 好友",
+    "classmate": "同学",
+    "roommate": "flatmate 室友",
+    "neighbour": "neighbor 邻居",
+    "teacher": "老师",
+    "doctor": "医生",
+    "client": "customer 客户",
+    "landlord": "房东",
+}
+# Roles in Chinese that are one word in English stay apart: 叔叔 and 舅舅 are different people.
+_ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "girlfriend", "boyfriend"}
+_SEPARATE = {"uncle", "aunt", "grandmother", "grandfather", "nephew", "niece"}
+
+
+def _canonical() -> dict[str, str]:
+    """Every word for a role → the name of its entity in that language's words."""
+    names: dict[str, str] = {}
+    for role, others in _ROLES.items():
+        words = others.split()
+        chinese = [word for word in words if not word.isascii()]
+        names[role] = role
+        names |= {word: role for word in words if word.isascii()}
+        names |= {word: word if role in _SEPARATE else chinese[0] for word in chinese}
+    return names
+
+
+_NAMES = _canonical()
+_KEYS = {name: role for role, others in _ROLES.items() if role not in _SEPARATE for name in others.split()}
+
+
+def _alternatives(is_english: bool) -> str:
+    words = sorted((word for word in _NAMES if word.isascii() == is_english), key=len, reverse=True)
+    return "|".join(map(regex.escape, words))
+
+
+_EN, _ZH = _alternatives(True), _alternatives(False)
+_ADJECTIVES = r"(?:(?:best|older|younger|elder|little|big|old|new|former|dear) )*"
+_KIND_EN = r"(?:(?:work|home|personal|private|new|current|business|office|latest|old) )*"
+_NAME_EN = r"(?-i:\p{Lu}[\p{L}'’-]*?(?: \p{Lu}[\p{L}-]*?)?)"
+_OWNERS = tuple(
+    regex.compile(text, regex.IGNORECASE)
+    for text in (
+        rf"(?:\b(?:my|our) )(?P<role>{_ADJECTIVES}(?:{_EN}))(?:,? {_NAME_EN},?)?(?:['’]s?)? {_KIND_EN}$",
+        rf"(?P<name>(?<![\p{{L}}]){_NAME_EN})['’]s? {_KIND_EN}$",
+        rf"(?:[\u4e00-\u9fff·]{{2,4}}是)?我们?家?的?(?P<role>{_ZH})(?:[，,；]\s*)?(?:[他她其]|TA)?(?:用)?的?$",
+        rf"(?<![\u4e00-\u9fff])(?P<role>{_ZH})(?:[他她])?(?:用)?的$",
+        r"(?<![\u4e00-\u9fff])(?P<name>[\u4e00-\u9fff·]{2,4}?)(?:用)?的$",
+    )
+)
+_FIRST_PERSON = regex.compile(r"我|咱|\b(?:i|my|me|our|we)\b", regex.IGNORECASE)
+_SOMEBODY = regex.compile(
+    rf"\b(?:my|our) {_ADJECTIVES}(?:{_EN})\b|{_ZH}|[他她其]"
+    r"|\b(?:his|her|their|your|its)\b|(?-i:\p{Lu}\p{Ll}+)['’]s\b",
+    regex.IGNORECASE,
+)
+_OF_A_ROLE = regex.compile(rf"\b(?:{_EN})['’]s\b|(?:{_ZH})的", regex.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Somebody other than the user. name: of their entity. key: the same for all words for one role. start: where the
+    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague"."""
+
+    name: str = ""
+    key: str = ""
+    start: int = 0
+    relation: str | None = None
+    is_one: bool = True
+
+    @property
+    def is_known(self) -> bool:
+        """False when the text does not say who it is."""
+        return bool(self.name)
+
+    def key_of(self, dedupe_key: str, value: str | None) -> str:
+        """The dedupe key of a fact about them. A user has several colleagues: their facts do not end each other."""
+        return f"of:{self.key}:{dedupe_key}" + ("" if self.is_one else f":{normal(value or '')}")
+
+    def of(self, content: str) -> str:
+        """The content with the owner before it: "mother's email: …", 妈妈的邮箱：…"""
+        if not self.name.isascii():
+            return f"{self.name}的{content}"
+        small = content[:1].lower() if content[1:2].islower() else content[:1]
+        return f"{self.name}'s {small}{content[1:]}"
+
+
+def owner(before: str, matched: str) -> Subject | None:
+    """Whose fact it is that `matched` states after `before`, the text of its sentence up to it; None: the user's."""
+    if _FIRST_PERSON.search(matched):
+        return None
+    for pattern in _OWNERS:
+        if (found := pattern.search(before)) and (subject := _named(found)):
+            return subject
+    return Subject() if _SOMEBODY.search(before) else None
+
+
+def is_about_a_role(text: str) -> bool:
+    """Whether a sentence states something of a relative or another role: "User's mother's email is …", 妈妈的邮箱"""
+    return bool(_OF_A_ROLE.search(text))
+
+
+def _named(found: Any) -> Subject | None:
+    groups = found.groupdict()
+    if role := groups.get("role"):
+        said = " ".join(role.lower().split())
+        name = _NAMES.get(said, said)
+        key = _KEYS.get(said, name)
+        return Subject(name, key, found.start(), name, is_one=key in _ONE_PERSON)
+    name = groups["name"]
+    return None if person_name(name) else Subject(name, name_key(name), found.start())

@@ -1,0 +1,134 @@
+"""Whose fact it is, and what is no lasting fact (M2, M5, E 10.4): sentences in both languages."""
+
+import pytest
+from helpers.dated_claims import DecidedMemories
+from helpers.extraction import apply_rules, contents, extractor_turn, found
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.events.contracts import Memory
+
+OF_OTHERS = [
+    ("我妈妈的邮箱是a@b.com", "妈妈的邮箱：a@b.com", "妈妈", {"relation": "妈妈", "email": "a@b.com"}),
+    ("My mother's email is a@b.com.", "mother's email: a@b.com", "mother", {"relation": "mother", "email": "a@b.com"}),
+    ("王丽娟的邮箱地址是w@b.com。", "王丽娟的邮箱：w@b.com", "王丽娟", {"email": "w@b.com"}),
+    ("Anna's phone number is +1 650-253-0000.", "Anna's phone: +16502530000", "Anna", {"phone": "+16502530000"}),
+    (
+        "王静雅是我的母亲，其联系电话是19826860822。",
+        "妈妈的电话：+8619826860822",
+        "妈妈",
+        {"relation": "妈妈", "phone": "+8619826860822"},
+    ),
+    ("My daughter's SAT score is 1450.", "daughter's SAT 1450", "daughter", {"relation": "daughter", "sat": "1450"}),
+    ("我女儿的GPA是3.9", "女儿的GPA是3.90", "女儿", {"relation": "女儿", "gpa": "3.90"}),
+]
+KEPT = [
+    ("我的工作邮箱是a@b.com", ["邮箱：a@b.com"]),
+    ("My work email is a@b.com", ["Email: a@b.com"]),
+    ("My mom and I share it; my email is c@d.com.", ["Email: c@d.com"]),
+    ("I'm 87, and retired.", ["Is 87 years old"]),
+    ("I work for Initech.", ["Works at Initech"]),
+    ("I like books from the $2.99 shelf.", ["Likes books from the $2.99 shelf"]),
+    (
+        "Always include version numbers when I ask about software dependencies.",
+        ["Wishes: Always include version numbers when I ask about software dependencies"],
+    ),
+    ("我问行程的时候请你不要用表格", ["要求：我问行程的时候不要用表格"]),
+    ("Remember to answer in Chinese.", ["to answer in Chinese"]),
+    ("记得明天带伞", ["明天带伞"]),
+    ("I've decided to quit my job.", ["Decided: quit my job"]),
+    ("我决定辞职", ["决定辞职"]),
+    ("我住在的那个小区叫金色家园", ["住在金色家园"]),
+    ("我住在的金色家园真心不错", ["住在金色家园"]),
+    ("I need a resume as a 54-year-old TV producer.", ["Is 54 years old", "Works as TV producer"]),
+    ("作为一名54岁的记者，我想休息一下。", ["54岁", "职业是记者"]),
+    ("I earn about $85,000.", ["Earns $85,000"]),
+    ("我的年薪是30万", ["年薪30万"]),
+    ("I enjoy making bread.", ["Likes making bread"]),
+]
+NOT_KEPT = [
+    "Her email is a@b.com.",
+    "他的邮箱是a@b.com",
+    "公司的邮箱是a@b.com",
+    "The shop's phone number is +1 650-253-0000.",
+    "I'm 87.5% toward my goal.",
+    "我今年87.5%的目标",
+    "My father, as a 54-year-old farmer, works hard.",
+    "I'm working with Ashlee to draft a letter.",
+    "我在和王丽一起工作",
+    "Remember to stay patient, Ashlee.",
+    "Remember to stay patient.",
+    "记得保持耐心",
+    "I decided to take a break yesterday.",
+    "我决定昨天休息",
+    "I enjoy making him happy.",
+    "I love escaping to that world.",
+    "我喜欢让他开心",
+    "I've decided to use the",
+    "I make $5 profit on each.",
+]
+OWNERS = (
+    *("我", "我妈妈", "我爸爸", "我老婆", "我同事", "我舅舅", "王丽娟", "赵国庆"),
+    *("My", "My mother's", "My boss's", "Anna's", "Tom's"),
+)
+
+RULES = Extractor(load_rules())
+
+
+@pytest.mark.parametrize(("text", "content", "name", "attributes"), OF_OTHERS)
+def test_a_fact_about_somebody_else_is_an_attribute_of_their_entity(
+    text: str, content: str, name: str, attributes: dict[str, str]
+) -> None:
+    [one] = found(text)
+    assert one.content == content
+    assert [(entity.type, entity.name, entity.attributes) for entity in one.entities] == [("PERSON", name, attributes)]
+    assert one.dedupe_key is not None and one.dedupe_key.startswith("of:")
+
+
+@pytest.mark.parametrize(("text", "kept"), KEPT)
+def test_what_is_true_of_the_user_is_kept(text: str, kept: list[str]) -> None:
+    assert contents(text) == kept
+
+
+@pytest.mark.parametrize("text", NOT_KEPT)
+def test_what_is_no_lasting_fact_of_somebody_known_is_not_kept(text: str) -> None:
+    assert contents(text) == []
+
+
+def test_two_words_for_one_role_share_a_key_and_colleagues_do_not() -> None:
+    mother = {
+        one.dedupe_key for one in found("我妈妈的邮箱是a@b.com", "我母亲的邮箱是c@d.com", "My mom's email is e@f.org")
+    }
+    assert mother == {"of:mother:email"}
+    assert len({one.dedupe_key for one in found("我同事的邮箱是a@b.com", "我同事的邮箱是c@d.com")}) == 2
+
+
+def test_a_sentence_that_is_cut_off_gives_no_memory() -> None:
+    text = "I like " + "long and green gardens and " * 30
+    assert {one.reason for one in apply_rules(text).rejections} >= {"cut-off"}
+
+
+@given(st.sampled_from(OWNERS), st.sampled_from(OWNERS), st.sampled_from(["email", "phone"]))
+def test_a_fact_about_one_subject_ends_none_about_another(first: str, second: str, what: str) -> None:
+    assume(first != second and {first, second} not in ({"我", "My"}, {"我妈妈", "My mother's"}))
+    decided = DecidedMemories().say(_said(first, what, 1))
+    decided.say(_said(second, what, 2), similar=[(row, 0.99) for row in decided.rows])
+    assert [row.status for row in decided.rows] == ["valid", "valid"]
+
+
+@given(st.sampled_from(OWNERS), st.sampled_from(["email", "phone"]))
+def test_a_new_address_of_one_person_ends_only_their_old_one(owner: str, what: str) -> None:
+    assume(owner not in ("我同事", "我舅舅", "My boss's"))
+    decided = DecidedMemories().say(_said(owner, what, 1), _said(owner, what, 2))
+    assert sorted(row.status for row in decided.rows) == ["closed", "valid"]
+
+
+def _said(who: str, what: str, n: int) -> Memory:
+    value = f"p{n}@example.org" if what == "email" else f"1380013800{n}"
+    english = "email is" if what == "email" else "phone number is"
+    text = f"{who} {english} {value}" if who.isascii() else f"{who}的{'邮箱' if what == 'email' else '电话'}是{value}"
+    [one] = candidates("default", "ann", RULES.extract([extractor_turn(text, n)]).findings)
+    return one
