@@ -41,7 +41,8 @@ def make_models(settings: Settings) -> Models:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
     # A client each: failing summaries must not open the breaker for answers.
     chat, background, extraction = (_chat(settings, count) for _ in range(3))
-    return Models(chat, LLMTextTasks(background), embedder, (chat, background, extraction), extraction)
+    tasks = LLMTextTasks(background, OfflineTextTasks(count))
+    return Models(chat, tasks, embedder, (chat, background, extraction), extraction)
 
 
 def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":

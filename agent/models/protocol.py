@@ -1,7 +1,7 @@
 """The interfaces of models: values and Protocols; the other modules here implement them."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -40,6 +40,17 @@ class Usage:
             tokens_out=self.tokens_out,
             cost_usd=self.cost_usd,
             latency_ms=self.latency_ms,
+        )
+
+    def plus(self, more: "Usage") -> "Usage":
+        """The usage of both together; more is of the same model."""
+        return replace(
+            self,
+            calls=self.calls + more.calls,
+            tokens_in=self.tokens_in + more.tokens_in,
+            tokens_out=self.tokens_out + more.tokens_out,
+            cost_usd=self.cost_usd + more.cost_usd,
+            latency_ms=self.latency_ms + more.latency_ms,
         )
 
 
@@ -155,11 +166,15 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A text made by TextTasks, with what an event's `derivation` needs."""
+    """A text made by TextTasks, with what an event's `derivation` needs.
+
+    extracted: the text is an offline extract because the model's own was refused; usage is the model's.
+    """
 
     text: str
     prompt_hash: str
     usage: Usage
+    extracted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

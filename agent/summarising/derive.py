@@ -20,10 +20,14 @@ MAX_TOPICS = 8
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An answered call of a model, from now or from before a crash. key: hash of its input."""
+    """An answered call of a model, from now or from before a crash. key: hash of its input.
+
+    extracted: the answer was refused and an offline extract took its place.
+    """
 
     key: bytes
     usage: Usage
+    extracted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Deriver:
     async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
         key = key_of(self.owner, self.model, parts)
         found = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
-        self.calls.append(Call(key, Usage(**found["usage"])))
+        self.calls.append(Call(key, Usage(**found["usage"]), found.get("extracted", False)))
         return found
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from turnlog.agent.later import Later
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
+from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.summarising.derive import Call, Derived, Deriver
 from turnlog.agent.summarising.facts import Thread
@@ -69,10 +70,12 @@ def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Pu
 
 
 def derivation(made: Derived, model: Usage, span: Sequence[Message], through: int) -> Derivation:
+    """model: "NAME + offline-extractive" when a part of the text is an extract, made in place of a refused answer."""
     usages = [call.usage for call in made.calls]
+    is_extract = any(call.extracted for call in made.calls)
     return Derivation(
         provider=model.provider,
-        model=model.model,
+        model=f"{model.model} + {EXTRACTIVE}" if is_extract else model.model,
         prompt_hash=made.prompt_hash,
         from_seq=span[0].seq if span else through,
         through_seq=through,

@@ -31,6 +31,7 @@ class Step:
     drop_after: int | None = None
     malformed: bool = False
     vectors: Sequence[Sequence[float]] | None = None
+    finish: str | None = None
 
 
 def bag_of_words(text: str, dimensions: int) -> list[float]:
@@ -67,7 +68,7 @@ def completion(step: Step, body: dict[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": step.text or None}
     if step.tool_calls:
         message["tool_calls"] = _tool_calls(step)
-    reason = "tool_calls" if step.tool_calls else "stop"
+    reason = step.finish or ("tool_calls" if step.tool_calls else "stop")
     reply: dict[str, Any] = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -94,7 +95,7 @@ def chunks_of(step: Step, body: dict[str, Any]) -> list[dict[str, Any]]:
     chunks: list[dict[str, Any]] = [
         base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
     ]
-    reason = "tool_calls" if step.tool_calls else "stop"
+    reason = step.finish or ("tool_calls" if step.tool_calls else "stop")
     chunks.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     if step.usage and body.get("stream_options", {}).get("include_usage"):
         chunks.append(base | {"choices": [], "usage": _usage(step, body)})

@@ -9,6 +9,7 @@ each line below is used up by one request (of its kind), in the order in which t
 
     server.reply("text")                            an answer, streamed word by word if streaming was asked for
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
+    server.reply("text", finish="length")           an answer that was cut off: another finish_reason than "stop"
     server.reply("text", usage=False)               a server that sends no usage
     server.reply("text", delay=0.2, between=0.05)   seconds before the answer / between two chunks
     server.reply("text", until=event, after=3)      goes on as soon as the test sets this threading.Event; in a stream

@@ -148,7 +148,7 @@ async def test_a_model_that_is_down_leaves_the_members_and_the_job_is_done(
 
 async def test_one_request_that_is_refused_stops_no_other(runtime: Runtime, server: OpenAIServer) -> None:
     await append_memories(runtime, {**TEA_ANGLES, **TRIP_ANGLES})
-    server.fail(400)
+    server.fail(400, times=3)  # whatever its response_format
     server.reply(merged_text(SUMMARY))
     counts = (await run_compaction(runtime)).counts
     assert (counts["failed"], counts["left"], counts["summarised"]) == (1, 1, 1)

@@ -88,7 +88,8 @@ async def test_a_summary_is_written_anew_only_after_five_more_messages(play: Pla
 async def test_a_summary_over_the_limit_is_compressed_to_a_third_and_once_more_if_still_over(
     play: Play, model: MemoryServer
 ) -> None:
-    model.said["summary"] = "They planned a long trip through many countries. " * 5
+    kinds = ("long", "short", "cheap", "quiet", "late")
+    model.said["summary"] = " ".join(f"They planned a {kind} trip through many countries." for kind in kinds)
     model.said["compress"] = "They planned a long trip through many countries. " * 2
     async with play(max_summary_tokens=60) as stage:
         await stage.say(1, 30)
@@ -276,3 +277,22 @@ async def test_a_thread_that_is_deleted_while_the_model_works_stays_deleted(play
         for table in ("conversation_summaries", "memory_topics", "memory_vectors", "messages"):
             assert await stage.rows(f"SELECT count(*) FROM {table}") == [(0,)]
         assert await stage.rows("SELECT sum(calls) FROM usage WHERE purpose = 'summary'") == [(1,)]
+
+
+async def test_a_model_that_goes_round_in_a_circle_leaves_an_extract_that_says_so(
+    play: Play, model: MemoryServer
+) -> None:
+    model.said["summary"] = "The game of life is a game that is played on a computer. " * 12
+    async with play() as stage:
+        await stage.runtime.log.append_many(
+            [
+                turn(f"My boat number {n} is moored at Bern.", "user" if n % 2 else "assistant", "t", n)
+                for n in range(1, 31)
+            ]
+        )
+        [written] = await stage.until("summary_written", 1)
+        used = [one for one in await stage.all("usage_metered") if one.purpose == "summary"]
+    assert "game" not in written.summary
+    assert "- user: My boat number" in written.summary
+    assert written.derivation.model == "test-model + offline-extractive"
+    assert [one.calls for one in used] == [2] and len(model.asked("summary")) == 2

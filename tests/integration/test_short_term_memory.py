@@ -225,7 +225,7 @@ async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_b
 async def test_a_summary_that_is_too_long_is_compressed_to_what_the_window_has_room_for(
     play: Play, model: MemoryServer
 ) -> None:
-    model.said["summary"] = "患者咨询了高血压的症状和治疗方案。" * 60
+    model.said["summary"] = "".join(f"第{n}次咨询。" for n in range(300))
     model.said["compress"] = "患者有高血压。"
     async with play() as stage, memory_of(stage) as memory:
         await memory.create(create())

@@ -63,7 +63,7 @@ async def converse(stage: Stage, model: MemoryServer) -> None:
     told, questions = sample_events(), [question.question for question in load_questions()]
     for number, start in enumerate(range(0, len(told), 30)):
         await stage.runtime.log.append_many(told[start : start + 30])
-        model.said["summary"] = f"Part {number} of the advice: deadlines and essays. " * 4
+        model.said["summary"] = " ".join(f"Part {number}.{n} of the advice: deadlines and essays." for n in range(4))
         model.said["topics"] = f'{{"essay": 2, "topic {number % 4}": 1, "申请": 1}}'
         if number % 2:  # now the memory reactor is ahead of the question, now at work beside it
             await stage.rest()

@@ -18,6 +18,7 @@ from turnlog.agent.memory.upkeep.contradictions import request_verdicts
 from turnlog.agent.memory.upkeep.merge_prompt import request_merged_text
 from turnlog.agent.models.errors import ModelRefused
 from turnlog.agent.models.llm_tasks import LLMTextTasks
+from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.models.structured import accepted_form
@@ -121,7 +122,7 @@ async def test_every_task_that_wants_json_sends_its_schema(servers, client):
     chat = client(server)
     for text in ('{"tea": 2}', '{"memories": [], "entities": []}', '{"text": null}', '{"verdicts": []}'):
         server.reply(text)
-    await LLMTextTasks(chat).topics(["user: tea, please"], 3)
+    await LLMTextTasks(chat, OfflineTextTasks(len)).topics(["user: tea, please"], 3)
     await ModelExtraction(chat, load_rules()).extract([extractor_turn("I live in Bern.", 1)])
     await request_merged_text(chat, "merge", ["Lives in Bern", "Lives in the city of Bern"])
     old, new = DecidedMemories().say(claim("Likes tea", 1), claim("Drinks only coffee", 2)).rows

@@ -7,7 +7,8 @@ import pytest
 from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models import prompts
-from turnlog.agent.models.llm_tasks import LLMTextTasks, parse_topics
+from turnlog.agent.models.llm_tasks import LLMTextTasks, parse_topics, text_problem
+from turnlog.agent.models.offline_tasks import OfflineTextTasks
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.pricing import Price, cost_of
 
@@ -21,7 +22,7 @@ def server() -> Iterator[OpenAIServer]:
 @pytest.fixture
 async def tasks(server: OpenAIServer) -> AsyncIterator[LLMTextTasks]:
     chat = OpenAIChat(server.url, server.key, "gpt-4o-mini", count_tokens=len)
-    yield LLMTextTasks(chat)
+    yield LLMTextTasks(chat, OfflineTextTasks(len))
     await chat.close()
 
 
@@ -47,6 +48,78 @@ async def test_a_turn_cannot_close_the_data_block(server, tasks):
 async def test_topics_come_with_mentions_and_at_most_the_limit(server, tasks):
     server.reply('Here you are:\n```json\n{"数据库设计": 3, "visa": "2", "tea": 1}\n```')
     assert (await tasks.topics(["a", "b"], 2)).topics == {"数据库设计": 3, "visa": 2}
+
+
+LOOP = "The game of life is a game that is played on a computer. " * 12
+ECHO = '<data> {"previous_summary": "", "new_messages": ["user: I moved to Bern"]}'
+SAID = ["user: My sister Ann moved to Bern in March 2024.", "user: She works at the harbour as a crane driver."]
+GOOD = (
+    "The user's sister Ann moved to Bern in March 2024. She works at the harbour. The user plans to visit her in June, "
+    "has not booked a train yet, and asked for hotels near the harbour for two nights; the budget is 300 euros."
+)
+GOOD_CN = (
+    "- 用户的妹妹安于2024年3月搬到北京，在一家医院做护士。\n- 用户对花生过敏，每天早上喝茶，不喝咖啡。\n"
+    "- 用户计划六月去看妹妹，还没有买火车票，想住在医院附近的酒店，预算三百元。"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "problem"),
+    [
+        (GOOD, "stop", None),
+        (GOOD, None, None),  # a server that sends no reason
+        (GOOD_CN, "stop", None),
+        ("- user: I live in Bern.\n- user: I live in Rome.\n- user: I live in Paris.", "stop", None),
+        ("Tea.", "stop", None),
+        (GOOD, "length", "cut off at the token limit"),
+        (ECHO, "stop", "echo of the prompt"),
+        (LOOP, "stop", "repetition"),
+        ("用户喜欢喝茶，也喜欢在公园里散步。" * 5, "stop", "repetition"),
+        (GOOD + LOOP, "stop", "repetition"),
+    ],
+)
+def test_a_text_is_refused_that_is_cut_off_echoes_the_prompt_or_goes_round_in_a_circle(text, finish, problem):
+    assert text_problem(text, "\n".join(SAID), finish) == problem
+
+
+def test_what_the_conversation_itself_says_is_no_echo():
+    assert text_problem("They wrote a <data> element.", "user: What is a <data> element?", "stop") is None
+
+
+async def test_a_refused_summary_is_requested_once_more(server, tasks):
+    server.reply(LOOP)
+    server.reply(GOOD)
+    made = await tasks.summarise(SAID, "", 200)
+    first, second = server.bodies()
+    assert (made.text, made.extracted, made.usage.calls) == (GOOD, False, 2)
+    assert made.usage.tokens_out == len(LOOP.split()) + len(GOOD.split())
+    assert first["messages"] == second["messages"] and first["temperature"] < second["temperature"]
+
+
+@pytest.mark.parametrize("bad", [{"text": LOOP}, {"text": ECHO}, {"text": GOOD, "finish": "length"}])
+async def test_after_two_refused_summaries_an_extract_is_returned_and_says_so(server, tasks, caplog, bad):
+    for _ in range(2):
+        server.reply(**bad)
+    made = await tasks.summarise(SAID, "", 200)
+    assert made.extracted and made.text.splitlines() == [f"- {said}" for said in SAID]
+    assert (made.usage.model, made.usage.calls) == ("gpt-4o-mini", 2)  # both were paid for
+    assert made.prompt_hash != prompts.prompt_hash(prompts.SUMMARY)
+    warnings = [record for record in caplog.records if record.name == "turnlog.agent"]
+    assert len(server.bodies()) == 2 and len(warnings) == 1
+
+
+async def test_a_refused_compression_is_an_extract_of_the_summary(server, tasks):
+    for _ in range(2):
+        server.reply(LOOP)
+    made = await tasks.compress("- Ann lives in Bern.\n- She drives a crane.", 60)
+    assert made.extracted and made.text == "- Ann lives in Bern.\n- She drives a crane."
+
+
+async def test_turns_of_which_there_is_no_extract_keep_their_beginning(server, tasks):
+    for _ in range(2):
+        server.reply(LOOP)
+    made = await tasks.summarise(["user: ok", "user: why?"], "", 12)
+    assert made.extracted and made.text == "user: ok\nuse"
 
 
 @pytest.mark.parametrize(
