@@ -20,7 +20,7 @@ from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, CountTokens, Delta
-from turnlog.agent.models.structured import with_format
+from turnlog.agent.models.structured import accepted_form, with_format
 from turnlog.events.contracts import ToolCall
 
 
@@ -134,6 +134,11 @@ class OpenAIChat:
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
         self._count, self._prices = count_tokens, prices
         self._asks_usage = True
+
+    @property
+    def json_form(self) -> str:
+        """The richest form of `response_format` that the server has not refused for this model, of structured.FORMS."""
+        return accepted_form(self._caller.url, self.model)
 
     async def close(self) -> None:
         await self._client.close()

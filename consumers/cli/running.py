@@ -129,14 +129,23 @@ def _play(role: str, partitions: str | None, json: bool, given: Mapping[str, obj
     run(work, json)
 
 
-def doctor(json: Json = False) -> None:
+def doctor(
+    model: Annotated[bool, typer.Option("--model", help="Also call the models: what can they do? Four calls.")] = False,
+    json: Json = False,
+) -> None:
     """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
 
     async def work(settings: Settings) -> int:
+        from turnlog.agent.models.factory import make_models
         from turnlog.agent.use_cases.checkup import checkup
+        from turnlog.agent.use_cases.model_checkup import model_checkup
         from turnlog.consumers.runtime import opened
 
         findings = await checkup(settings, lambda: opened(settings, "turnlog-doctor"))
+        if model:
+            models = make_models(settings)
+            findings += await model_checkup(models)
+            await models.close()
         if json:
             emit(findings)
         for finding in () if json else findings:

@@ -191,7 +191,7 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
         ("lag", "--json"),
         ("rebuild", "messages", "--json"),
         ("rebuild", "thread_activity", "--thread", "conv-1", "--json"),
-        ("doctor", "--json"),
+        ("doctor", "--model", "--json"),
     )
     projections = lag.document["projections"]
     assert {row["projection"]: row["behind"] for row in projections}.keys() >= {"messages", "vectors", "usage"}
@@ -200,6 +200,7 @@ def test_lag_rebuild_and_doctor(cli: Cli) -> None:
     assert thread.code == 0
     assert doctor.code == 0
     assert all(row.keys() == {"check", "ok", "detail", "fix"} for row in doctor.document)
+    assert doctor.document[-1]["check"] == "model: embedding"
     everything = cli("rebuild", "--all", "--json")
     assert len(everything.document) == len(projections) == len(PROJECTIONS)
     backlog = {"model", "chunks", "memories", "texts_per_s", "more", "waits", "seconds_left"}

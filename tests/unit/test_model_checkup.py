@@ -1,0 +1,69 @@
+"""doctor --model: what the configured models can do, against a local server."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from helpers.openai_server import OpenAIServer
+
+from turnlog.agent.models.factory import make_models
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.checkup import Finding
+from turnlog.agent.use_cases.model_checkup import model_checkup
+
+CALL = [("recall_memory", {"query": "Lisbon"})]
+CITY = '{"city": "Bern", "inhabitants": 134000}'
+
+
+@pytest.fixture
+def servers() -> Iterator[Callable[..., OpenAIServer]]:
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(OpenAIServer(**options))
+
+
+async def checked(server: OpenAIServer, model: str) -> dict[str, Finding]:
+    where = {"api_base_url": server.url, "api_key": server.key, "model": model}
+    models = make_models(Settings(**where, embedding_base_url=server.url, embedding_model="words"))
+    found = await model_checkup(models)
+    await models.close()
+    return {one.check: one for one in found}
+
+
+async def test_a_model_that_can_do_everything_is_said_to(servers):
+    server = servers()
+    server.reply("Hello.")
+    server.reply(tool_calls=CALL)
+    server.reply(CITY)
+    found = await checked(server, "checkup-able")
+    assert list(found) == ["model: chat", "model: tools", "model: schema", "model: embedding"]
+    assert all(one.ok and not one.fix for one in found.values())
+    assert "json_schema" in found["model: schema"].detail
+    assert "64 dimensions" in found["model: embedding"].detail
+
+
+async def test_what_a_model_cannot_do_is_said_with_what_follows(servers):
+    server = servers(refuses=("json_schema",))
+    for text in ("Hello.", "I would look up Lisbon.", "Bern, 134000"):
+        server.reply(text)
+    found = await checked(server, "checkup-plain")
+    assert [one.ok for one in found.values()] == [True, False, False, True]
+    assert found["model: tools"].fix and found["model: schema"].fix
+    assert "json_object" in found["model: schema"].detail
+
+
+async def test_an_error_of_the_server_is_a_finding_and_the_other_checks_go_on(servers):
+    server = servers()
+    server.fail(401)
+    server.reply(tool_calls=CALL)
+    server.reply(CITY)
+    found = await checked(server, "checkup-refused")
+    assert [one.ok for one in found.values()] == [False, True, True, True]
+    assert "set API_KEY" in found["model: chat"].detail
+
+
+async def test_without_a_language_model_only_the_embedding_is_tried(servers):
+    server = servers()
+    models = make_models(Settings(embedding_base_url=server.url, embedding_model="words"))
+    found = await model_checkup(models)
+    await models.close()
+    assert [(one.check, one.ok) for one in found] == [("model: embedding", True)]
