@@ -227,6 +227,8 @@ def _checked_match(
             )
     if not groups["value"]:
         return Rejection("invalid-value", rule.id, turn, statement.sentence, "empty"), _span(match)
+    if _is_cut(statement.text, match.end(group)) and raw.endswith(groups["value"][-5:]):
+        return Rejection("cut-off", rule.id, turn, statement.sentence), _span(match)
     value_end = max(raw_at + len(groups["value"]), match.start() + 1)
     before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
     span = Span(match.start(), min(value_end, match.end()), match.end(), f"{before} {behind}" if said else "")
@@ -297,6 +299,11 @@ def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
     )
 
 
+def _is_cut(text: str, end: int) -> bool:
+    """Whether a value that ends there was longer than its rule or a sentence may be."""
+    return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
+
+
 def _not_stated(statement: Statement, rule: Compiled, match: Any, subject: Subject | None) -> str | None:
     text, at = statement.text, match.start()
     if statement.is_question:
@@ -307,8 +314,6 @@ def _not_stated(statement: Statement, rule: Compiled, match: Any, subject: Subje
         return "hypothetical"
     if _REPORTS.search(text[:at]):
         return "reported"
-    if match.end() == len(text) >= MAX_SENTENCE or _IN_A_WORD.match(text, match.end()):
-        return "cut-off"
     if subject is not None:
         return None if subject.is_known and _starts_clause(text[: subject.start]) else "unknown-subject"
     return None if rule.rule.anywhere or _starts_clause(text[:at]) else "inside-a-clause"
