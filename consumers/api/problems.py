@@ -14,11 +14,13 @@ from psycopg import OperationalError
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from turnlog.events.errors import TurnlogError
 
 logger = logging.getLogger("turnlog.api")
 MEDIA_TYPE = "application/problem+json"
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 RETRY_S = 5
 
 # What is not listed is the caller's input: 422.
@@ -143,11 +145,19 @@ def add_handlers(app: FastAPI) -> None:
         return problem(422, "invalid-request", f"the request cannot be used: {first}", errors=errors)
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
         code = (
             error.code if isinstance(error, Refused) else HTTPStatus(error.status_code).name.lower().replace("_", "-")
         )
-        return problem(error.status_code, code, str(error.detail), headers=error.headers)
+        headers = _allowed(request) if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+        return problem(error.status_code, code, str(error.detail), headers=headers)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """The methods of all routes with this path; the router names those of the first alone (RFC 9110, 10.2.1)."""
+    asked = [dict(request.scope) | {"method": method} for method in METHODS]
+    taken = [one["method"] for one in asked if any(at.matches(one)[0] is Match.FULL for at in request.app.routes)]
+    return {"Allow": ", ".join(taken)}
 
 
 def documented(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ CHANGES = {
     "seq": 1,
     "items": [{"role": "user", "content": "hers"}],
 }
+# Where another route would take the last part as an id.
+LIKE_IDS = {"/api/memories/forget", "/api/operations/dead-letters/retry"}
 DECAYING = {"importance", "importance_at", "score"}
 METHODS = {"get", "post", "put", "patch", "delete"}
 
@@ -73,6 +75,19 @@ async def test_problems_are_documented_with_their_media_type(serve: Serve) -> No
                 for kind, content in answer.get("content", {}).items():
                     is_problem = content.get("schema", {}).get("$ref", "").endswith("/Problem")
                     assert is_problem == (kind == "application/problem+json"), f"{method} {path} {status} {kind}"
+
+
+async def test_a_method_that_a_path_has_not_is_refused_with_all_that_it_has(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        for path, one in (await document(api))["paths"].items():
+            has = {method.upper() for method in METHODS & one.keys()}
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - has:
+                answer = await ann.request(method, re.sub(r"\{\w+\}", "x", path))
+                if answer.status_code == 405:
+                    assert has <= set(answer.headers["allow"].split(", ")), f"{method} {path}"
+                    assert answer.headers["content-type"] == "application/problem+json", f"{method} {path}"
+                else:
+                    assert "{" in path or path in LIKE_IDS, f"{method} {path}: {answer.status_code}"
 
 
 async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> None:
