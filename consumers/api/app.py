@@ -17,7 +17,7 @@ from turnlog.consumers.api.bounds import LOOPBACK, Bounds
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
-from turnlog.consumers.api.openai import chat, conversations, models, responses
+from turnlog.consumers.api.openai import chat, conversations, errors, models, responses
 from turnlog.consumers.api.routes import (
     answers,
     health,
@@ -98,7 +98,7 @@ def _routes() -> list[BaseRoute]:
     for module in MODULES:
         router.include_router(module.router, responses=ERRORS)
     for module in OPENAI_MODULES:
-        router.include_router(module.router)
+        router.include_router(module.router, responses=errors.DOCUMENTED)
     return router.routes
 
 

@@ -17,6 +17,13 @@ from turnlog.events.tasks import cancel
 
 T = TypeVar("T")
 KEPT_S = 120.0
+# Of an operation that may send events; itemSchema, as OpenAPI 3.2 and FastAPI have it, is of one of them.
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+    "required": ["data"],
+}
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}}
 
 
 async def throttled(caller: Caller, thread: str, pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:

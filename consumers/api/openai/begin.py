@@ -13,7 +13,6 @@ from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.streams import Running, Streams
 
 ThreadName = Annotated[str | None, Header(max_length=255)]
-STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 MODEL_FIELDS = (
     "top_p",
     "stop",

@@ -14,8 +14,9 @@ from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
-from turnlog.consumers.api.openai.begin import MODEL_FIELDS, STREAM, ByHeaders, Named, Started, start
+from turnlog.consumers.api.openai.begin import MODEL_FIELDS, ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
+from turnlog.consumers.api.streams import STREAM
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
 _REFUSED = {"functions": "tools", "function_call": "tool_choice"}

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from psycopg import OperationalError
 from psycopg_pool import PoolTimeout
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut
@@ -19,6 +20,22 @@ from turnlog.events.errors import TurnlogError
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
 _OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every error under /v1."""
+
+    error: ErrorDetail
+
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {kind: {"model": ErrorBody} for kind in ("4XX", "5XX")}
 
 
 class OpenAIRoute(APIRoute):

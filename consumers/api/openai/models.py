@@ -3,7 +3,7 @@
 import base64
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 
 from turnlog.agent.models.protocol import Usage
@@ -30,7 +30,7 @@ async def list_models(caller: AnyCaller) -> dict[str, Any]:
 
 
 @router.get("/models/{model:path}")
-async def get_model(model: str, caller: AnyCaller) -> dict[str, Any]:
+async def get_model(model: Annotated[str, Path(pattern=r"^[^\n]+$")], caller: AnyCaller) -> dict[str, Any]:
     """The model that answers, or the one of embeddings."""
     models = caller.runtime.models
     if model not in (models.chat.model, models.embedder.model):

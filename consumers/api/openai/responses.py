@@ -15,9 +15,10 @@ from turnlog.agent.use_cases.completions import Said, Wanted
 from turnlog.agent.use_cases.resent import History
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
-from turnlog.consumers.api.openai.begin import STREAM, ByHeaders, Named, Started, start
+from turnlog.consumers.api.openai.begin import ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
 from turnlog.consumers.api.openai.items import id_part, messages_of, place_in, tools_of
+from turnlog.consumers.api.streams import STREAM
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=OpenAIRoute)
 Event = dict[str, Any]

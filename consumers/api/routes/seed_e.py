@@ -28,7 +28,7 @@ from turnlog.consumers.api.caller import Asker, Caller, Eraser, Reader, WriteId,
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.problems import problem_of
 from turnlog.consumers.api.routes.personal import as_file, clear, exported
-from turnlog.consumers.api.streams import Running, Streams
+from turnlog.consumers.api.streams import STREAM, Running, Streams
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.models.message import Message
@@ -142,7 +142,7 @@ class EntityRecord(NewEntity):
     createdAt: datetime
 
 
-@router.post("/chat", response_model=AgentResponse)
+@router.post("/chat", response_model=AgentResponse, responses=STREAM)
 async def chat(given: Chat, caller: Asker, write_id: WriteId, request: Request) -> Any:
     """With `stream` as server-sent events: content {chunk}, tool_start {name, args}, tool_end {name, result}, restart,
     done {response}, error."""
@@ -156,7 +156,7 @@ async def chat(given: Chat, caller: Asker, write_id: WriteId, request: Request) 
     raise AssertionError("an answer ends with what was recorded")
 
 
-@router.post("/conversations/{id}/stream", response_model=None)
+@router.post("/conversations/{id}/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(id: Id, given: Chat, caller: Asker, write_id: WriteId, request: Request) -> StreamingResponse:
     """As /chat with `stream`, in this conversation."""
     _, running = await _streams(request).ask(caller, id, given.message, None, write_id)

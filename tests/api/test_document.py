@@ -1,0 +1,102 @@
+"""Every operation of the OpenAPI document answers as the document says, to requests that schemathesis makes up."""
+
+import asyncio
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import schemathesis
+from helpers.api import Api, Serve
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+ENDLESS = "/api/threads/{thread}/events"  # follows the log until the client leaves
+WITHOUT_INPUT = "^/health/"  # there is nothing to make wrong
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+TIMEOUT_S = 60.0
+# The same requests in every run: nobody's change is blamed for what chance finds.
+same_examples = partial(
+    settings,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+async def document_of(api: Api) -> Any:
+    async with api.client() as client:
+        return (await client.get("/openapi.json")).json()
+
+
+async def schema_of(api: Api) -> Any:
+    schema = schemathesis.openapi.from_dict(await document_of(api)).exclude(path=ENDLESS)
+    schema.config.update(base_url=api.url)
+    return schema
+
+
+async def send_examples(api: Api, strategy: Any, count: int, expected: list[Any]) -> None:
+    """As a user of their own: what erases a user would end the answers that another operation waits for."""
+    headers = {"Authorization": f"Bearer {api.token(uuid4().hex, role='admin')}"}
+
+    @same_examples(max_examples=count)
+    @given(strategy)
+    def send(case: Case) -> None:
+        case.headers.pop("X-Turnlog-User", None)  # it is refused before anything else is looked at
+        case.call_and_validate(headers=headers, timeout=TIMEOUT_S, checks=expected)
+
+    await asyncio.to_thread(send)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.nightly)])
+async def test_every_operation_answers_as_documented(serve: Serve, count: int) -> None:
+    async with serve("agent") as api:
+        found = [one.ok() for one in (await schema_of(api)).get_all_operations()]
+        assert len(found) > 100
+        for operation in found:
+            await send_examples(api, operation.as_strategy(), count, CHECKS)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
+    """The form of the answer is not looked at: some are refused before any route sees them."""
+    async with serve("agent") as api:
+        for one in (await schema_of(api)).exclude(path_regex=WITHOUT_INPUT).get_all_operations():
+            wrong = one.ok().as_strategy(generation_mode=GenerationMode.NEGATIVE)
+            await send_examples(api, wrong, 8, [not_a_server_error])
+
+
+async def test_errors_under_v1_are_documented_in_the_form_of_openai(serve: Serve) -> None:
+    async with serve() as api:
+        under_v1 = {path: one for path, one in (await document_of(api))["paths"].items() if path.startswith("/v1/")}
+        assert under_v1
+        for path, operations in under_v1.items():
+            for operation in operations.values():
+                for status in ("4XX", "5XX"):
+                    form = operation["responses"][status]["content"]["application/json"]["schema"]["$ref"]
+                    assert form.endswith("/ErrorBody"), path
+
+
+@pytest.mark.parametrize("path", ["/ai-agent/chat", "/ai-agent/conversations/{id}/stream"])
+async def test_streamed_answers_are_documented_as_events(serve: Serve, path: str) -> None:
+    async with serve() as api:
+        content = (await document_of(api))["paths"][path]["post"]["responses"]["200"]["content"]
+        assert "text/event-stream" in content
+        assert ("application/json" in content) == (path == "/ai-agent/chat")
+
+
+async def test_the_name_of_a_model_has_no_line_end(serve: Serve) -> None:
+    async with serve() as api:
+        name = (await document_of(api))["paths"]["/v1/models/{model}"]["get"]["parameters"][0]
+        assert name["schema"]["pattern"] == r"^[^\n]+$"
