@@ -8,9 +8,10 @@ from pydantic import BaseModel, ValidationError
 
 from turnlog.agent.answering.recall_tool import SCHEMA
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.models.factory import Models
+from turnlog.agent.models.factory import Models, make_models
 from turnlog.agent.models.json_text import json_value
 from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.checkup import Finding
 
 MAX_TOKENS = 1_000  # with room for a model that reasons first
@@ -19,6 +20,15 @@ MAX_TOKENS = 1_000  # with room for a model that reasons first
 class _City(BaseModel):
     city: str
     inhabitants: int
+
+
+async def configured_models(settings: Settings) -> list[Finding]:
+    """As model_checkup, for the models of the settings."""
+    models = make_models(settings)
+    try:
+        return await model_checkup(models)
+    finally:
+        await models.close()
 
 
 async def model_checkup(models: Models) -> list[Finding]:

@@ -136,16 +136,13 @@ def doctor(
     """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent.models.factory import make_models
         from turnlog.agent.use_cases.checkup import checkup
-        from turnlog.agent.use_cases.model_checkup import model_checkup
+        from turnlog.agent.use_cases.model_checkup import configured_models
         from turnlog.consumers.runtime import opened
 
         findings = await checkup(settings, lambda: opened(settings, "turnlog-doctor"))
         if model:
-            models = make_models(settings)
-            findings += await model_checkup(models)
-            await models.close()
+            findings += await configured_models(settings)
         if json:
             emit(findings)
         for finding in () if json else findings:

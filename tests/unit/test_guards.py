@@ -45,6 +45,7 @@ OWN_SERVERS = {
     "integration/test_erasure.py": "reads every file of the servers",
     "integration/test_lost_data.py": "removes Postgres and the kek",
     "integration/test_stream_created.py": "breaks the folder of NATS",
+    "integration/test_killed_streams.py": "kills the API, NATS and Postgres",
     "integration/test_subscribers.py": "configures NATS",
     "integration/test_user_keys.py": "kills Postgres",
 }
