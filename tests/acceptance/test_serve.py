@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -25,9 +26,9 @@ MCP = {"Accept": "text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
 
 
 @asynccontextmanager
-async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given: object) -> AsyncIterator[None]:
+async def open_stream(http: httpx2.AsyncClient, method: str, path: str, **given: Any) -> AsyncIterator[None]:
     """A response whose end nobody reads."""
-    async with http.stream(method, path, **given) as response:  # type: ignore[arg-type]
+    async with http.stream(method, path, **given) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         yield
