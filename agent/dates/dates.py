@@ -7,15 +7,13 @@ first.
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import NamedTuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, tzinfo
 
 from turnlog.agent.dates import chinese as dates_zh
 from turnlog.agent.dates import english as dates_en
 from turnlog.agent.dates.spans import Span
 from turnlog.events.contracts.base import END_OF_TIME, FIRST_TIME
-from turnlog.projectors.models.chunks.chunking import day
-from turnlog.projectors.models.terms import MONTHS
 
 MAX_CHARS = 2_000
 _BEFORE = re.compile(r"\b(?P<how>since|after|before|until|till)\s+(?:the\s+)?(?:early\s+|late\s+)?$", re.IGNORECASE)
@@ -24,7 +22,8 @@ _BEHIND = re.compile(
 )
 
 
-class Dated(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Dated:
     """A date expression in a text and its interval [from_time, to_time). start: its position in the text."""
 
     text: str
@@ -63,6 +62,8 @@ def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], Span]]:
 
 
 def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzinfo) -> Dated:
+    if just := _just_before(text[: match.start("date")], span):
+        return Dated(match["date"], match.start("date"), _midnight(just.first, zone), _midnight(just.end, zone))
     first, end = _midnight(span.first, zone), _midnight(span.end, zone)
     before, behind = _BEFORE.search(text[: match.start("date")]), _BEHIND.match(text[match.end("date") :])
     how = before["how"].lower() if before else behind.lastgroup if behind else None
@@ -76,27 +77,13 @@ def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzi
     return Dated(match["date"], match.start("date"), first, end)
 
 
+def _just_before(text: str, span: Span) -> Span | None:
+    match = dates_en.JUST_BEFORE.search(text)
+    try:
+        return dates_en.just_before(match, span.first) if match else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def _midnight(on: date, zone: tzinfo) -> datetime:
     return datetime.combine(on, time(), zone)
-
-
-MOST_MONTHS = 3
-
-
-def date_words(query: str, now: datetime, zone: tzinfo = UTC) -> str:
-    """The dates of a query in the words of chunk dates, to add to a search by words; "" without a date.
-
-    now, zone: time and time zone of the question.
-    """
-    return " ".join(filter(None, (_words(one.from_time, one.to_time, zone) for one in dates_in(query, now, zone))))
-
-
-def _words(first: datetime, end: datetime, zone: tzinfo) -> str:
-    """The day, the months or the year of an interval; "" for a longer one."""
-    first, last = first.astimezone(zone), (end - timedelta(microseconds=1)).astimezone(zone)
-    if first.date() == last.date():
-        return day(datetime(first.year, first.month, first.day, tzinfo=UTC))
-    months = range(12 * first.year + first.month - 1, 12 * last.year + last.month)
-    if len(months) <= MOST_MONTHS:
-        return " ".join(f"{MONTHS[month % 12]} {month // 12}" for month in months)
-    return str(first.year) if first.year == last.year else ""

@@ -32,7 +32,7 @@ _NUMBERS = {
     **{"four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12},
 }
 _STEPS = {**dict.fromkeys(("last", "past", "previous"), -1), "this": 0, **dict.fromkeys(("next", "coming"), 1)}
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SEASONS = {"spring": 0, "summer": 1, "autumn": 2, "fall": 2, "winter": 3}
 _MONTHS = {name.lower()[:3]: number for number, name in enumerate(MONTHS, 1)}
 
@@ -98,6 +98,22 @@ def _on_the(match: re.Match[str], today: date) -> Span | None:
     return next((one for one in found if one is not None and one.first <= today), None)
 
 
+# The week before 3 August is one week, not all that was before.
+JUST_BEFORE = re.compile(
+    rf"\b(?:{_NUMBER}\s+{_UNIT}|the\s+(?:(?P<whole>day|week|month|year)|(?P<name>{'|'.join(WEEKDAYS)})))\s+before\s+$",
+    re.IGNORECASE,
+)
+
+
+def just_before(match: re.Match[str], first: date) -> Span:
+    """The span that JUST_BEFORE means before a day."""
+    if match["name"]:
+        return spans.weekday(first, WEEKDAYS.index(match["name"].lower()), -1)
+    if match["whole"]:
+        return Span(spans.lately(first - spans.DAY, 1, match["whole"].lower()).first, first)
+    return spans.ago(first, _count(match), match["unit"].lower())
+
+
 # In this order: text that a rule has matched is not read by later rules.
 RULES = (
     _rule(
@@ -148,23 +164,23 @@ RULES = (
         lambda m, today: spans.stepped_season(today, _SEASONS[m["season"].lower()], _step_of(m)),
     ),
     _rule(
-        rf"\b(?P<date>{_STEP}\s+(?P<name>{'|'.join(_WEEKDAYS)}))\b",
-        lambda m, today: spans.weekday(today, _WEEKDAYS.index(m["name"].lower()), _step_of(m)),
+        rf"\b(?P<date>{_STEP}\s+(?P<name>{'|'.join(WEEKDAYS)}))\b",
+        lambda m, today: spans.weekday(today, WEEKDAYS.index(m["name"].lower()), _step_of(m)),
     ),
     _rule(
         rf"\b(?P<date>{_STEP}\s+(?P<unit>weekend|week|month|year))\b",
         lambda m, today: spans.next_to(today, m["unit"].lower(), _step_of(m)),
     ),
     _rule(
-        rf"\b(?:on|since|until|before|after)\s+(?P<date>{'|'.join(f'(?:{name})' for name in _WEEKDAYS)})\b",
-        lambda m, today: spans.last_weekday(today, _WEEKDAYS.index(m["date"].lower())),
+        rf"\b(?:on|since|until|before|after)\s+(?P<date>{'|'.join(f'(?:{name})' for name in WEEKDAYS)})\b",
+        lambda m, today: spans.last_weekday(today, WEEKDAYS.index(m["date"].lower())),
     ),
     _rule(
         rf"{_ABOUT}[\s-]+(?P<date>{_MONTH})(?![\w'’])(?!\s+\d)",
         lambda m, today: spans.last_month_named(today, _month_of(m)),
     ),
     _rule(
-        rf"{_ABOUT}\s+the\s+(?P<date>{_SEASON})\b",
+        rf"{_ABOUT}\s+the\s+(?P<date>{_SEASON})\b(?!\s+(?:camp|school|house|job|internship|course|sale|collection)s?\b)",
         lambda m, today: spans.last_season(today, _SEASONS[m["season"].lower()]),
     ),
     _rule(r"\bon\s+(?P<date>the\s+(?P<day>[12]\d|3[01]|[1-9])(?:st|nd|rd|th))(?=\s*(?:[?.!,;]|$))", _on_the),

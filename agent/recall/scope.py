@@ -87,10 +87,10 @@ class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
     asks, details, assistant, monologue, opens: 1 for chunks that ask, that have a detail, that the assistant said, in
-    whose thread one person speaks alone, that come first after a pause. session: its number. postings: text term →
-    (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name → chunk numbers.
-    distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions), rows of length 1, or
-    0 where `embedded` is False. statistics: of the whole scope.
+    whose thread one person speaks alone, that come first after a pause. session: its number. times: in seconds (Unix).
+    postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name
+    → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions),
+    rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
     """
 
     count: int
@@ -102,6 +102,7 @@ class ScopeIndex:
     monologue: Floats
     opens: Floats
     session: Ints
+    times: NDArray[np.float64]
     postings: Mapping[str, tuple[Ints, Floats]]
     dates: Mapping[str, Ints]
     speakers: Mapping[str, Ints]
@@ -155,6 +156,7 @@ class ScopeIndex:
             monologue=_monologue(thread_of, speakers),
             opens=opens,
             session=session,
+            times=np.array([time.timestamp() for time in times]),
             postings=postings,
             dates=dates,
             speakers=_by_term(_group(speakers), words),

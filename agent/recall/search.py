@@ -3,9 +3,10 @@
 A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from itertools import zip_longest
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
+from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query, Scored, rank
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
@@ -44,7 +46,10 @@ class QueryEmbedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found."""
+    """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found.
+
+    asked: number of the part of the question that it was found for, the first one's 1.
+    """
 
     thread: str
     seq: int
@@ -56,6 +61,7 @@ class Recalled:
     score: float
     parts: dict[str, float]
     chunk_id: str
+    asked: int = 1
 
     def document(self, explain: bool = False) -> dict[str, Any]:
         shown = {
@@ -70,7 +76,8 @@ class Recalled:
         }
         if not explain:
             return shown
-        return {**shown, "parts": {k: round(v, 6) for k, v in self.parts.items()}, "chunk_id": self.chunk_id}
+        parts = {k: round(v, 6) for k, v in self.parts.items()}
+        return {**shown, "asked": self.asked, "parts": parts, "chunk_id": self.chunk_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,17 @@ class _Loaded:
 
 
 class Recall:
-    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason."""
+    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason.
+
+    question: how the last search read its query.
+    """
 
     def __init__(self, embedder: QueryEmbedder | None) -> None:
         self._embedder = embedder
         self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_SCOPES)
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SCOPES)
         self.degraded: str | None = None
+        self.question: Question | None = None
         holds_words(self)
 
     def forget_all(self) -> None:
@@ -98,25 +109,34 @@ class Recall:
         self._samples.clear()
 
     async def search(
-        self, conn: Connection, scope: Scope, query: str, k: int, before_seq: int | None = None, when: str = ""
+        self,
+        conn: Connection,
+        scope: Scope,
+        query: str,
+        k: int,
+        before_seq: int | None = None,
+        now: datetime | None = None,
+        zone: tzinfo = UTC,
     ) -> list[Recalled]:
         """The k most relevant turns, best first. before_seq: turns from it on are excluded, as still in the window.
 
-        when: the dates that the query names, as `date_words` returns them: searched as words, not part of the vector.
+        Of a question of several parts the best turns for each come in turn. now, zone: when and where it was asked;
+        without `now` the times that it names count only as words.
         """
         scope = await with_parents(conn, scope)
         state = await self._state(conn, scope)
-        vector = await self._vector(query, state)
+        names = await self._names(conn, scope, state) if state.chunks else ()
+        self.question = question = read_question(query, now, zone, names)
+        queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
+        embedded = await self._with_vectors(queries, state)
         if not state.chunks:
             return []
-        query = f"{query} {when}".rstrip()
         try:
-            loaded = await self._load(conn, scope, query, vector, state, k)
-            return await _best(conn, scope, Query(query, vector), loaded, k, before_seq)
+            found = [await self._found(conn, scope, one, state, k, before_seq) for one in embedded]
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            loaded = await self._load(conn, scope, query, None, state, k)
-            return await _best(conn, scope, Query(query, None), loaded, k, before_seq)
+            found = [await self._found(conn, scope, one, state, k, before_seq) for one in queries]
+        return _in_turn(found, k)
 
     @property
     def _model(self) -> str | None:
@@ -136,35 +156,51 @@ class Recall:
         self._samples.pop(scope, None)  # a concurrent search may have removed it
         return await scope_stamp(conn, scope, self._model)
 
-    async def _load(
-        self,
-        conn: Connection,
-        scope: Scope,
-        query: str,
-        vector: NDArray[np.float32] | None,
-        state: ScopeSample | Stamp,
-        k: int,
-    ) -> _Loaded:
+    async def _names(self, conn: Connection, scope: Scope, state: ScopeSample | Stamp) -> Collection[str]:
+        """Terms of the speakers' names."""
         if isinstance(state, ScopeSample):
-            keys, index = await candidate_chunks(conn, scope, query, vector, self._model, state, k)
-            return _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
+            return state.names
+        return (await self._whole_scope(conn, scope, state)).index.speakers.keys()
+
+    async def _found(
+        self, conn: Connection, scope: Scope, query: Query, state: ScopeSample | Stamp, k: int, before_seq: int | None
+    ) -> list[Recalled]:
+        if isinstance(state, ScopeSample):
+            keys, index = await candidate_chunks(conn, scope, query.text, query.vector, self._model, state, k)
+            loaded = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
+        else:
+            loaded = await self._whole_scope(conn, scope, state)
+        return await _best(conn, scope, query, loaded, k, before_seq)
+
+    async def _whole_scope(self, conn: Connection, scope: Scope, state: Stamp) -> _Loaded:
         kept = self._whole.get(scope)
         loaded = kept[1] if kept and kept[0] == state else _indexed(await whole_scope(conn, scope, self._model))
         self._whole[scope] = (state, loaded)
         return loaded
 
-    async def _vector(self, query: str, state: ScopeSample | Stamp) -> NDArray[np.float32] | None:
+    async def _with_vectors(self, queries: list[Query], state: ScopeSample | Stamp) -> list[Query]:
+        """All with their vectors, or none: scores with and without a vector cannot be compared."""
         self.degraded = None
         if self._embedder is None or not state.chunks:
-            return None
+            return queries
         if not state.embedded:
             self.degraded = f"keyword search only: nothing here has a vector of {self._embedder.model} yet"
-            return None
+            return queries
         try:
-            return await self._embedder.embed_query(query)
+            return [replace(one, vector=await self._embedder.embed_query(one.text)) for one in queries]
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
-            return None
+            return queries
+
+
+def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
+    """The best of each part, then the second best of each; a turn that several parts found comes once."""
+    turns: dict[tuple[str, int], Recalled] = {}
+    for best in zip_longest(*found):
+        for part, one in enumerate(best, 1):
+            if one is not None:
+                turns.setdefault((one.thread, one.seq), replace(one, asked=part))
+    return list(turns.values())[:k]
 
 
 def _indexed(columns: Columns) -> _Loaded:

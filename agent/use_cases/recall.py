@@ -10,11 +10,11 @@ from pydantic_core import to_jsonable_python
 
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
-from turnlog.agent.dates.dates import date_words
 from turnlog.agent.memory.deciding.by_hand import checked_share
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.memory_block import memory_line
+from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
@@ -50,17 +50,19 @@ class FoundMemory:
 class Found:
     """Best first. turns and memories name the parts of their scores, which explain the order.
 
-    degraded, memories_degraded: why vectors took no part in the one or the other; None when they did.
+    degraded, memories_degraded: why vectors took no part in the one or the other; None when they did. question: how
+    it was read for the search of turns; None when only memories were asked for.
     """
 
     turns: list[Recalled]
     memories: list[FoundMemory]
     degraded: str | None = None
     memories_degraded: str | None = None
+    question: Question | None = None
 
 
 def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
-    """JSON of a recall. explain: with the parts of every score."""
+    """JSON of a recall. explain: with the parts of every score, and how the question was read."""
     return {
         "query": query,
         "items": [turn.document(explain) for turn in found.turns],
@@ -72,6 +74,7 @@ def recall_document(query: str, found: Found, explain: bool = False) -> dict[str
         ],
         "memories_degraded": found.memories_degraded,
         "degraded": found.degraded,
+        "question": to_jsonable_python(found.question) if explain else None,
     }
 
 
@@ -108,7 +111,7 @@ async def recall(
     await _settle(runtime, tenant, user, thread)
     known = MemoriesFound()
     turns: list[Recalled] = []
-    degraded: str | None = None
+    search = recall_of(runtime, keyword_only)
     async with runtime.pool.connection() as conn:
         if user is not None and topic is None:
             when = (datetime.now(UTC), as_of, history)
@@ -116,12 +119,12 @@ async def recall(
             known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
         if as_of is None and not is_filtered:
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
-            turns, degraded = await _turns(runtime, conn, scope_of_turns, query, k, keyword_only)
+            turns = await _turns(runtime, conn, search, scope_of_turns, query, k)
     memories = list(known.memories)
     fitting = _that_fit(runtime, turns, memories, max_tokens)
     now, policy = datetime.now(UTC), Policy.of(runtime.settings)
     shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
-    return Found(fitting, shown, degraded, known.degraded)
+    return Found(fitting, shown, search.degraded, known.degraded, search.question)
 
 
 def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:
@@ -141,21 +144,14 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
 
 
 async def _turns(
-    runtime: Runtime,
-    conn: Connection,
-    scope: Scope,
-    query: str,
-    k: int,
-    keyword_only: bool,
-) -> tuple[list[Recalled], str | None]:
-    search = recall_of(runtime, keyword_only)
-    days = date_words(query, datetime.now(UTC), runtime.settings.zone)
-    found = await search.search(conn, scope, query, k, when=days)
+    runtime: Runtime, conn: Connection, search: Recall, scope: Scope, query: str, k: int
+) -> list[Recalled]:
+    found = await search.search(conn, scope, query, k, now=datetime.now(UTC), zone=runtime.settings.zone)
     if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
         raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
     if not found and scope.topic is not None:
         raise NotFound(await _no_topic(conn, scope))
-    return found, search.degraded
+    return found
 
 
 async def _no_topic(conn: Connection, scope: Scope) -> str:

@@ -14,6 +14,7 @@ from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, tenant_o
 from turnlog.consumers.cli.runner import run, serve
 
 if TYPE_CHECKING:
+    from turnlog.agent.recall.questions import Question
     from turnlog.agent.recall.search import Recalled
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.settings import Settings
@@ -51,7 +52,7 @@ def recall_command(
     user: Annotated[str | None, typer.Option("--user", "-u", help="All threads of a user, and their memories.")] = None,
     topic: Annotated[str | None, typer.Option(help="Only turns with this topic; QUERY may then be left out.")] = None,
     k: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="How many of each; MEMORY_RECALL_TOP_K.")] = None,
-    explain: Annotated[bool, typer.Option(help="Show the parts of each score.")] = False,
+    explain: Annotated[bool, typer.Option(help="Show how the question was read, and the parts of each score.")] = False,
     batch: Annotated[
         Path | None, typer.Option(help='JSON lines {"query","thread","topic","k"}; answers as JSON lines.')
     ] = None,
@@ -130,6 +131,8 @@ async def _answer(
 
 
 def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
+    if explain and found.question is not None:
+        yield from _question_lines(found.question)
     if not found.turns and not found.memories:
         yield nothing
     for memory in found.memories:
@@ -138,6 +141,15 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
         yield ""
     for turn in found.turns:
         yield _turn_line(turn, explain)
+
+
+def _question_lines(question: "Question") -> Iterator[str]:
+    """How the question was read: asks for a fact; 2: "who is my landlord?" (2023-05-01 to 2023-06-01)."""
+    asked = "an order" if question.kind == "order" else f"a {question.kind}"
+    yield f"asks for {asked}, in the words of {question.words_of}"
+    for number, part in enumerate(question.parts, 1):
+        dates = ", ".join(f"{one.from_time:%Y-%m-%d} to {one.to_time:%Y-%m-%d}" for one in part.dates)
+        yield f"  {number}: {' '.join(part.text.split())!r}" + (f" ({dates})" if dates else "")
 
 
 def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:

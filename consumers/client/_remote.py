@@ -18,6 +18,7 @@ from turnlog._thread import RESTARTED, Content, Context, Thread
 from turnlog.agent.context import Tier
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
+from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.search import Recalled
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
@@ -176,6 +177,7 @@ class RemoteMemory(Memory):
             [FoundMemory(decoded(MemoryView, one), one["relevance"], one["explain"]) for one in found["memories"]],
             found["degraded"],
             found["memories_degraded"],
+            None if found["question"] is None else decoded(Question, found["question"]),
         )
 
     async def remember(self, user: str | None, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:

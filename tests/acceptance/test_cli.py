@@ -133,11 +133,12 @@ def test_recall_by_thread_by_user_and_by_file(cli: Cli, tmp_path: Path) -> None:
     batch = tmp_path / "questions.jsonl"
     asked = [{"query": "marathon", "thread": "conv-1", "k": 1}, {"query": "x"}, {"query": "boats", "thread": "conv-1"}]
     batch.write_text("\n".join([*map(json.dumps, asked), "no json", '{"query": "x", "thread": "nope"}']))
-    one, many, file, plain = cli.together(
+    one, many, file, plain, read = cli.together(
         ("recall", "Who ran a marathon?", "--thread", "conv-1", "-k", "2", "--explain", "--json"),
         ("recall", "sister", "--user", "team", "--json"),
         ("recall", "--batch", str(batch), "-k", "2"),
         ("recall", "牛奶", "--thread", "notes", "--keyword-only"),
+        ("recall", "Who ran a marathon? Also, who has a sister?", "--thread", "conv-1", "--keyword-only", "--explain"),
     )
     [first, _] = one.document["items"]
     assert (first["source_id"], first["thread"]) == ("D1:1", "conv-1")
@@ -149,6 +150,14 @@ def test_recall_by_thread_by_user_and_by_file(cli: Cli, tmp_path: Path) -> None:
     assert answers[0]["items"][0]["source_id"] == "D1:1"
     assert ["error" in answer for answer in answers] == [False, True, False, True, True]
     assert "牛奶" in plain.out
+    asked = one.document["question"]
+    assert (asked["kind"], [part["text"] for part in asked["parts"]]) == ("fact", ["Who ran a marathon?"])
+    assert many.document["question"] is None
+    assert read.out.splitlines()[:3] == [
+        "asks for a fact, in the words of people",
+        "  1: 'Who ran a marathon?'",
+        "  2: 'who has a sister?'",
+    ]
 
 
 def test_recall_says_when_it_goes_by_words_alone(cli: Cli) -> None:

@@ -1,5 +1,7 @@
 """Recall over the database: turns, not chunks; only what is asked for; always what is there now (C9)."""
 
+from datetime import UTC, datetime
+
 import pytest
 from conftest import Settled
 from helpers.sample_events import turn
@@ -14,9 +16,9 @@ T = Scope("default", "t")
 
 
 async def search(
-    db: Connection, query: str, k: int = 5, scope: Scope = T, before: int | None = None, when: str = ""
+    db: Connection, query: str, k: int = 5, scope: Scope = T, before: int | None = None, now: datetime | None = None
 ) -> list[Recalled]:
-    return await Recall(None).search(db, scope, query, k, before, when)
+    return await Recall(None).search(db, scope, query, k, before, now)
 
 
 async def test_a_long_turn_of_many_pieces_is_found_once(log: Log, db: Connection, settled: Settled) -> None:
@@ -44,10 +46,31 @@ async def test_the_day_that_is_meant_comes_first(log: Log, db: Connection, settl
     for number in range(6):
         await log.append(turn("We watered the plants.", minutes=number * days, thread=f"day-{number}", user="ann"))
     await settled()
-    [found, *_] = await search(
-        db, "When did we water the plants?", scope=Scope("default", None, "ann"), when="11 May 2023"
-    )
+    ann, now = Scope("default", None, "ann"), datetime(2023, 5, 12, 9, tzinfo=UTC)
+    [found, *_] = await search(db, "Did we water the plants yesterday?", scope=ann, now=now)
     assert found.thread == "day-3"
+    assert found.parts["time"] > 0
+
+
+async def test_each_part_of_a_question_has_its_share_of_the_turns(log: Log, db: Connection, settled: Settled) -> None:
+    flats = [f"My flat is in street {n}, the flat with a balcony." for n in range(6)]
+    said = [*flats, "The landlord is Mr Chen."]
+    await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
+    await settled()
+    found = await search(db, "In which street is my flat with the balcony? Also, who is the landlord?", 4)
+    assert found[1].text == "The landlord is Mr Chen."
+    assert [one.asked for one in found[:3]] == [1, 2, 1]
+    assert len({one.seq for one in found}) == 4
+
+
+async def test_the_month_of_a_speakers_name_is_no_time(log: Log, db: Connection, settled: Settled) -> None:
+    await log.append_many([turn("I called the plumber.", name="April"), turn("I called the plumber too.", minutes=1)])
+    await settled()
+    recall, now = Recall(None), datetime(2023, 6, 1, tzinfo=UTC)
+    for asked, dates in (("Who called the plumber after April?", 0), ("Who called the plumber after March?", 1)):
+        await recall.search(db, T, asked, 2, now=now)
+        assert recall.question is not None
+        assert len(recall.question.parts[0].dates) == dates
 
 
 async def test_a_sentence_said_twice_names_both_turns(log: Log, db: Connection, settled: Settled) -> None:

@@ -65,6 +65,10 @@ ENGLISH = [
     ("Where have I lived since last summer?", "2026-06-01", "2026-11-22"),
     ("Where did I work after 2020?", "2021-01-01", "2026-11-22"),
     ("Where did I work before May 2023?", BEGINNING, "2023-05-01"),
+    ("What did I do the week before August 3, 2023?", "2023-07-27", "2023-08-03"),
+    ("What did I get two weeks before August 11, 2023?", "2023-07-25", "2023-08-01"),
+    ("Who came on the Sunday before October 25, 2022?", "2022-10-23", "2022-10-24"),
+    ("Where did I go the month before 16 November 2023?", "2023-10-15", "2023-11-16"),
 ]
 CHINESE = [
     ("昨天我说了什么？", "2026-11-21", "2026-11-22"),
@@ -138,6 +142,8 @@ def test_a_date_is_understood_relative_to_the_time_of_the_question(text: str, fi
         "The ratio is 3/4 and version 1.2.2023 is out.",
         "I work on Mondays and at weekends.",
         "The summer school was mid-sized.",
+        "Whom did I meet in the summer camp?",
+        "What did I learn during the winter course?",
         "I last ate this.",
         "一月河边，五月天的歌",
         "我工作了三年，有三个月假期",

@@ -212,3 +212,12 @@ def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> Non
     told = scope("Ann: the webinar", "Ann: fine", "Bob: the webinar", "Ann: fine", threads=list("aabb"))
     context = {one.chunk: one.parts["context"] for one in rank(Query("webinar"), told, 4)}
     assert 0 < context[1] < context[3]
+
+
+def test_the_assistants_words_count_fully_where_they_are_asked_for_and_not_where_the_users_are() -> None:
+    index = scope(f"assistant: a plan {'for your budget ' * 40}", "user: my budget", threads=["a", "b"])
+    scores = {}
+    for words_of in ("anyone", "people", "user"):
+        scores[words_of] = {one.chunk: one.score for one in rank(Query("budget", words_of=words_of), index)}
+    assert scores["anyone"][0] > scores["people"][0] > scores["user"][0]
+    assert scores["anyone"][1] == scores["people"][1] == scores["user"][1]

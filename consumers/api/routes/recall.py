@@ -32,13 +32,17 @@ class Question(BaseModel):
 
 
 class Answer(BaseModel):
-    """items: turns, best first. degraded, memories_degraded: why vectors took no part."""
+    """items: turns, best first. degraded, memories_degraded: why vectors took no part.
+
+    question: how it was read, with explain.
+    """
 
     query: str
     items: list[dict[str, Any]]
     memories: list[dict[str, Any]]
     degraded: str | None
     memories_degraded: str | None
+    question: dict[str, Any] | None
 
 
 @router.post("/recall")
