@@ -26,10 +26,16 @@ def spans(query: str, now: datetime = NOW, zone: str = "UTC", names: tuple[str, 
         ("What did I plant last March?", "2026-03-01 2026-04-01"),
         ("去年三月我在做什么？", "2025-03-01 2025-04-01"),
         ("What did I do last summer?", "2026-06-01 2026-09-01"),
+        ("Where did I work last year?", "2025-01-01 2026-01-01"),
+        ("Which flats did I have since 2020?", "2020-01-01 2026-11-22"),
     ],
 )
 def test_a_time_is_read_relative_to_the_time_of_asking(query: str, span: str) -> None:
     assert spans(query) == [[span]]
+
+
+def test_a_question_without_a_date_has_no_time() -> None:
+    assert spans("Which plants do I have?") == [[]]
 
 
 def test_a_day_is_one_where_the_user_lives() -> None:
