@@ -1,6 +1,6 @@
 """Tickets: what opens one WebSocket within a minute, where a browser can send no header. Each is good once.
 
-A ticket is random text; what it stands for is in a JetStream bucket whose entries end by themselves, under its digest.
+A ticket is random text; its claims are in a JetStream bucket whose entries end by themselves, under its digest.
 """
 
 import secrets

@@ -114,9 +114,9 @@ def _written(found: Sequence[Sentence], chosen: Sequence[int]) -> str:
 
 def _scores(found: Sequence[Sentence], vectors: Vectors) -> Vectors:
     """0..1: half centrality, half information, plus the bonus of old sentences."""
-    told = np.array([_telling(s.text) for s in found], np.float32)
+    informative = np.array([_telling(s.text) for s in found], np.float32)
     bonus = np.array([OLD_BONUS if s.old else 0.0 for s in found], np.float32)
-    total: Vectors = 0.5 * _centrality(vectors) + 0.5 * told + bonus
+    total: Vectors = 0.5 * _centrality(vectors) + 0.5 * informative + bonus
     return total
 
 

@@ -1,4 +1,4 @@
-"""Users' keys, held by a process for sealing and opening what stands in the log (M9).
+"""Users' keys, held by a process for sealing and opening what is in the log (M9).
 
 A key is looked up once and then held: the log goes on while Postgres is away. Other processes say by NOTIFY what they
 retired or destroyed; whoever missed that, for Postgres was away, compares all it holds with the table. The table is
@@ -315,8 +315,8 @@ class KeyStore:
             for tenant, user in await (await conn.execute(_CHANGED, (ids,))).fetchall():
                 self.forget(tenant, user)
             while True:
-                async for told in conn.notifies(timeout=ALIVE_S):
-                    self._hear(told.payload)
+                async for notice in conn.notifies(timeout=ALIVE_S):
+                    self._hear(notice.payload)
                 async with asyncio.timeout(ALIVE_S):  # a connection may be dead without anybody saying so
                     await conn.execute("SELECT 1")
 

@@ -96,7 +96,7 @@ async def _projections(runtime: Runtime) -> Finding:
 
 
 async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:
-    """Why the next event of a partition that stands still cannot be read, where that is for want of its key."""
+    """Why the next event of a stalled partition cannot be read, where the reason is a missing key."""
     lowest = {one.partition: one.position for one in sorted(stalled, key=lambda one: -one.position)}
     for partition, position in lowest.items():
         async for stored in runtime.log.read([partition_filter(partition)], position + 1):

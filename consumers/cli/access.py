@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnlog.agent.use_cases.access import KeyInfo, NewKey
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-User = Annotated[str, typer.Option("--user", "-u", help="Whom it stands for.")]
+User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts for.")]
 Role = Annotated[str, typer.Option(help="user, vip or admin.")]
 Scopes = Annotated[
     list[str] | None,

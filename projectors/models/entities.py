@@ -37,18 +37,18 @@ _FORGOTTEN = """EXISTS (SELECT FROM forgotten_turns f WHERE f.tenant = %(tenant)
 
 # An entity from forgotten turns only is ignored; one from other turns too is stored without description and data.
 FOUND = f"""
-WITH told AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
+WITH given AS (SELECT s, n, (s ->> 'said_at')::timestamptz AS said_at, NOT {_FORGOTTEN} AS stays
   FROM jsonb_array_elements(%(sources)s::jsonb) WITH ORDINALITY AS x (s, n)),
-found AS (SELECT count(*) AS told, coalesce(bool_and(stays), true) AS is_whole,
+found AS (SELECT count(*) AS mentions, coalesce(bool_and(stays), true) AS is_whole,
     coalesce(jsonb_agg(s ORDER BY n) FILTER (WHERE stays), '[]') AS sources,
     coalesce(min(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS first_said,
-    coalesce(max(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS last_said FROM told)
+    coalesce(max(said_at) FILTER (WHERE stays), %(at)s::timestamptz) AS last_said FROM given)
 INSERT INTO entities AS t (tenant, thread_id, type, name_key, user_id, name, description, attributes, relations,
   sources, mention_count, first_seen_at, last_seen_at)
 SELECT %(tenant)s, %(thread)s, %(type)s, %(name_key)s, %(user)s, %(name)s,
   CASE WHEN is_whole THEN %(description)s::text END, CASE WHEN is_whole THEN %(attributes)s::jsonb ELSE '{{}}' END,
   CASE WHEN is_whole THEN %(relations)s::jsonb ELSE '[]' END, sources, 1, first_said, last_said
-FROM found WHERE told = 0 OR sources <> '[]'
+FROM found WHERE mentions = 0 OR sources <> '[]'
 ON CONFLICT (tenant, thread_id, type, name_key) DO UPDATE SET
   description = coalesce(excluded.description, t.description), attributes = t.attributes || excluded.attributes,
   {_united("relations", MAX_SOURCES)}, {_united("sources", MAX_SOURCES)},

@@ -144,7 +144,7 @@ async def test_without_postgres_a_memory_context_is_built_all_the_same(own: OwnS
         await own.back()
 
 
-async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_made_anew(
+async def test_without_the_bucket_sessions_are_read_from_postgres_and_it_is_created_again(
     own: OwnServers, all_patient: None
 ) -> None:
     async with on_stage(own.settings(), ["projectors"]) as stage:

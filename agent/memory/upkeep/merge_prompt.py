@@ -113,19 +113,19 @@ def _dates(text: str) -> set[str]:
     return {found.rstrip("s") for found in _WHEN.findall(normal(text))}
 
 
-def _names_nobody_new(text: str, told: str) -> bool:
-    """A capital at the beginning of a sentence is none of a name's if the members have the word, in another form."""
-    known, stems = set(map(normal, _words(told))), set(terms(told))
+def _names_nobody_new(text: str, members: str) -> bool:
+    """A capital at the start of a sentence makes no name of a word that the members have in another form."""
+    known, stems = set(map(normal, _words(members))), set(terms(members))
     for name, opens in _names(text):
         if normal(name) not in known and not (opens and set(terms(name)) <= stems):
             return False
-    return set(CJK.findall(text)) <= set(CJK.findall(told)) | _JOINING
+    return set(CJK.findall(text)) <= set(CJK.findall(members)) | _JOINING
 
 
 def _negates_as(contents: Sequence[str], text: str) -> bool:
-    """Where no member negates the text does not, and where one does, it does: at most as often as all together."""
-    told, said = sum(negations(normal(one)) for one in contents), negations(normal(text))
-    return (said > 0) == (told > 0) and said <= told
+    """The text negates if and only if a member does, and at most as often as all members together."""
+    members, merged = sum(negations(normal(one)) for one in contents), negations(normal(text))
+    return (merged > 0) == (members > 0) and merged <= members
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:

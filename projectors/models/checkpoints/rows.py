@@ -51,7 +51,7 @@ def list_rows(saved: Sequence[Recorded]) -> list[Row]:
 
 
 def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
-    """(rows that stay behind what is there, rows that take its place). A key stands in one of them."""
+    """(rows added only where there is none yet, rows that replace what is there). A key is in one of the two."""
     rows: dict[Row, Row] = {}
     replaced: set[Row] = set()
     for one in written:

@@ -118,8 +118,8 @@ def _confirmed(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, MemoryConfirmed)
     said = {"said_at": data.source.said_at, "source": f"[{data.source.model_dump_json()}]"}
-    told = {"importance": data.importance, "confidence": data.confidence, "at": event.time}
-    confirmed = Statement(sql.CONFIRM, [{**_place(event), "id": data.memory_id, **said, **told}])
+    scores = {"importance": data.importance, "confidence": data.confidence, "at": event.time}
+    confirmed = Statement(sql.CONFIRM, [{**_place(event), "id": data.memory_id, **said, **scores}])
     return [confirmed, *_intervals(event, data.intervals)]
 
 
@@ -216,8 +216,8 @@ def _extracted(recorded: Recorded) -> list[Change]:
     event, data = recorded.event, recorded.event.data
     assert isinstance(data, MemoriesExtracted)
     place = {**_place(event), "user": event.user or "", "at": event.time}
-    told = data.model_dump(include={"conversation", "stage", "through_seq", "extractor", "found", "stored", "error"})
-    return [Statement(sql.EXTRACTED, [{**place, **told}])]
+    run = data.model_dump(include={"conversation", "stage", "through_seq", "extractor", "found", "stored", "error"})
+    return [Statement(sql.EXTRACTED, [{**place, **run}])]
 
 
 def _preferred(recorded: Recorded) -> list[Change]:

@@ -42,7 +42,7 @@ HANDLES = REMOVALS | {
 class SessionState:
     """One session. seq: the last event that is in it; created_seq: where it began (the last reset).
 
-    covered_seq: the summary stands for turns of the session up to here; created_seq when there is none.
+    covered_seq: the summary covers the turns of the session up to here; created_seq when there is none.
     segment: turns of the current segment, oldest first: those after covered_seq in mode SUMMARY_N, else all.
     segment_complete: False when the segment begins earlier than the turns at hand, so that it must be read again.
     shared_seq: turns of the segment up to here are those of the threads that this one is a fork of; 0: it has none.
