@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.memories import AnswerMemories
+from turnlog.agent.recall.confidence import doubt
 from turnlog.agent.recall.search import Recall
 from turnlog.events.contracts import ToolCall
 from turnlog.projectors.engine.writer import Connection
@@ -35,6 +36,7 @@ SCHEMA: dict[str, Any] = {
 }
 MAX_K = 20
 MAX_TEXT = 600
+UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ async def run_tool(
     said: dict[str, Any] = {"items": items}
     if topic is not None and not items:
         said["note"] = f"no earlier turn has the topic {topic!r}; search again without it"
+    if found and doubt(recall.evidence, query, (one.content for one in known)):
+        said["note"] = UNSURE
     if known:
         said["memories"] = [{"since": f"{one.valid_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
     return ToolResult(

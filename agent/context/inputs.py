@@ -34,7 +34,8 @@ class ContextInput:
     for the receipt. reserved: tokens of messages that the caller adds. notes: messages outside the conversation; placed
     right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant: sequences
     of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
-    receipt says; None computes them.
+    receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
+    left out where it would not fit without leaving out a turn.
     """
 
     messages: Sequence[Message]
@@ -54,3 +55,4 @@ class ContextInput:
     notes: Sequence[Wire] = ()
     relevant: Sequence[int] = ()
     budget: int | None = None
+    doubt: str | None = None

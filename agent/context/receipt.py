@@ -49,6 +49,7 @@ class ContextReceipt:
     known: KnownOfUser | None
     relevant: tuple[int, ...]
     context_hash: str
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def answer_receipt(
         system_prompt=system_prompt,
         settings=settings,
         relevant=receipt.relevant,
+        doubt=receipt.doubt,
     )
 
 

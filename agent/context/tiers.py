@@ -195,10 +195,20 @@ def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
     return [*messages[:asked], *notes, *messages[asked:]]
 
 
+def _doubt(build: Build, used: int) -> list[Wire]:
+    """The doubt's message if the turns leave room for it."""
+    if build.given.doubt is None:
+        return []
+    wire: Wire = {"role": "user", "content": build.given.doubt}
+    return [wire] if used + build.counter.wire(wire) <= build.budget else []
+
+
 def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, turns: Turns, as_of_seq: int) -> Context:
     given = build.given
     tiers = tuple(tier for tier, _ in layout.tiers)
-    messages = _with_notes([*system, *(wire for _, wires in layout.tiers for wire in wires)], given.notes)
+    doubt = _doubt(build, sum(tier.tokens for tier in tiers))
+    notes = [*given.notes, *doubt]
+    messages = _with_notes([*system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
     summary_seq = given.summary.seq if given.summary else None
     topics = layout.head.topics if layout.head else ()
     receipt = ContextReceipt(
@@ -214,6 +224,7 @@ def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, t
         memories=given.memories,
         known=given.known,
         relevant=tuple(given.relevant),
+        doubt=given.doubt if doubt else None,
         context_hash=context_hash(messages),
     )
     return Context(messages, budget.budget, budget.window, tiers, receipt)

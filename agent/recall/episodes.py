@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
@@ -53,19 +54,30 @@ async def relevant_episodes(
     return [_episode(group, spans.get((group[0].thread, group[0].seq)), before_seq) for group in groups.values()][:k]
 
 
+@dataclass(frozen=True, slots=True)
+class Relevant:
+    """seqs: of turns, best first. evidence: what they have for an answer; None where the query asks nothing."""
+
+    query: str = ""
+    seqs: Sequence[int] = ()
+    evidence: Evidence | None = None
+
+
 async def relevant_turns(
     conn: Connection, recall: Recall, scope: Scope, query: str, k: int, recent: int, asked_seq: int | None = None
-) -> list[int]:
-    """For a context: the turns of the k most relevant episodes, best first.
+) -> Relevant:
+    """For a context: the turns of the k most relevant episodes. recall: of this search alone, see its `evidence`.
 
     recent: number of newest messages to exclude, since a context shows them anyway, and their nearness to the question
     would raise their score. asked_seq: of the question, when it is on the log already.
     """
     if scope.thread is None or k < 1:
-        return []
+        return Relevant(query)
     newest = await newest_messages(conn, scope.tenant, scope.thread, recent, asked_seq)
     first = newest[0].seq if newest else asked_seq
-    return relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, first))
+    found = relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, first))
+    asks = recall.question is not None and recall.question.asks
+    return Relevant(query, found, recall.evidence if asks else None)
 
 
 def relevant_seqs(episodes: Sequence[RelevantEpisode]) -> list[int]:

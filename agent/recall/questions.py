@@ -111,6 +111,15 @@ class Part:
     def spans(self) -> tuple[tuple[datetime, datetime], ...]:
         return tuple((one.from_time, one.to_time) for one in self.dates)
 
+    @property
+    def undated(self) -> str:
+        """The text without the times that it names: "last week" is when something was said, not what."""
+        text, end = self.text, len(self.text)
+        for one in sorted(self.dates, key=lambda date: -date.start):
+            if one.start + len(one.text) <= end:
+                text, end = f"{text[: one.start]} {text[one.start + len(one.text) :]}", one.start
+        return text
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -118,12 +127,13 @@ class Question:
 
     kind: `order` and `summary` are about many turns. words_of: `user` for the order in which "I brought up"
     things, `anyone` where the assistant's words count as much as people's: they are asked for ("What did you
-    recommend?"), or a summary needs both sides.
+    recommend?"), or a summary needs both sides. asks: False for words that ask nothing, as of a statement.
     """
 
     parts: tuple[Part, ...]
     kind: Kind
     words_of: WordsOf
+    asks: bool = True
 
 
 def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, names: Collection[str] = ()) -> Question:
@@ -134,7 +144,11 @@ def read_question(text: str, now: datetime | None = None, zone: tzinfo = UTC, na
     kind = _kind(text)
     parts = [text] if len(text) > MAX_CHARS else _parts(text, kind)
     read = tuple(Part(part, _dates(part, now, zone, names)) for part in parts)
-    return Question(read, kind, _words_of(text, kind))
+    return Question(read, kind, _words_of(text, kind), _is_asking(text))
+
+
+def _is_asking(text: str) -> bool:
+    return "?" in text or "？" in text or _ASKS.match(text.strip()) is not None
 
 
 def _kind(text: str) -> Kind:

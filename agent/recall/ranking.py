@@ -61,7 +61,7 @@ DEFAULT = Weights()
 BEST = 2
 DAY_S = 86_400
 SOON, SOON_DAYS = 0.5, 14.0  # share of `time` just after a time, and in how many days that falls to a third of it
-_ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
+ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     are left out, because whoever says "Thanks, Ann!" is not Ann; unless the query has no other words. Roles are kept as
     words ("user permissions").
     """
-    names = scope.speakers.keys() - _ROLES
+    names = scope.speakers.keys() - ROLES
     found = [w for w in words if w not in names and (w in scope.postings or w in scope.dates)]
     found = found or [w for w in words if w in scope.postings]
     if not found:
@@ -204,12 +204,12 @@ def _bm25(words: Sequence[str], scope: ScopeIndex, weights: Weights) -> tuple[Fl
     room = (weights.k1 * (1 - weights.b + weights.b * length))[:, None].astype(np.float32)
     own = said + dated
     near = said + _of_neighbours(said, scope, weights) + dated
-    gain = _rarity(frequency, scope.statistics.size) * (weights.k1 + 1)
+    gain = rarity(frequency, scope.statistics.size) * (weights.k1 + 1)
     # Not by a matrix product: on some processors BLAS warns of invalid values where all are finite.
     return (own / (own + room) * gain).sum(axis=1), (near / (near + room) * gain).sum(axis=1)
 
 
-def _rarity(frequency: NDArray[np.intp], size: int) -> Floats:
+def rarity(frequency: NDArray[np.intp], size: int) -> Floats:
     """BM25's idf divided by that of a word in one chunk, so that its weight relative to the other parts does not
     depend on the scope's size."""
     idf = np.log1p((size - frequency + 0.5) / (frequency + 0.5))

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.recall.confidence import Evidence, evidence_for
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
 from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query, Scored, rank
@@ -90,10 +91,19 @@ class _Loaded:
     keys: tuple[Key, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The turns found for a part of the question, best first, and what there is for an answer."""
+
+    turns: list[Recalled]
+    evidence: Evidence | None
+
+
 class Recall:
     """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason.
 
-    question: how the last search read its query.
+    question: how the last search read its query. evidence: what there is for an answer to it, to its best part; None
+    where that cannot be judged, as for an order or a summary.
     """
 
     def __init__(self, embedder: QueryEmbedder | None) -> None:
@@ -102,6 +112,7 @@ class Recall:
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SCOPES)
         self.degraded: str | None = None
         self.question: Question | None = None
+        self.evidence: Evidence | None = None
         holds_words(self)
 
     def forget_all(self) -> None:
@@ -128,15 +139,22 @@ class Recall:
         names = await self._names(conn, scope, state) if state.chunks else ()
         self.question = question = read_question(query, now, zone, names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
+
+        async def found_by(asked: Sequence[Query]) -> list[_Best]:
+            pairs = zip(asked, question.parts, strict=True)
+            return [await self._found(conn, scope, one, part.undated, state, k, before_seq) for one, part in pairs]
+
         embedded = await self._with_vectors(queries, state)
+        self.evidence = None
         if not state.chunks:
             return []
         try:
-            found = [await self._found(conn, scope, one, state, k, before_seq) for one in embedded]
+            found = await found_by(embedded)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            found = [await self._found(conn, scope, one, state, k, before_seq) for one in queries]
-        return _in_turn(found, k)
+            found = await found_by(queries)
+        self.evidence = _evidence(question, found)
+        return _in_turn([one.turns for one in found], k)
 
     @property
     def _model(self) -> str | None:
@@ -163,14 +181,21 @@ class Recall:
         return (await self._whole_scope(conn, scope, state)).index.speakers.keys()
 
     async def _found(
-        self, conn: Connection, scope: Scope, query: Query, state: ScopeSample | Stamp, k: int, before_seq: int | None
-    ) -> list[Recalled]:
+        self,
+        conn: Connection,
+        scope: Scope,
+        query: Query,
+        undated: str,
+        state: ScopeSample | Stamp,
+        k: int,
+        before_seq: int | None,
+    ) -> _Best:
         if isinstance(state, ScopeSample):
             keys, index = await candidate_chunks(conn, scope, query.text, query.vector, self._model, state, k)
             loaded = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
         else:
             loaded = await self._whole_scope(conn, scope, state)
-        return await _best(conn, scope, query, loaded, k, before_seq)
+        return await _best(conn, scope, query, undated, loaded, k, before_seq)
 
     async def _whole_scope(self, conn: Connection, scope: Scope, state: Stamp) -> _Loaded:
         kept = self._whole.get(scope)
@@ -191,6 +216,13 @@ class Recall:
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
             return queries
+
+
+def _evidence(question: Question, found: Sequence[_Best]) -> Evidence | None:
+    """Of the part that is answered best. An order or a summary is made of many turns: no single one has to answer."""
+    if question.kind != "fact":
+        return None
+    return max((one.evidence for one in found if one.evidence), key=lambda one: one.confidence, default=None)
 
 
 def _in_turn(found: Sequence[Sequence[Recalled]], k: int) -> list[Recalled]:
@@ -217,8 +249,8 @@ def _indexed(columns: Columns) -> _Loaded:
 
 
 async def _best(
-    conn: Connection, scope: Scope, query: Query, loaded: _Loaded, k: int, before_seq: int | None
-) -> list[Recalled]:
+    conn: Connection, scope: Scope, query: Query, undated: str, loaded: _Loaded, k: int, before_seq: int | None
+) -> _Best:
     """The k best turns. The pieces of a turn count once, so more chunks may be needed, at last all of them."""
     allowed = None if before_seq is None else loaded.firsts < before_seq
     wanted = 2 * k
@@ -226,7 +258,8 @@ async def _best(
         ranked = rank(query, loaded.index, wanted, allowed=allowed)
         found = _turns(ranked, await _chunks(conn, scope, loaded, ranked), k)
         if len(found) == k or wanted >= loaded.index.count:
-            return found
+            first = ranked[0].chunk if ranked else None
+            return _Best(found, evidence_for(undated, loaded.index, first, allowed))
         wanted = loaded.index.count
 
 

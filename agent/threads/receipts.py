@@ -71,6 +71,7 @@ async def rebuilt(
         as_of_seq=as_of_seq,
         relevant=recorded if relevant is None else relevant,
         memories=block,
+        doubt=receipt.doubt if receipt and query is None else None,
     )
     if receipt is None or (query, window, relevant) != (None, None, None):
         return Rebuilt(context, receipt, None, forgotten, withheld)
@@ -106,6 +107,7 @@ async def _of_state(
             memories=receipt.memories,
             known=receipt.known,
             notes=[{"role": "user", "content": note} for note in notes],
+            doubt=receipt.doubt,
         )
     )
 

@@ -10,6 +10,9 @@ from uuid import NAMESPACE_OID, uuid5
 from cachetools import LRUCache
 
 from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
+from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.recall.confidence import doubt as doubt_about
+from turnlog.agent.recall.episodes import Relevant
 from turnlog.agent.recall.memory_block import MemoryBlock
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import past_state
@@ -22,7 +25,7 @@ from turnlog.projectors.models.message import Message, messages_at, thread_messa
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
 KEPT_MESSAGES = 50_000
-FindRelevant = Callable[[], Awaitable[Sequence[int]]]
+FindRelevant = Callable[[], Awaitable[Relevant]]
 
 
 class Transcripts:
@@ -68,6 +71,7 @@ async def thread_context(
     as_of_seq: int | None = None,
     relevant: Sequence[int] | FindRelevant = (),
     memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
+    doubt: str | None = None,
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
@@ -75,7 +79,8 @@ async def thread_context(
     as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
     the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
     answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
-    only then. memories: the block of long-term memories, awaited last.
+    only then. memories: the block of long-term memories, awaited last. doubt: as a receipt says; otherwise it is added
+    where what was found hardly answers the question.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -112,9 +117,17 @@ async def thread_context(
         made = build_context(given)
         if made.tiers[-1].tier == "all" and not now.pruned_through:
             return made
-        relevant = await relevant()
+        found = await relevant()
+        relevant, doubt = found.seqs, _doubt(found, messages, block, settings.full_recent_count)
     pruned = await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
-    return build_context(replace(given, messages=[*pruned, *messages], relevant=relevant))
+    return build_context(replace(given, messages=[*pruned, *messages], relevant=relevant, doubt=doubt))
+
+
+def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
+    """The search leaves out the newest turns, which are shown anyway, and the question, which is one of them."""
+    newest = [content_text(message.content) for message in messages[-recent - 1 :]]
+    noted = [line for wire in block.messages for line in str(wire["content"]).splitlines()]
+    return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
 
 
 async def _as_of(

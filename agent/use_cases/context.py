@@ -15,7 +15,7 @@ from turnlog.agent.context.tokens import REPLY_PRIMING
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
 from turnlog.agent.memory.deciding.policy import Policy
-from turnlog.agent.recall.episodes import EPISODES, relevant_turns
+from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
 from turnlog.agent.recall.memories import MemoryRecall
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
 from turnlog.agent.runtime import Runtime
@@ -109,7 +109,7 @@ async def context_of(
         asking = (tenant, thread, user, sought, model)
         block = await _block(runtime, conn, *asking, window if tokens is None else tokens)
         hybrid = runtime.settings.hybrid_episodes > 0 if hybrid is None else hybrid
-        relevant = _Relevant(runtime, conn, Scope(tenant, thread), sought)
+        finding = _Relevant(runtime, conn, Scope(tenant, thread), sought)
         context = await thread_context(
             conn,
             runtime.settings,
@@ -124,7 +124,7 @@ async def context_of(
             budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
             log=runtime.log,
             as_of_seq=head if asked is None and head else None,
-            relevant=relevant.turns if hybrid else (),
+            relevant=finding.turns if hybrid else (),
             memories=block,
         )
     basis = AnswerBasis(
@@ -139,7 +139,7 @@ async def context_of(
         question_seq=context.receipt.as_of_seq,
         notes=None if asked is None else tuple(str(wire["content"]) for wire in block.messages),
     )
-    return ThreadContext(context, basis, relevant.degraded)
+    return ThreadContext(context, basis, finding.degraded)
 
 
 async def context_as_of(
@@ -189,7 +189,7 @@ class _Relevant:
     query: str
     degraded: str | None = None
 
-    async def turns(self) -> list[int]:
+    async def turns(self) -> Relevant:
         recall, settings = recall_of(self.runtime), self.runtime.settings
         count = settings.hybrid_episodes or EPISODES
         found = await relevant_turns(self.conn, recall, self.scope, self.query, count, settings.full_recent_count)

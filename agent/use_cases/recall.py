@@ -12,6 +12,7 @@ from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
 from turnlog.agent.memory.deciding.by_hand import checked_share
 from turnlog.agent.memory.deciding.policy import Policy
+from turnlog.agent.recall.confidence import LOW, Evidence
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.questions import Question
@@ -51,7 +52,8 @@ class Found:
     """Best first. turns and memories name the parts of their scores, which explain the order.
 
     degraded, memories_degraded: why vectors took no part in the one or the other; None when they did. question: how
-    it was read for the search of turns; None when only memories were asked for.
+    it was read for the search of turns; None when only memories were asked for. confidence: the chance, 0 to 1, that
+    something here answers it (agent/recall/confidence.py); None where that cannot be judged.
     """
 
     turns: list[Recalled]
@@ -59,6 +61,11 @@ class Found:
     degraded: str | None = None
     memories_degraded: str | None = None
     question: Question | None = None
+    confidence: float | None = None
+
+    @property
+    def is_unsure(self) -> bool:
+        return self.confidence is not None and self.confidence < LOW
 
 
 def recall_document(query: str, found: Found, explain: bool = False) -> dict[str, Any]:
@@ -74,6 +81,7 @@ def recall_document(query: str, found: Found, explain: bool = False) -> dict[str
         ],
         "memories_degraded": found.memories_degraded,
         "degraded": found.degraded,
+        "confidence": found.confidence,
         "question": to_jsonable_python(found.question) if explain else None,
     }
 
@@ -124,7 +132,13 @@ async def recall(
     fitting = _that_fit(runtime, turns, memories, max_tokens)
     now, policy = datetime.now(UTC), Policy.of(runtime.settings)
     shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
-    return Found(fitting, shown, search.degraded, known.degraded, search.question)
+    sure = None if topic is not None else _confidence(search.evidence, memories)
+    return Found(fitting, shown, search.degraded, known.degraded, search.question, sure)
+
+
+def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
+    """A memory may hold what no turn does, when it was entered by hand."""
+    return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
 
 
 def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:

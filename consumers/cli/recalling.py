@@ -135,6 +135,8 @@ def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
         yield from _question_lines(found.question)
     if not found.turns and not found.memories:
         yield nothing
+    elif found.is_unsure:
+        yield f"probably nothing here answers that (confidence {found.confidence:.2f}); the nearest are:"
     for memory in found.memories:
         yield from _memory_lines(memory, explain)
     if found.memories and found.turns:
@@ -226,7 +228,8 @@ async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str)
         k=k,
         keyword_only=asked.keyword_only,
     )
-    return {**given, "k": k, "items": [turn.document() for turn in found.turns], "degraded": found.degraded}
+    items = [turn.document() for turn in found.turns]
+    return {**given, "k": k, "items": items, "degraded": found.degraded, "confidence": found.confidence}
 
 
 def _thread(line: str) -> str | None:

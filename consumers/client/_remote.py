@@ -178,6 +178,7 @@ class RemoteMemory(Memory):
             found["degraded"],
             found["memories_degraded"],
             None if found["question"] is None else decoded(Question, found["question"]),
+            found["confidence"],
         )
 
     async def remember(self, user: str | None, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -20,7 +21,7 @@ from turnlog.agent.later import Later
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import ModelError, ModelUnavailable
 from turnlog.agent.models.factory import Models
-from turnlog.agent.recall.episodes import relevant_turns
+from turnlog.agent.recall.episodes import Relevant, relevant_turns
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
@@ -132,7 +133,7 @@ class AgentConsumer:
         async def run(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
             async with self._reading() as conn:
-                return await run_tool(call, conn, self._recall, scope, top_k, first_shown, memories)
+                return await run_tool(call, conn, copy(self._recall), scope, top_k, first_shown, memories)
 
         made = await answer(self._models.chat, context.messages, run, progress, data.model)
         if await self._is_gone(request, data, seq):
@@ -181,15 +182,15 @@ class AgentConsumer:
         finally:
             block.cancel()  # useless if the thread could not be read
 
-    async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> list[int]:
+    async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> Relevant:
         """Older turns relevant to the question, best first (C8)."""
         settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
         asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
         if asked is None:
-            return []
+            return Relevant()
         count, recent = settings.hybrid_episodes, settings.full_recent_count
         query = content_text(asked.content)
-        return await relevant_turns(conn, self._recall, scope, query, count, recent, asked.seq)
+        return await relevant_turns(conn, copy(self._recall), scope, query, count, recent, asked.seq)
 
     def _events(self, request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
         settings = self._runtime.settings

@@ -90,16 +90,17 @@ class KnownOfUser(Frozen):
 
 class AnswerReceipt(EventContract):
     """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
-    known.
+    known, v4 no doubt.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
     the question, if the context was built from a state of its own and not from the thread in the log (the
     conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None. known: what was
-    shown with the memories; None without a block of memories.
+    shown with the memories; None without a block of memories. doubt: the line before the question that says that
+    nothing found answers it; None without one, and where it is the last of the notes.
     """
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     PERSONAL: ClassVar[dict[str, Any]] = {
         "tiers": (),
         "recalled_chunks": (),
@@ -127,6 +128,7 @@ class AnswerReceipt(EventContract):
     relevant: tuple[int, ...] = ()
     notes: tuple[str, ...] | None = None
     known: KnownOfUser | None = None
+    doubt: str | None = None
 
     def has_words(self) -> bool:
         """Whether there are topics, notes or what is known; the other personal fields are numbers and ids."""

@@ -34,6 +34,11 @@ def answer_receipt_v3(data: Data) -> Data:
     return data
 
 
+def answer_receipt_v4(data: Data) -> Data:
+    """v4 → v5: v5 adds the line of doubt; before, there was none."""
+    return data
+
+
 def memory_forgotten_v1(data: Data) -> Data:
     """v1 → v2: v2 adds the turns in which the memory was said; unknown for v1."""
     return data
@@ -49,6 +54,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("answer_receipt", 1): answer_receipt_v1,
     ("answer_receipt", 2): answer_receipt_v2,
     ("answer_receipt", 3): answer_receipt_v3,
+    ("answer_receipt", 4): answer_receipt_v4,
     ("memory_forgotten", 1): memory_forgotten_v1,
     ("memory_recorded", 1): memory_v1,
     ("memory_conflict_raised", 1): memory_v1,

@@ -179,6 +179,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         relevant=(12, 13),
         notes=("[LONG-TERM MEMORIES]\n- 2023-05-07 likes tea",),
         known=KnownOfUser(preferences=("language: zh",), entities=("SCHOOL 清华大学: priority 1",), message_count=41),
+        doubt="[NOTE] No earlier turn was found that seems to answer this.",
     ),
     UsageMetered(
         purpose="answer",

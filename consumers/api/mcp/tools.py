@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import AwareDatetime, BaseModel, Field
 
+from turnlog.agent.answering.recall_tool import UNSURE
 from turnlog.agent.use_cases import memories as remembered
 from turnlog.agent.use_cases import memory_changes, threads
 from turnlog.agent.use_cases.context import context_as_of, context_of
@@ -59,10 +60,12 @@ class FoundMemory(BaseModel):
 
 
 class Found(BaseModel):
-    """Best first."""
+    """Best first. confidence: the chance, 0 to 1, that something here answers it; null where that cannot be judged."""
 
     turns: list[FoundTurn]
     memories: list[FoundMemory]
+    confidence: float | None = None
+    note: str | None = None
 
 
 class Messages(BaseModel):
@@ -134,7 +137,12 @@ class _Tools:
             for one in found.turns
             if (before is None or one.time < before) and (after is None or one.time > after)
         ]
-        return Found(turns=turns[:k], memories=[_memory(one.memory) for one in found.memories[:k]])
+        return Found(
+            turns=turns[:k],
+            memories=[_memory(one.memory) for one in found.memories[:k]],
+            confidence=found.confidence,
+            note=UNSURE if found.is_unsure else None,
+        )
 
     async def context(
         self,

@@ -34,13 +34,15 @@ class Question(BaseModel):
 class Answer(BaseModel):
     """items: turns, best first. degraded, memories_degraded: why vectors took no part.
 
-    question: how it was read, with explain.
+    confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
+    where that cannot be judged, as for a summary. question: how it was read, with explain.
     """
 
     query: str
     items: list[dict[str, Any]]
     memories: list[dict[str, Any]]
     degraded: str | None
+    confidence: float | None
     memories_degraded: str | None
     question: dict[str, Any] | None
 

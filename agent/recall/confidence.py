@@ -1,0 +1,119 @@
+"""How sure a recall is that something here answers the question, from 0 to 1. Pure.
+
+The score of the best turn does not say it: a question about what nobody said, in words that everybody uses, scores as
+high as any. Two features do, by words alone; similarity of vectors adds nothing to them:
+
+held   the share of the question's informative words (by their rarity in the scope) that the best turn holds, or a turn
+       beside it: near 0 where nobody ever talked of it
+lead   how much more of these words the person asked about said than anybody else did, in their three best turns each:
+       negative where the question asks Ann about what Bob said; 0 where it names no speaker, or all of them
+
+A logistic function of both is the confidence; `make eval` fits it and measures it (docs/evaluation.md).
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.agent.models.language import is_chinese
+from turnlog.agent.recall.ranking import ROLES, rarity
+from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex
+from turnlog.projectors.models.terms import terms as to_terms
+
+LOW = 0.5  # below it, an answer is less likely than none
+BEST_TURNS = 3  # of each person
+ASKED = 0.5  # what the words of a turn that asks count
+BIAS, HELD, LEAD = -0.9, 4.0, 10.0
+# Only about what was said: what the model knows from elsewhere it may still answer.
+DOUBT = (
+    "[NOTE] No earlier turn was found that seems to answer this. If the question is about what was said before or "
+    "about the user, and nothing else here answers it, say that you do not know it rather than guess."
+)
+DOUBT_ZH = (
+    "[提示] 在之前的对话中没有找到看来能回答这个问题的内容。如果问的是以前说过的事或用户的情况，"
+    "而这里其他内容也没有答案，请直接说不知道，不要猜测。"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """words: the informative terms of a question with their shares of its information, which add up to 1."""
+
+    words: Mapping[str, float]
+    held: float
+    lead: float
+
+    @property
+    def confidence(self) -> float:
+        """The chance that something in the scope answers the question, if three of four questions have an answer."""
+        return 1 / (1 + math.exp(-(BIAS + HELD * self.held + LEAD * self.lead)))
+
+    def also_in(self, texts: Iterable[str]) -> "Evidence":
+        """With what else was found, such as memories."""
+        held = (sum(self.words.get(term, 0) for term in set(to_terms(text))) for text in texts)
+        return replace(self, held=max([self.held, *held]))
+
+
+def doubt(evidence: Evidence | None, question: str, also: Iterable[str]) -> str | None:
+    """The line for a model where the confidence is low, in the question's language. also: what else it is shown."""
+    if evidence is None or evidence.also_in(also).confidence >= LOW:
+        return None
+    return DOUBT_ZH if is_chinese(question) else DOUBT
+
+
+def evidence_for(
+    text: str, scope: ScopeIndex, best: int | None, allowed: NDArray[np.bool_] | None = None
+) -> Evidence | None:
+    """best: number of the best chunk. allowed: as for `rank`. None for a text without a word to look for."""
+    asked = list(dict.fromkeys(to_terms(text)))
+    names = scope.speakers.keys() - ROLES
+    words = [word for word in asked if word not in names]
+    if not words:
+        return None
+    usable = np.ones(scope.count, dtype=np.bool_) if allowed is None else allowed
+    shares = _shares(words, scope)
+    named = [name for name in asked if name in names]
+    held = 0.0 if best is None else _held(shares, scope, best, usable)
+    return Evidence(shares, held, _lead(shares, scope, named, usable))
+
+
+def _shares(words: Sequence[str], scope: ScopeIndex) -> dict[str, float]:
+    frequency = np.array([scope.statistics.frequency.get(word, 1) for word in words])
+    gain = rarity(frequency, scope.statistics.size)
+    return dict(zip(words, (gain / max(float(gain.sum()), 1e-6)).tolist(), strict=True))
+
+
+def _held(shares: Mapping[str, float], scope: ScopeIndex, best: int, usable: NDArray[np.bool_]) -> float:
+    beside = scope.distance[0] == 1 if scope.distance else np.zeros(0, dtype=np.bool_)
+    near = [best]
+    near += [best - 1] if best > 0 and beside[best - 1] else []
+    near += [best + 1] if best < len(beside) and beside[best] else []
+    rows = [row for row in near if usable[row]]
+    return sum(share for word, share in shares.items() if np.isin(rows, _with_word(word, scope)).any())
+
+
+def _lead(shares: Mapping[str, float], scope: ScopeIndex, named: Collection[str], usable: NDArray[np.bool_]) -> float:
+    theirs = np.zeros(scope.count, dtype=np.bool_)
+    for name in named:
+        theirs[scope.speakers[name]] = True
+    if not theirs.any() or theirs.all():
+        return 0.0
+    said = np.zeros(scope.count, dtype=np.float32)
+    for word, share in shares.items():
+        if word in scope.postings:
+            said[scope.postings[word][0]] += share
+    said *= (1 - ASKED * scope.asks) * usable
+    return _of_best(said[theirs]) - _of_best(said[~theirs])
+
+
+def _of_best(said: Floats) -> float:
+    return float(np.sort(said)[-BEST_TURNS:].sum()) / BEST_TURNS
+
+
+def _with_word(word: str, scope: ScopeIndex) -> Ints:
+    nowhere = np.zeros(0, dtype=np.int32)
+    said = scope.postings[word][0] if word in scope.postings else nowhere
+    return np.concatenate([said, scope.dates.get(word, nowhere)])
