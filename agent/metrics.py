@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 from turnlog.events.contracts import EventData, LimitName, MemoryRecorded
 from turnlog.events.errors import TurnlogError
 
-Cache = Literal["vectors", "model-answers", "sessions"]
+Cache = Literal["vectors", "queries", "model-answers", "sessions"]
 CheckpointOutcome = Literal["made", "failed", "stale"]
 ANSWERING = "agent"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}

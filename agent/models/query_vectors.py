@@ -1,0 +1,32 @@
+"""The vectors of the last questions: recall of turns and of memories ask for the same one, and people ask again."""
+
+from collections.abc import Awaitable, Callable
+
+from cachetools import LRUCache
+
+from turnlog.agent import metrics
+from turnlog.agent.models.protocol import Vectors
+from turnlog.events.word_caches import holds_words
+
+KEPT = 512  # of 384 dimensions: under 1 MB
+
+
+class QueryVectors:
+    """One embedder's, by text. Vectors are shared by all callers and read-only."""
+
+    def __init__(self) -> None:
+        self._kept: LRUCache[str, Vectors] = LRUCache(KEPT)
+        holds_words(self)
+
+    def forget_all(self) -> None:
+        self._kept.clear()
+
+    async def of(self, text: str, embed: Callable[[], Awaitable[Vectors]]) -> Vectors:
+        """The vector (dimensions,) of the text; calls `embed` where it is not kept."""
+        vector = self._kept.get(text)
+        metrics.cache_read("queries", int(vector is not None), int(vector is None))
+        if vector is None:
+            vector = await embed()
+            vector.flags.writeable = False
+            self._kept[text] = vector
+        return vector
