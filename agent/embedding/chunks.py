@@ -23,8 +23,8 @@ from turnlog.projectors.models.chunks.projection import memory_vectors
 from turnlog.projectors.models.neighbours import ensure_neighbour_index
 
 logger = logging.getLogger("turnlog.agent")
-# Of one round, which a new text waits for: many short texts, or few long ones.
-BATCH, BATCH_CHARS = 128, 32_000
+# Of one round, which a new text waits for and an interrupted call loses: many short texts, or few long ones.
+BATCH, BATCH_CHARS = 64, 16_000
 LOCK = 0x656D6264
 
 
@@ -38,7 +38,7 @@ async def embed_pending(
 ) -> int:
     """Embeds every memory and chunk without a vector of the present model, newest threads first; returns how many.
 
-    only: (tenant, threads) to do the chunks of these alone.
+    only: (tenant, threads) to do the chunks of these alone. on_progress: counts the same.
 
     One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set,
     the hourly budget is spent, or `pauses` returns True after a round; what is left is found again. Raises ModelError.
@@ -65,7 +65,7 @@ async def _embed_all(
     done, stuck = 0, set[str]()
     budget = embedding_ledger(runtime.settings)
     memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop, pauses)
-    total = await pending_count(conn, embedder.model) if on_progress is not no_progress else 0
+    total = 0 if on_progress is no_progress else await pending_count(conn, embedder.model, None, *(only or ()))
     while not stop.is_set() and (found := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
         batch, started = _within_chars(found), time.perf_counter()
         try:

@@ -105,14 +105,25 @@ SELECT count(*) FROM (
   SELECT FROM memory_vectors WHERE {where} ORDER BY tenant, thread_id LIMIT %(limit)s) lacking"""
 
 
-async def pending_count(conn: Connection, model: str | None, at_most: int | None = None) -> int:
-    """Chunks without a vector of the model; with None those without any. at_most: stops counting there."""
+async def pending_count(
+    conn: Connection,
+    model: str | None,
+    at_most: int | None = None,
+    tenant: str | None = None,
+    threads: Sequence[str] | None = None,
+) -> int:
+    """Chunks without a vector of the model; with None those without any. at_most: stops counting there.
+
+    threads: of the tenant, to count these alone.
+    """
     conditions = [(_NO_VECTOR, {})] if model is None else await _lacking(conn, model)
+    of_threads = "" if threads is None else " AND tenant = %(tenant)s AND thread_id = ANY(%(threads)s)"
     total = 0
     for where, given in conditions:
-        query = _COUNT.format(where=f"{where} AND {_NOT_ERASED}")
+        query = _COUNT.format(where=f"{where} AND {_NOT_ERASED}{of_threads}")
         limit = None if at_most is None else at_most - total
-        [(count,)] = await (await conn.execute(query.encode(), {**given, "limit": limit})).fetchall()
+        values = {**given, "limit": limit, "tenant": tenant, "threads": None if threads is None else list(threads)}
+        [(count,)] = await (await conn.execute(query.encode(), values)).fetchall()
         total += count
     return total
 

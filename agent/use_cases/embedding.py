@@ -4,9 +4,14 @@ import asyncio
 from collections.abc import Collection
 
 from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.pending import pending_count
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
+from turnlog.events.tasks import within
+
+READS = ("vectors",)
 
 
 async def embed_threads(
@@ -14,15 +19,24 @@ async def embed_threads(
 ) -> str | None:
     """Makes vectors that the threads lack, for `timeout_s` at most; what is left is found by its words.
 
-    Returns why the model failed, None where it did not.
+    Returns why something is left, None where nothing is.
     """
-    await runtime.settle(names=("vectors",))
-    stop = asyncio.Event()
-    alarm = asyncio.get_running_loop().call_later(timeout_s, stop.set)
     try:
-        await embed_pending(runtime, runtime.models.embedder, progress, stop, (tenant, sorted(threads)))
+        await within(timeout_s, _embed(runtime, tenant, sorted(threads), progress))
     except ModelError as error:
-        return str(error)
+        return f"keyword search only: {error}"
+    except TimeoutError:
+        pass
+    async with runtime.pool.connection() as conn:
+        left = await pending_count(conn, runtime.settings.vector_model, None, tenant, sorted(threads))
+    return f"{left:,} chunks have no vector yet and are found by their words alone" if left else None
+
+
+async def _embed(runtime: Runtime, tenant: str, threads: list[str], progress: OnProgress) -> None:
+    """Somebody waits: at normal priority, and for these threads' projections only."""
+    embedder = make_embedder(runtime.settings, background=False)
+    try:
+        await asyncio.gather(*(runtime.settle_thread(tenant, thread, READS) for thread in threads))
+        await embed_pending(runtime, embedder, progress, only=(tenant, threads))
     finally:
-        alarm.cancel()
-    return None
+        await embedder.close()

@@ -186,30 +186,33 @@ async def _batch(settings: "Settings", tenant: str, asked: Asked, path: Path) ->
     from turnlog.events.errors import NotFound
 
     bad, lines = 0, list(_numbered(path))
+    left: str | None = None
     async with opened(settings) as runtime, projecting(runtime):
         if not asked.keyword_only:
-            await _embed_first(runtime, tenant, asked, [line for _, line in lines])
+            left = await _embed_first(runtime, tenant, asked, [line for _, line in lines])
         for number, line in lines:
             try:
-                emit_line(await _line_answer(runtime, tenant, asked, line))
+                emit_line(await _line_answer(runtime, tenant, asked, line, left))
             except (BadQuery, NotFound, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
 
 
-async def _embed_first(runtime: "Runtime", tenant: str, asked: Asked, lines: Sequence[str]) -> None:
+async def _embed_first(runtime: "Runtime", tenant: str, asked: Asked, lines: Sequence[str]) -> str | None:
+    """Embeds the threads asked about, for EMBED_FIRST_S at most; returns why something in them has no vector."""
     from turnlog.agent.use_cases.embedding import embed_threads
     from turnlog.consumers.cli.progress_bars import progress
 
     threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
     with progress("embedding") as update:
-        problem = await embed_threads(runtime, tenant, threads, EMBED_FIRST_S, update)
-    if problem is not None:
-        err.print(f"keyword search only: {problem}", markup=False)
+        left = await embed_threads(runtime, tenant, threads, EMBED_FIRST_S, update)
+    if left is not None:
+        err.print(left, markup=False)
+    return left
 
 
-async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str) -> dict[str, Any]:
+async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str, left: str | None) -> dict[str, Any]:
     from turnlog.agent.use_cases.recall import BadQuery, recall
 
     given = json.loads(line)
@@ -229,7 +232,8 @@ async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str)
         keyword_only=asked.keyword_only,
     )
     items = [turn.document() for turn in found.turns]
-    return {**given, "k": k, "items": items, "degraded": found.degraded, "confidence": found.confidence}
+    degraded = found.degraded or (left if thread else None)
+    return {**given, "k": k, "items": items, "degraded": degraded, "confidence": found.confidence}
 
 
 def _thread(line: str) -> str | None:

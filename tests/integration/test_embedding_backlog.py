@@ -21,6 +21,7 @@ from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
 from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.embedding import embed_threads
 from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.consumers import roles
@@ -101,6 +102,30 @@ async def test_an_import_embeds_the_threads_of_its_file_and_no_others(play: Play
         done = await import_conversations(stage.runtime, prepare_import(request), no_progress, no_progress, no_progress)
         assert done.embedded == 1
         assert await pending(stage) == ["waiting at 6", "waiting at 5"]
+
+
+async def test_the_progress_counts_the_threads_asked_for_alone(play: Play) -> None:
+    seen: list[tuple[float, float | None]] = []
+    async with play() as stage:
+        await say(stage, "waiting", 5, 6)
+        await say(stage, "asked for", 1, 2, 3)
+        embedder = stage.runtime.models.embedder
+        await embed_pending(
+            stage.runtime, embedder, lambda done, total: seen.append((done, total)), only=("default", ["asked for"])
+        )
+        assert seen == [(3, 3)]
+
+
+async def test_a_caller_waits_as_long_as_it_said_and_hears_how_much_is_left(play: Play, model: OpenAIServer) -> None:
+    """And the next caller can go on: the lock is free."""
+    async with play() as stage:
+        await say(stage, "t", 1, 2)
+        await say(stage, "waiting", 3)
+        model.hang(on="embeddings")
+        left = await embed_threads(stage.runtime, "default", ["t"], 1.0, no_progress)
+        assert left == "2 chunks have no vector yet and are found by their words alone"
+        assert await embed_threads(stage.runtime, "default", ["t"], 60.0, no_progress) is None
+        assert await pending(stage) == ["waiting at 3"]
 
 
 async def test_a_half_embedded_thread_counts_for_what_it_lacks_and_an_estimate_needs_a_measured_round(
