@@ -63,7 +63,11 @@ class Access:
 
     def signature_of(self, document: bytes) -> str:
         """Of what a client keeps and sends back unchanged, for every process with the same secret."""
-        return hmac.digest(self._secret.pepper, b"document\0" + document, "sha256").hex()
+        return self.digest_of(b"document\0" + document).hex()
+
+    def digest_of(self, what: bytes) -> bytes:
+        """32 bytes that only a process with the same secret can make. what: begins with what it is for."""
+        return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:
         """A ticket that opens one connection within TICKET_S. Raises LogUnavailable."""

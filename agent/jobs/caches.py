@@ -1,5 +1,5 @@
-"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5), and
-requests that are in no window of the throttle.
+"""The caches job: deletes cached vectors and answers of models that no row needs (E 13.5.5), requests
+that are in no window of the throttle, and answers of writes that may have been sent again.
 
 A rebuild takes vectors from the cache, so those of texts in the read models stay. One that is younger than a day may
 wait for its row. Answers wait for their event; a refusal stays, or the next compaction would ask again.
@@ -8,6 +8,7 @@ wait for its row. Answers wait for their event; a refusal stays, or the next com
 import hashlib
 from datetime import datetime, timedelta
 
+from turnlog.agent.access import repeated_writes
 from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.jobs.job import Done
 from turnlog.agent.progress import OnProgress
@@ -44,6 +45,7 @@ async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgre
     given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})
+        await conn.execute(repeated_writes.EXPIRED, {"before": due_at - repeated_writes.KEPT})
     await runtime.settle(PATIENCE_S, READS)
     async with runtime.pool.connection() as conn:
         vectors = (await conn.execute(_VECTORS, given)).rowcount

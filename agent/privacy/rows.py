@@ -44,6 +44,7 @@ AND {_NO_ITEM_OF_OTHERS}
 AND NOT EXISTS (SELECT FROM memory_vectors o WHERE o.embedding_model = c.model AND o.embedding = c.embedding
   AND NOT (o.tenant = %(tenant)s AND o.thread_id = ANY(%(threads)s)))"""
 _ANSWERS = "DELETE FROM model_cache WHERE tenant = %(tenant)s AND (user_id = %(user)s OR thread_id = ANY(%(all)s))"
+_WRITES = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND user_id = %(user)s"
 _USES = f"""
 DELETE FROM api_key_uses u USING api_keys t WHERE u.tenant = t.tenant AND u.key_id = t.id AND {_MINE}"""
 _LETTERS = """
@@ -150,6 +151,7 @@ async def clear_caches(
 
 async def clear_answers(conn: Connection, person: Person, threads: Sequence[str]) -> int:
     given = {"tenant": person.tenant, "user": person.user, "all": list(threads)}
+    await conn.execute(_WRITES, given)
     return (await conn.execute(_ANSWERS.encode(), given)).rowcount
 
 
@@ -180,7 +182,8 @@ async def vacuum_statistics(conn: Connection) -> None:
 
 
 def vacuumed_tables() -> list[str]:
-    return sorted({table.name for table in _tables()} | {"embedding_cache", "model_cache", "dead_letters"})
+    others = {"embedding_cache", "model_cache", "dead_letters", "repeatable_writes"}
+    return sorted({table.name for table in _tables()} | others)
 
 
 def _tables() -> list[sa.Table]:

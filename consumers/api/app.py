@@ -5,7 +5,7 @@ from collections import Counter
 from functools import cache, partial
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
@@ -14,10 +14,12 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api import measuring, problems
 from turnlog.consumers.api.bounds import LOOPBACK, Bounds
+from turnlog.consumers.api.caller import write_id
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
 from turnlog.consumers.api.openai import chat, conversations, errors, models, responses
+from turnlog.consumers.api.repeats import Answers
 from turnlog.consumers.api.routes import (
     answers,
     health,
@@ -37,8 +39,8 @@ from turnlog.consumers.api.routes import (
 from turnlog.consumers.api.streams import Streams
 from turnlog.events import tracing
 
+WITHOUT_WRITES = (health, sockets)
 MODULES = (
-    health,
     threads,
     turns,
     answers,
@@ -49,12 +51,12 @@ MODULES = (
     operations,
     timeline,
     personal,
-    sockets,
     measuring,
     seed_e,
     seed_e_admin,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
+ONCE = [Depends(write_id)]  # for routes that do not take the id too
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
 
 
@@ -82,6 +84,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     app.router.routes.extend(_routes())
     app.openapi = partial(problems.documented, app.openapi)  # type: ignore[method-assign]  # as FastAPI's page says
     mount(app, runtime)
+    app.add_middleware(Answers)
     origins = names_in(settings.api_origins)
     if origins:
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
@@ -95,10 +98,12 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
 def _routes() -> list[BaseRoute]:
     """Of all modules. FastAPI prepares each at its first request, and here once for all applications of a process."""
     router = APIRouter()
-    for module in MODULES:
+    for module in WITHOUT_WRITES:
         router.include_router(module.router, responses=ERRORS)
+    for module in MODULES:
+        router.include_router(module.router, responses=ERRORS, dependencies=ONCE)
     for module in OPENAI_MODULES:
-        router.include_router(module.router, responses=errors.DOCUMENTED)
+        router.include_router(module.router, responses=errors.DOCUMENTED, dependencies=ONCE)
     return router.routes
 
 

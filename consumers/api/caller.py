@@ -10,8 +10,10 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Identity, Role, Unauthenticated
+from turnlog.agent.access.repeated_writes import Write
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
+from turnlog.consumers.api import repeats
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
@@ -88,14 +90,31 @@ async def write_id(
     request: Request,
     caller: Annotated[Caller, Depends(identify)],
     idempotency_key: Annotated[
-        str | None, Header(max_length=255, description="The same write sent again with the same key is stored once.")
+        str | None,
+        Header(
+            max_length=255,
+            description="The same write sent again with the same key is done once, and answered as the first time, for "
+            "two days. With another body it is refused.",
+        ),
     ] = None,
 ) -> UUID:
-    """The id of the event that a request writes."""
-    if idempotency_key is None:
+    """The id of the event that a request writes. Every route that changes something depends on it: it finds out whether
+    the write was done before. Raises Repeated, KeyReused, WriteUnderWay."""
+    if idempotency_key is None or not repeats.may_repeat(request):
         return uuid7()
-    place = (caller.tenant, caller.user, request.method, request.url.path, idempotency_key)
-    return uuid5(_WRITES, "\0".join(place))
+    place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
+    access = caller.system.kept(Access)
+    scopes = " ".join(sorted(caller.identity.scopes))
+    asked = f"{scopes}\0{request.url.query}\0".encode() + await request.body()
+    write = Write(
+        caller.tenant,
+        caller.user,
+        uuid5(_WRITES, place),
+        access.digest_of(b"request\0" + place.encode() + b"\0" + asked),
+        access.digest_of(b"answer\0" + place.encode()),
+    )
+    await repeats.begin(request, caller.system, write)
+    return write.id
 
 
 WriteId = Annotated[UUID, Depends(write_id)]

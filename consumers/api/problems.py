@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from psycopg import OperationalError
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from turnlog.consumers.api.repeats import READ_ONLY, Repeated
 from turnlog.events.errors import TurnlogError
 
 logger = logging.getLogger("turnlog.api")
@@ -36,6 +37,7 @@ STATUS: Mapping[str, int] = {
     "entity-exists": 409,
     "thread-exists": 409,
     "thread-parked": 409,
+    "write-under-way": 409,
     "wrong-expected-version": 409,
     "event-too-large": 413,
     "rate-limited": 429,
@@ -131,6 +133,10 @@ def add_handlers(app: FastAPI) -> None:
     async def expected(_: Request, error: TurnlogError) -> JSONResponse:
         return problem_of(error)
 
+    @app.exception_handler(Repeated)
+    async def repeated(_: Request, error: Repeated) -> Response:
+        return error.response
+
     @app.exception_handler(OperationalError)
     @app.exception_handler(PoolTimeout)
     async def database_away(_: Request, error: Exception) -> JSONResponse:
@@ -161,12 +167,21 @@ def _allowed(request: Request) -> dict[str, str]:
 
 
 def documented(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The OpenAPI document with the media type that problems are sent with."""
+    """The OpenAPI document with the media type that problems are sent with, and Idempotency-Key where it has a meaning:
+    every route can read it."""
     document = make()
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method == "get" or path in READ_ONLY:
+                _leave_out(operation, "idempotency-key")
             for response in operation["responses"].values():
                 for content in list(response.get("content", {}).values()):
                     if content.get("schema", {}).get("$ref", "").endswith("/Problem"):
                         response["content"] = {MEDIA_TYPE: content}
     return document
+
+
+def _leave_out(operation: dict[str, Any], header: str) -> None:
+    kept = [one for one in operation.pop("parameters", []) if one["name"].lower() != header]
+    if kept:
+        operation["parameters"] = kept

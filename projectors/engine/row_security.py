@@ -10,7 +10,7 @@ from turnlog.projectors.engine.writer import Connection
 
 ROLE = "turnlog_api"
 SETTING = "turnlog.tenant"
-UNREADABLE = ("user_keys",)  # of a tenant, but nothing that a tenant asks for reads it
+UNREADABLE = ("user_keys", "repeatable_writes")  # of a tenant, but nothing that a tenant asks for reads it
 # Sequences and ids without a word: how far the rows are, and which events are on the log already.
 SHARED = ("projection_positions", "event_ids", "event_ids_of_any_thread")
 

@@ -127,6 +127,21 @@ sa.Index(
     postgresql_where=sa.text("held_until IS NOT NULL"),
 )
 
+repeatable_writes = sa.Table(
+    "repeatable_writes",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("id", UUID(as_uuid=True), primary_key=True, comment="from the user, the route and the Idempotency-Key"),
+    sa.Column("user_id", sa.Text, nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False, comment="HMAC of the body"),
+    sa.Column("answer", sa.LargeBinary, comment="encrypted; NULL: under way, or followed by another connection"),
+    sa.Column("begun_at", timestamptz(), nullable=False),
+    sa.Column("held_until", timestamptz(), nullable=False, comment="end of the lease of a write under way"),
+    comment="Writes with an Idempotency-Key of the last two days and what they answered; no read model.",
+)
+sa.Index("repeatable_writes_user", repeatable_writes.c.tenant, repeatable_writes.c.user_id)
+sa.Index("repeatable_writes_begun", repeatable_writes.c.begun_at)
+
 user_keys = sa.Table(
     "user_keys",
     metadata,

@@ -67,6 +67,8 @@ BY_HAND = {
     "api_key_uses": "(tenant, key_id, used_at) VALUES ('{tenant}', 'k{n}', now())",
     "dead_letters": "(projection, build, seq, partition, tenant, thread_token, event_type, reason, error, status) "
     "VALUES ('agent', 'live', {n}, 0, '{tenant}', 't', 'x', 'poison', 'x', 'parked')",
+    "repeatable_writes": "(tenant, id, user_id, request, begun_at, held_until) "
+    "VALUES ('{tenant}', gen_random_uuid(), 'ann', '', now(), now())",
     "model_cache": "(request_hash, response, tenant) VALUES ('{tenant}'::bytea, '1', '{tenant}')",
 }
 

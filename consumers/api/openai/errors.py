@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut
 from turnlog.consumers.api.problems import RETRY_S, new_id, problem, problem_of, unexpected
+from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
@@ -47,6 +48,8 @@ class OpenAIRoute(APIRoute):
         async def answered(request: Request) -> Response:
             try:
                 response = await handle(request)
+            except Repeated:
+                raise
             except RequestValidationError as error:
                 response = refused(*_invalid(error))
             except Exception as error:  # the last resort of the server: an id, never a traceback

@@ -1,0 +1,114 @@
+"""Writes that are sent again with the same Idempotency-Key: one of them happens, all of them get its answer.
+
+Where the key gives events their ids, the log stores a repeated write once by itself. This adds what the log cannot do:
+the answer of the first write, and a refusal of the same key with another body.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from secrets import token_bytes
+from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from turnlog.agent.runtime import Pool, Runtime
+from turnlog.events.errors import TurnlogError
+
+KEPT = timedelta(hours=48)
+LEASE_S, WAIT_S = 15.0, 60.0
+FIRST_POLL_S, MAX_POLL_S = 0.01, 0.25
+_NONCE = 12
+# Nothing is lost but the answers of the last moment when Postgres crashes, so the commit does not wait for the disk.
+_BEGIN = """
+WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+INSERT INTO repeatable_writes AS w (tenant, id, user_id, request, begun_at, held_until)
+SELECT %(tenant)s, %(id)s, %(user)s, %(request)s, now(), now() + make_interval(secs => %(lease)s) FROM fast
+ON CONFLICT (tenant, id) DO UPDATE SET held_until = excluded.held_until
+WHERE w.answer IS NULL AND w.held_until <= now() AND w.request = excluded.request
+RETURNING 1"""
+_FIND = "SELECT request, answer FROM repeatable_writes WHERE tenant = %(tenant)s AND id = %(id)s"
+_ANSWER = """
+WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+UPDATE repeatable_writes w SET answer = %(answer)s FROM fast WHERE tenant = %(tenant)s AND id = %(id)s"""
+_GIVE_UP = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND id = %(id)s AND answer IS NULL"
+EXPIRED = "DELETE FROM repeatable_writes WHERE begun_at < %(before)s"
+
+
+class KeyReused(TurnlogError):
+    """The Idempotency-Key came with another body before."""
+
+    code = "idempotency-key-reused"
+
+
+class WriteUnderWay(TurnlogError):
+    """A write with the same Idempotency-Key has not ended yet."""
+
+    code = "write-under-way"
+    retry_after_s = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One request that changes something. id: from its user, route and key. request: a digest of its body. secret: 32
+    bytes that only somebody with the key can make; the answer is encrypted with it."""
+
+    tenant: str
+    user: str
+    id: UUID
+    request: bytes
+    secret: bytes
+
+
+async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) -> bytes | None:
+    """None: it is the caller's to do, and to end with `keep_answer` or `give_up`. Otherwise the answer of the one that
+    was done; waits for one under way.
+
+    joins: one that is sent again meanwhile finds what is under way by itself, so it does not wait here.
+    Raises KeyReused, WriteUnderWay.
+    """
+    given = {"tenant": write.tenant, "id": write.id, "user": write.user, "request": write.request}
+    given["lease"] = 0.0 if joins else LEASE_S
+    deadline, pause = time.monotonic() + WAIT_S, FIRST_POLL_S
+    while True:
+        async with _pool(runtime).connection() as conn:
+            if await (await conn.execute(_BEGIN, given)).fetchone():
+                return None
+            found = await (await conn.execute(_FIND, given)).fetchone()
+        if found and bytes(found[0]) != write.request:
+            raise KeyReused("this Idempotency-Key came with another body before; send a new key with a new write")
+        if found and found[1] is not None and (answer := _opened(write, bytes(found[1]))) is not None:
+            return answer
+        if time.monotonic() > deadline:
+            raise WriteUnderWay("the same write is under way and has not ended; send it again in a moment")
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, MAX_POLL_S)
+
+
+async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
+    """For KEPT. Only the Idempotency-Key opens it."""
+    nonce = token_bytes(_NONCE)
+    sealed = nonce + AESGCM(write.secret).encrypt(nonce, answer, write.id.bytes)
+    async with _pool(runtime).connection() as conn:
+        await conn.execute(_ANSWER, {"tenant": write.tenant, "id": write.id, "answer": sealed})
+
+
+async def give_up(runtime: Runtime, write: Write) -> None:
+    """The write failed and changed nothing: the next one with the key is done."""
+    async with _pool(runtime).connection() as conn:
+        await conn.execute(_GIVE_UP, {"tenant": write.tenant, "id": write.id})
+
+
+def _opened(write: Write, sealed: bytes) -> bytes | None:
+    """None: it was sealed with another TURNLOG_API_SECRET."""
+    try:
+        return AESGCM(write.secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], write.id.bytes)
+    except InvalidTag:
+        return None
+
+
+def _pool(runtime: Runtime) -> Pool:
+    """A tenant's connections may only read."""
+    return (runtime.system or runtime).pool

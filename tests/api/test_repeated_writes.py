@@ -1,0 +1,233 @@
+"""Every route that changes something takes an Idempotency-Key: a write sent again happens once and answers the same."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+from turnlog.agent.access import repeated_writes
+from turnlog.agent.jobs.caches import clean_caches
+from turnlog.agent.progress import no_progress
+from turnlog.events.subjects import publish_subject
+
+Request = tuple[str, str, dict[str, Any] | None]
+WITHOUT_KEY = {
+    "POST /api/recall": "reads; its question is too long for a URL",
+    "POST /api/threads/{thread}/context": "reads; its question is too long for a URL",
+    "POST /v1/embeddings": "stores nothing",
+}
+# Of these the document is checked, and not each by hand: they are other names of the same use cases.
+OTHER_NAMES = ("/ai-agent/", "/admin/ai-agent/")
+KEY = {"Idempotency-Key": "k"}
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+async def writes_of(client: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
+    found = (await client.get("/openapi.json")).json()["paths"]
+    return {f"{name.upper()} {path}": one[name] for path, one in found.items() for name in one if name != "get"}
+
+
+async def test_every_write_documents_its_key(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        found = await writes_of(ann)
+        without = {
+            name
+            for name, operation in found.items()
+            if "idempotency-key" not in {one["name"] for one in operation.get("parameters", [])}
+        }
+        assert without == WITHOUT_KEY.keys()
+        reads = [one["get"] for one in (await ann.get("/openapi.json")).json()["paths"].values() if "get" in one]
+        assert not any(one["name"] == "idempotency-key" for read in reads for one in read.get("parameters", []))
+
+
+async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
+    """A request for each operation that succeeds when it is sent once. They are sent in this order."""
+    turns = {"turns": [{"role": "user", "content": "hello"}]}
+    for thread in ("t", "gone"):
+        await ann.post(f"/api/threads/{thread}/turns", json=turns)
+    seq = (await ann.get("/api/threads/t/turns")).json()["items"][0]["seq"]
+    memories = {}
+    for name in ("green", "black", "white", "red"):
+        made = await ann.post("/api/memories", json={"content": f"Ann likes {name} tea.", "category": name})
+        memories[name] = f"/api/memories/{made.json()['memory_id']}"
+    for city in ("Oslo", "Lima"):
+        await ann.post("/api/memories", json={"content": f"I live in {city}.", "importance": 0.5})
+    key = (await ann.post("/api/operations/keys", json={"user": "bob"})).json()["id"]
+    letters = [await broken(api, f"broken-{number}") for number in range(2)]
+    await api.runtime.settle()
+    answer = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
+    conversation = (await ann.post("/v1/conversations", json={})).json()["id"]
+    item = {"type": "message", "role": "user", "content": "hello"}
+    entity = {"type": "PERSON", "name": "Mia"}
+    return {
+        "POST /api/threads": ("POST", "/api/threads", {"label": "Dogs"}),
+        "PATCH /api/threads/{thread}": ("PATCH", "/api/threads/t", {"label": "Cats"}),
+        "POST /api/threads/{thread}/label": ("POST", "/api/threads/t/label", None),
+        "POST /api/threads/{thread}/forks": ("POST", "/api/threads/t/forks", {"at_seq": seq}),
+        "POST /api/threads/{thread}/turns": ("POST", "/api/threads/t/turns", turns),
+        "POST /api/threads/{thread}/answers": ("POST", "/api/threads/t/answers", {"message": "hello"}),
+        "POST /api/threads/{thread}/answers/stream": ("POST", "/api/threads/t/answers/stream", {"message": "hello"}),
+        "DELETE /api/threads/{thread}": ("DELETE", "/api/threads/gone", None),
+        "POST /api/memories": ("POST", "/api/memories", {"content": "Ann has a corgi."}),
+        "PUT /api/memories/{memory}/content": ("PUT", f"{memories['green']}/content", {"content": "Ann likes mint."}),
+        "POST /api/memories/{memory}/revert": ("POST", f"{memories['green']}/revert", None),
+        "PUT /api/memories/{memory}/importance": ("PUT", f"{memories['black']}/importance", {"importance": 0.2}),
+        "POST /api/memories/{memory}/archive": ("POST", f"{memories['white']}/archive", {"reason": "old"}),
+        "DELETE /api/memories/{memory}": ("DELETE", memories["red"], None),
+        "POST /api/memories/forget": ("POST", "/api/memories/forget", {"memory": "black tea"}),
+        "POST /api/entities": ("POST", "/api/entities", entity),
+        "PATCH /api/entities": ("PATCH", "/api/entities", entity | {"description": "a friend"}),
+        "PATCH /api/preferences": ("PATCH", "/api/preferences", {"set": {"enable_memory": True}}),
+        "PUT /api/threads/{thread}/session": ("PUT", "/api/threads/t/session", {}),
+        "POST /api/threads/{thread}/session/checkpoints": (
+            "POST",
+            "/api/threads/t/session/checkpoints",
+            {"summary": "They said hello."},
+        ),
+        "POST /api/threads/{thread}/session/reset": ("POST", "/api/threads/t/session/reset", None),
+        "PUT /api/operations/limits/{plan}": ("PUT", "/api/operations/limits/vip", {"user_per_minute": 500}),
+        "DELETE /api/operations/users/{user}/rate": ("DELETE", "/api/operations/users/ann/rate", None),
+        "POST /api/operations/dead-letters/retry": ("POST", "/api/operations/dead-letters/retry", {"seq": letters[0]}),
+        "POST /api/operations/dead-letters/{seq}/drop": (
+            "POST",
+            f"/api/operations/dead-letters/{letters[1]}/drop",
+            {},
+        ),
+        "POST /api/operations/rebuild": ("POST", "/api/operations/rebuild", {"projection": "limits"}),
+        "POST /api/operations/keys": ("POST", "/api/operations/keys", {"user": "bob"}),
+        "DELETE /api/operations/keys/{key_id}": ("DELETE", f"/api/operations/keys/{key}", None),
+        "POST /api/tickets": ("POST", "/api/tickets", None),
+        "POST /v1/chat/completions": ("POST", "/v1/chat/completions", answer | {"stream": True}),
+        "POST /v1/responses": ("POST", "/v1/responses", {"input": "hello", "model": "m"}),
+        "POST /v1/conversations": ("POST", "/v1/conversations", {"items": [item]}),
+        "POST /v1/conversations/{thread}/items": (
+            "POST",
+            f"/v1/conversations/{conversation}/items",
+            {"items": [item]},
+        ),
+        "POST /api/export": ("POST", "/api/export", {}),
+        "DELETE /api/user-data": ("DELETE", "/api/user-data?includeEntities=true", None),
+    }
+
+
+async def broken(api: Api, thread: str) -> int:
+    published = await api.runtime.log.nc.jetstream().publish(publish_subject("default", thread, "turn_recorded"), b"{")
+    return int(published.seq)
+
+
+# An answer to a question and an erasure have tests of their own: what they need would be in the way of the others.
+ELSEWHERE = {"POST /api/conflicts/{conflict}/answer", "POST /api/erase"}
+
+
+async def test_every_write_sent_three_times_is_one_and_answers_the_same(serve: Serve, model: MemoryServer) -> None:
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client(role="admin") as ann:
+        known = await examples(api, ann)
+        own = {name for name in await writes_of(ann) if not name.split(" ")[1].startswith(OTHER_NAMES)}
+        assert own - WITHOUT_KEY.keys() - ELSEWHERE == known.keys(), "a new write needs an example here"
+        for name, (method, path, body) in known.items():
+            at_once = (ann.request(method, path, json=body, headers=KEY) for _ in range(2))
+            answers = [*await asyncio.gather(*at_once), await ann.request(method, path, json=body, headers=KEY)]
+            assert answers[0].is_success, f"{name}: {answers[0].text}"
+            assert {one.status_code for one in answers} == {answers[0].status_code}, name
+            if not name.endswith("/answers/stream"):  # a stream that is joined names its events by the connection
+                assert {one.content for one in answers} == {answers[0].content}, name
+            other = await ann.request(method, path, json=(body or {}) | {"other": 1}, headers=KEY)
+            assert other.status_code == (400 if path.startswith("/v1/") else 422), f"{name}: {other.text}"
+            assert "this Idempotency-Key came with another body before" in other.text, name
+
+
+async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        question = await conflict(ann)
+        path = f"/api/conflicts/{question}/answer"
+        sent = [await ann.post(path, json={"answer": "new"}, headers=KEY) for _ in range(2)]
+        assert [one.status_code for one in sent] == [200, 200], sent[1].text
+        assert sent[0].json() == sent[1].json()
+        assert sent[1].headers["idempotent-replayed"] == "true"
+
+
+async def conflict(client: httpx2.AsyncClient) -> UUID:
+    for content in ("My birthday is May 8.", "My birthday is June 9."):
+        await client.post("/api/memories", json={"content": content})
+    return UUID((await client.get("/api/conflicts")).json()[0]["conflict_id"])
+
+
+async def test_six_writes_at_once_are_one_event_each(serve: Serve) -> None:
+    """Of a kind whose repetition the log itself cannot see."""
+    async with serve() as api, api.client() as ann:
+        head = await api.runtime.log.head()
+        body = {"set": {"enable_memory": True}}
+        sent = [ann.patch("/api/preferences", json=body, headers=KEY) for _ in range(6)]
+        assert len({one.content for one in await asyncio.gather(*sent)}) == 1
+        assert await api.runtime.log.head() == head + 1
+        await ann.patch("/api/preferences", json=body)
+        assert await api.runtime.log.head() == head + 2
+
+
+async def test_keys_are_of_one_user_and_tenant(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
+        for client, content in ((ann, "Ann likes tea."), (bob, "Bob likes tea."), (other, "Ann likes coffee.")):
+            made = await client.post("/api/memories", json={"content": content}, headers=KEY)
+            assert made.status_code == 201, made.text
+            assert [one["content"] for one in (await client.get("/api/memories")).json()] == [content]
+
+
+async def test_a_write_that_failed_may_be_sent_again_with_its_key(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        path = "/api/threads/t/session"
+        assert (await ann.put(path, json={}, headers=KEY)).status_code == 404
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
+        assert (await ann.put(path, json={"window": 4_096}, headers=KEY)).status_code == 200
+
+
+async def test_a_key_of_a_token_with_other_rights_opens_nothing(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client(scopes=["read"]) as reader:
+        body = {"content": "Ann likes tea."}
+        assert (await ann.post("/api/memories", json=body, headers=KEY)).status_code == 201
+        assert (await reader.post("/api/memories", json=body, headers=KEY)).status_code in (403, 422)
+
+
+async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease stays behind in the database."""
+    async with serve() as api, api.client() as ann:
+        body = {"content": "Ann likes tea."}
+        await ann.post("/api/memories", json=body, headers=KEY)
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute(
+                "UPDATE repeatable_writes SET answer = NULL, held_until = now() + make_interval(secs => 0.3)"
+            )
+        again = await ann.post("/api/memories", json=body, headers=KEY)
+        assert again.status_code == 201 and "idempotent-replayed" not in again.headers
+        assert len((await ann.get("/api/memories")).json()) == 1
+
+
+async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_their_user(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        for client in (ann, bob):
+            await client.patch("/api/preferences", json={"set": {"language": "zanzibar"}}, headers=KEY)
+            await client.post("/api/threads/" + str(client is ann) + "/turns", json={"turns": [{"role": "user"}]})
+        rows = "SELECT user_id, position('zanzibar'::bytea IN answer) FROM repeatable_writes ORDER BY 1"
+        async with api.runtime.pool.connection() as conn:
+            assert await (await conn.execute(rows)).fetchall() == [("ann", 0), ("bob", 0)]
+            job = (await bob.post("/api/erase", json={})).json()["id"]
+
+            async def erased() -> bool:
+                return bool((await bob.get(f"/api/jobs/{job}")).json()["state"] == "done")
+
+            await eventually(erased)
+            assert await (await conn.execute(rows)).fetchall() == [("ann", 0)]
+            now = (await (await conn.execute("SELECT now()")).fetchall())[0][0]
+            for age, left in ((0.9, 1), (1.1, 0)):
+                await clean_caches(api.runtime, now + age * repeated_writes.KEPT, no_progress)
+                assert len(await (await conn.execute(rows)).fetchall()) == left
