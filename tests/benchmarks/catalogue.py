@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.benchmarks import (
+    answers,
     appending,
     contexts,
     embedding,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "memories": memories.measure,
     "memory-recall": memory_recall.measure,
     "memory-jobs": memory_jobs.measure,
+    "answers": answers.measure,
     "server": server.measure,
 }
 

@@ -72,6 +72,14 @@ SECTIONS = (
         "and growth of its process, beside a tenth of the memories.",
     ),
     Section(
+        "Answers",
+        ("answers",),
+        "One process with projectors and agent, and a model server that answers at once in another. Each thread has "
+        "100 turns of four IRC messages, its user 20 memories, and the window has room for half, so that every answer "
+        "recalls episodes and memories with vectors. In the floor's brackets: the least that an answer needs, two "
+        "appends and the same request to the model by a bare HTTP client.",
+    ),
+    Section(
         "HTTP server",
         ("server",),
         "One process with projectors, agent and API beside a process with a bare FastAPI route that does one SELECT. "

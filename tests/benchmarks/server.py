@@ -1,174 +1,27 @@
-"""The HTTP server in a process of its own, beside a bare FastAPI route with one SELECT in another."""
+"""Requests to the HTTP server, beside a bare FastAPI route with one SELECT."""
 
 import asyncio
-import contextlib
-import json
-import os
-import secrets
-import socket
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-
-from fastapi import FastAPI
-from uvicorn.main import run
 
 from tests.benchmarks.measuring import Row, interleaved, ms, per_second, quantile, ratio
+from tests.benchmarks.served import Server, serving
 from tests.benchmarks.stand import Stand
-from turnlog.agent.access.access import Access
-from turnlog.agent.settings import Settings
-from turnlog.consumers.roles import playing
-from turnlog.consumers.runtime import connection_pool, opened
 
 CONNECTIONS, RATE, MESSAGES = 8, 50, 400
 MODEL_S, OVERHEAD_S = 2.0, 0.05
-SETTLED_S = 120.0
-
-
-def bare(database_url: str, port: int) -> None:
-    """The floor: FastAPI, a pool, one SELECT."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with connection_pool(database_url) as app.state.pool:
-            yield
-
-    app = FastAPI(lifespan=lifespan)
-
-    @app.get("/")
-    async def one() -> dict[str, int]:
-        async with app.state.pool.connection() as conn:
-            found = await (await conn.execute("SELECT 1")).fetchone()
-        return {"found": found[0]}
-
-    run(app, port=port, log_level="warning", access_log=False)
-
-
-async def serve() -> None:
-    """Plays the roles until the process is ended. The settings are in the environment."""
-    async with opened(Settings(), "turnlog-bench") as runtime, playing(runtime, ("projectors", "agent", "api")):
-        await asyncio.Event().wait()
-
-
-@dataclass(slots=True)
-class Server:
-    """A process that serves HTTP. tokens: by user."""
-
-    pid: int
-    port: int
-    token: Callable[[str], str]
-    _free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
-
-    async def call(self, method: str, path: str, body: object = None, user: str = "ann") -> bytes:
-        """The body of a 2xx response, over a kept connection: the client costs a tenth of httpx's time."""
-        self._free = [(reader, writer) for reader, writer in self._free if not reader.at_eof()]  # idle ones are closed
-        reader, writer = self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self.port)
-        sent = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.token(user)}\r\n"
-        writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n\r\n".encode() + sent)
-        headers = (await reader.readuntil(b"\r\n\r\n")).lower()
-        if b"transfer-encoding: chunked" in headers:
-            found = await _chunks(reader)
-        else:
-            found = await reader.readexactly(int(headers.split(b"content-length:")[1].split(b"\r\n")[0]))
-        self._free.append((reader, writer))
-        assert headers.split(b" ", 2)[1].startswith(b"2"), found[:300]
-        return found
-
-    def cpu_s(self) -> float:
-        parts = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-
-    def megabytes(self) -> float:
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
-
-
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    found = b""
-    while size := int(await reader.readline(), 16):
-        found += await reader.readexactly(size)
-        await reader.readexactly(2)
-    await reader.readexactly(2)
-    return found
-
-
-@contextlib.asynccontextmanager
-async def started(code: str, *, port: int, token: Callable[[str], str], **environment: str) -> AsyncIterator[Server]:
-    """A process that runs the code, once it takes connections."""
-    given = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ} | environment
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=given)
-    try:
-        async with asyncio.timeout(SETTLED_S):
-            while process.returncode is None:
-                with contextlib.suppress(OSError):
-                    (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                    break
-                await asyncio.sleep(0.1)
-        yield Server(process.pid, port, token)
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it failed, and said why
-            process.terminate()
-        await process.wait()
-
-
-@contextlib.asynccontextmanager
-async def model() -> AsyncIterator[str]:
-    """The URL of a model server whose answers take MODEL_S."""
-    chunk = {"id": "a", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": []}
-    said = {**chunk, "choices": [{"index": 0, "delta": {"content": "Yes."}, "finish_reason": "stop"}]}
-    used = {**chunk, "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}
-    body = "".join(f"data: {part}\n\n" for part in (json.dumps(said), json.dumps(used), "[DONE]")).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
-                await reader.readexactly(int(asked.split(b"content-length:")[1].split(b"\r\n")[0]))
-                await asyncio.sleep(MODEL_S)
-                writer.write(head + body)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=512)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
 
 async def measure(stand: Stand) -> list[Row]:
-    async with stand.empty_log(), stand.fresh_database() as url, model() as model_url:
-        with TemporaryDirectory() as home:
-            given = {"DATABASE_URL": url, "NATS_URL": stand.nats_url, "TURNLOG_PLAINTEXT": "yes", "TURNLOG_HOME": home}
-            given |= {"API_BASE_URL": model_url, "TURNLOG_API_SECRET": secrets.token_urlsafe(32)}
-            settings = Settings.model_validate(given)
-            port, floor_port = _port(), _port()
-            floor_code = f"from tests.benchmarks.server import bare; bare({url!r}, {floor_port})"
-            code = "import asyncio; from tests.benchmarks.server import serve; asyncio.run(serve())"
-            async with opened(settings, "turnlog-bench") as runtime:
-                tokens: dict[str, str] = {}
-                issue = runtime.kept(Access).issue_token
-
-                def token(user: str) -> str:
-                    return tokens.get(user) or tokens.setdefault(user, issue(user))
-
-                async with (
-                    started(code, port=port, token=token, **given, TURNLOG_API_PORT=str(port)) as ours,
-                    started(floor_code, port=floor_port, token=token) as floor,
-                ):
-                    return [
-                        await _appending(stand, ours, floor),
-                        *await _reading(stand, ours, floor),
-                        *[await _asking(ours, many) for many in (20, 200)],
-                    ]
-
-
-def _port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    async with serving(stand, MODEL_S) as (ours, floor):
+        return [
+            await _appending(stand, ours, floor),
+            *await _reading(stand, ours, floor),
+            *[await _asking(ours, many) for many in (20, 200)],
+        ]
 
 
 async def _appending(stand: Stand, ours: Server, floor: Server) -> Row:
