@@ -35,7 +35,7 @@ class ContextInput:
     right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant: sequences
     of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
     receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
-    left out where it would not fit without leaving out a turn.
+    left out where neither the turns nor the safety margin leave room for it.
     """
 
     messages: Sequence[Message]

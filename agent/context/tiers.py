@@ -195,18 +195,19 @@ def _with_notes(messages: list[Wire], notes: Sequence[Wire]) -> list[Wire]:
     return [*messages[:asked], *notes, *messages[asked:]]
 
 
-def _doubt(build: Build, used: int) -> list[Wire]:
-    """The doubt's message if the turns leave room for it."""
+def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
+    """The doubt's message where the turns leave room for it or half of the safety margin holds it: no turn gives way
+    to it."""
     if build.given.doubt is None:
         return []
     wire: Wire = {"role": "user", "content": build.given.doubt}
-    return [wire] if used + build.counter.wire(wire) <= build.budget else []
+    return [wire] if build.counter.wire(wire) <= max(budget.budget - used, budget.safety // 2) else []
 
 
 def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, turns: Turns, as_of_seq: int) -> Context:
     given = build.given
     tiers = tuple(tier for tier, _ in layout.tiers)
-    doubt = _doubt(build, sum(tier.tokens for tier in tiers))
+    doubt = _doubt(build, budget, sum(tier.tokens for tier in tiers))
     notes = [*given.notes, *doubt]
     messages = _with_notes([*system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
     summary_seq = given.summary.seq if given.summary else None

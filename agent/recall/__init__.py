@@ -22,6 +22,7 @@
 5. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
 6. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
    (hybrid.py) puts them before the newest turns.
+7. confidence.py says how sure it is that something here answers the question, apart from the ranking.
 The parts add up to the score; `recall --explain` prints them. Weights, measured: ranking.py.
 """
 

@@ -1,10 +1,11 @@
 """Receipts of answers (C10): those of a thread, and the context of any of them rebuilt."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
+from turnlog.agent.context.wire import Wire
 from turnlog.agent.recall.memory_block import MemoryBlock, block_of
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import moment
@@ -70,8 +71,7 @@ async def rebuilt(
         log=log,
         as_of_seq=as_of_seq,
         relevant=recorded if relevant is None else relevant,
-        memories=block,
-        doubt=receipt.doubt if receipt and query is None else None,
+        memories=block if query is not None else replace(block, messages=(*block.messages, *_doubt(receipt))),
     )
     if receipt is None or (query, window, relevant) != (None, None, None):
         return Rebuilt(context, receipt, None, forgotten, withheld)
@@ -106,10 +106,13 @@ async def _of_state(
             relevant=receipt.relevant,
             memories=receipt.memories,
             known=receipt.known,
-            notes=[{"role": "user", "content": note} for note in notes],
-            doubt=receipt.doubt,
+            notes=[*({"role": "user", "content": note} for note in notes), *_doubt(receipt)],
         )
     )
+
+
+def _doubt(receipt: AnswerReceipt | None) -> list[Wire]:
+    return [{"role": "user", "content": receipt.doubt}] if receipt and receipt.doubt else []
 
 
 async def _summary_at(log: Log, tenant: str, thread: str, seq: int | None) -> Summary | None:

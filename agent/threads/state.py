@@ -71,7 +71,6 @@ async def thread_context(
     as_of_seq: int | None = None,
     relevant: Sequence[int] | FindRelevant = (),
     memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
-    doubt: str | None = None,
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
@@ -79,8 +78,8 @@ async def thread_context(
     as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
     the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
     answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
-    only then. memories: the block of long-term memories, awaited last. doubt: as a receipt says; otherwise it is added
-    where what was found hardly answers the question.
+    only then. memories: the block of long-term memories, awaited last. Where the
+    turns that the function finds hardly answer the question, a line says so.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -113,6 +112,7 @@ async def thread_context(
         known=block.known,
         notes=block.messages,
     )
+    doubt = None
     if not isinstance(relevant, Sequence):
         made = build_context(given)
         if made.tiers[-1].tier == "all" and not now.pruned_through:

@@ -55,6 +55,23 @@ async def test_recall_of_a_user_shows_memories_with_reasons(log: Log, environmen
     assert ") × importance 0.7" in text
 
 
+async def test_recall_says_where_probably_nothing_answers(log: Log, environment: dict[str, str]) -> None:
+    said = ["I adopted a grey kitten from the shelter", "My guitar needs new strings", "Work was tiring this week"]
+    await log.append_many([turn(text, user="ann", minutes=n) for n, text in enumerate(said)])
+    where = ("--thread", "t", "--keyword-only")
+    for question, answered in (
+        ("What did I adopt from the shelter?", True),
+        ("Which university in Norway did my sister attend near the shelter?", False),
+    ):
+        _, text = await turnlog(environment, "recall", question, *where)
+        assert text.startswith("probably nothing here answers that") is not answered
+        assert "kitten" in text
+        found = json.loads((await turnlog(environment, "recall", question, *where, "--json"))[1])
+        assert (found["confidence"] > 0.5) is answered
+    summary = json.loads((await turnlog(environment, "recall", "Summarise our talks", *where, "--json"))[1])
+    assert summary["confidence"] is None
+
+
 async def test_recall_of_a_topic_has_its_turns_and_an_unknown_topic_names_those_there_are(
     log: Log, environment: dict[str, str], tmp_path: Path
 ) -> None:

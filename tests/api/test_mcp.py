@@ -51,6 +51,9 @@ async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(s
         await call(ann, "forget", memory_id=memory["memory_id"])
         assert (await call(ann, "recall", query="tea"))["memories"] == []
         await http.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "My corgi is Sesame."}]})
+        sure, unsure = [await call(ann, "recall", query=query) for query in ("My corgi", "Which university?")]
+        assert (sure["note"], sure["confidence"] > 0.5) == (None, True)
+        assert unsure["note"] and unsure["confidence"] < 0.5
         assert [one["thread_id"] for one in (await call(ann, "threads"))["threads"]] == ["t"]
         assert (await call(ann, "threads", query="nothing"))["threads"] == []
         seen = (await call(ann, "context", thread_id="t"))["messages"]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .confidence import write_confidence
 from .document import DOCUMENT, as_json, genres_section, put_section, turns_section
 from .genres import genres, words_alone
 from .locomo import load, texts
@@ -63,6 +64,9 @@ def write_genres(folder: Path) -> None:
     questions = {name: sum(len(one.questions) for one in genre.conversations) for name, genre in found.items()}
     text = genres_section(lines, questions)
     put_section(DOCUMENT, "Turns of several genres", text)
+    out.print(text, markup=False)
+    with err.status("confidence"):
+        text = write_confidence(list(found.values()))
     out.print(text, markup=False)
 
 

@@ -3,8 +3,8 @@
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,11 @@ OFF = {"brief": float("inf"), "assistant": 0.0, "monologue": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Genre:
+    """unanswered: questions that nothing in a conversation answers, by its name."""
+
     name: str
     conversations: list[Conversation]
+    unanswered: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 def genres(folder: Path) -> list[Genre]:
@@ -38,7 +41,10 @@ def genres(folder: Path) -> list[Genre]:
     if (path := folder / "locomo-dev.json").exists():
         found.append(Genre("LoCoMo", load(path, None, captions=False)))
     if (path := folder / "beam-dev.json.gz").exists():
-        found.append(Genre("BEAM", [_chat(chat) for chat in _read(path)]))
+        chats = _read(path)
+        found.append(
+            Genre("BEAM", [_chat(chat) for chat in chats], {chat["chat"]: _abstentions(chat) for chat in chats})
+        )
     if (path := folder / "memdaily-dev.json.gz").exists():
         diaries = _read(path)
         by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -68,6 +74,10 @@ def _chat(chat: dict[str, Any]) -> Conversation:
     ]
     asked = [(q["question"], frozenset(map(str, q["evidence"]))) for q in chat["questions"]]
     return _conversation(chat["chat"], turns, asked)
+
+
+def _abstentions(chat: dict[str, Any]) -> list[str]:
+    return [one["question"] for one in chat["questions"] if one["type"] == "abstention"]
 
 
 def _diaries(name: str, diaries: Sequence[dict[str, Any]]) -> Conversation:

@@ -115,6 +115,8 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> 
         found = await memory.recall("corgi", user="ann", k=1)
         assert [one.text for one in found.turns] == ["My corgi is called Sesame."]
         assert (await memory.recall("corgi", thread="t42", k=1)).turns == found.turns
+        assert found.confidence is not None and found.confidence > 0.5
+        assert (await memory.recall("Which university?", user="ann")).is_unsure
         await thread.delete()
         assert await memory.threads() == []
         with pytest.raises(NotFound):

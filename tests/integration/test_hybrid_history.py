@@ -11,13 +11,15 @@ from helpers.sample_events import event, turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
+from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
 from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.receipts import rebuilt
 from turnlog.agent.threads.state import thread_context
-from turnlog.agent.use_cases.context import context_of
+from turnlog.agent.use_cases.context import context_as_of, context_of
+from turnlog.agent.use_cases.turns import NewTurn, add_turns
 from turnlog.consumers import roles
 from turnlog.events.contracts import Event, HistoryPruned, ToolCall, ToolResultBlock
 from turnlog.events.log import Log
@@ -262,6 +264,48 @@ async def test_an_agent_shows_its_model_what_is_relevant_and_its_receipt_can_be_
     asked = [message["content"] for message in model.bodies("chat")[0]["messages"]]
     assert asked[1:3] == list(DIRECTOR)
     assert receipt.relevant[:2] == (1, 2)
+    assert again.matches
+
+
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ("Which university did my sister attend?", DOUBT),
+        ("我妹妹上的是哪所大学？", DOUBT_ZH),
+        ("Which director did we mention?", None),
+        ("My sister attends a university.", None),
+    ],
+)
+async def test_an_agent_is_warned_where_no_turn_answers_and_its_receipt_can_be_built_again(
+    play: Play, model: OpenAIServer, question: str, line: str | None
+) -> None:
+    given = {"api_base_url": model.url, "api_key": model.key, "model": "test-model", "context_window": 1_500}
+    long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
+    async with play("projectors", "agent", **given) as stage:
+        await stage.runtime.log.append_many(said([DIRECTOR, *long]))
+        await answer_to(stage.runtime, Place(user="ann"), question)
+        [receipt] = await stage.all("answer_receipt")
+        async with stage.runtime.pool.connection() as conn:
+            settings = Settings(_env_file=None)
+            again = await rebuilt(conn, stage.runtime.log, settings, "default", "t", receipt.as_of_seq)
+    asked = [message["content"] for message in model.bodies("chat")[0]["messages"]]
+    assert receipt.doubt == line
+    assert asked[-2] == line if line else not {DOUBT, DOUBT_ZH}.intersection(asked)
+    assert again.matches
+    assert again.context.messages[-2]["content"] == asked[-2]
+
+
+async def test_the_warning_is_in_a_context_of_a_question_that_is_not_on_the_log_yet(play: Play) -> None:
+    asked = "Which university did my sister attend?"
+    async with play() as stage:
+        long = [(f"Day {n} was windy {'and so on ' * 20}", f"The {n}th, yes.") for n in range(30)]
+        await stage.runtime.log.append_many(said([DIRECTOR, *long]))
+        made = await context_of(stage.runtime, "default", "t", query=asked, window=2_000)
+        answered = NewTurn("assistant", "I do not know that.")
+        await add_turns(stage.runtime, "default", "t", [answered], receipt=made.receipt)
+        [receipt] = await stage.all("answer_receipt")
+        again = await context_as_of(stage.runtime, "default", "t", receipt.as_of_seq)
+    assert [message["content"] for message in made.context.messages[-2:]] == [DOUBT, asked]
     assert again.matches
 
 

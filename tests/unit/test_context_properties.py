@@ -140,6 +140,24 @@ def test_building_changes_nothing_and_repeats_exactly(given: ContextInput) -> No
 
 @thorough
 @given(inputs)
+def test_a_doubt_is_one_more_message_or_left_out_and_never_costs_a_turn(
+    given: ContextInput,
+) -> None:
+    plain, built = build_context(replace(given, doubt=None)), build_context(replace(given, doubt="[NOTE] not found"))
+    note = {"role": "user", "content": "[NOTE] not found"}
+    assert built.tiers == plain.tiers
+    if built.receipt.doubt is None:
+        assert built.messages == plain.messages
+    else:
+        place = built.messages.index(note)
+        assert [*built.messages[:place], *built.messages[place + 1 :]] == plain.messages
+        assert counter_for(given.model).wire(note) <= max(
+            built.budget - sum(tier.tokens for tier in built.tiers), built.window // 20
+        )
+
+
+@thorough
+@given(inputs)
 def test_relevant_turns_change_only_the_middle(given: ContextInput) -> None:
     plain, built = build_context(replace(given, relevant=())), build_context(given)
     tiers, others = ({tier.tier: tier for tier in one.tiers} for one in (plain, built))

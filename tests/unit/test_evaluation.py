@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from evaluation import confidence
 from evaluation.document import DOCUMENT, put_section
 from evaluation.fitting import Case, fit
 from evaluation.locomo import read_evidence, turn_events
@@ -55,6 +56,20 @@ def test_fitting_finds_the_weights_that_made_the_evidence() -> None:
     found = fit(made, Weights())
     fitted = [found.words, found.dense, found.near, found.speaker, -found.question, found.opens, found.detail]
     assert np.allclose(fitted, truth[1:] / truth[0], atol=0.2)
+
+
+def test_the_fit_of_the_confidence_finds_the_weights_that_made_the_answers() -> None:
+    rng = np.random.default_rng(7)
+    truth = np.array([-0.5, 3.0, 6.0])
+    features = np.column_stack([np.ones(8_000), rng.random(8_000), rng.normal(0, 0.2, 8_000)])
+    chance = 1 / (1 + np.exp(-features @ truth))
+    answered = rng.random(8_000) < chance
+    kinds = np.where(answered, confidence.ANSWERED, "abstention")
+    made = [confidence.Case("BEAM", "c", str(kind), tuple(row)) for kind, row in zip(kinds, features, strict=True)]
+    assert np.allclose(confidence.fit(made)[1:], truth[1:], rtol=0.15)
+    line = confidence.measured(made, chance)
+    low = confidence.measured(made, 1 - chance)
+    assert line.auroc["abstention"] > 0.7 > 0.3 > low.auroc["abstention"]
 
 
 def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:

@@ -1,0 +1,221 @@
+"""python -m tests.evaluation.confidence [--data DIR]: does the confidence of a recall say whether there is an answer?
+
+Fits the logistic function of agent/recall/confidence.py, measures it by words alone, and writes the section
+"Confidence" of docs/evaluation.md. `make eval` runs it too.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnlog.agent.recall.confidence import BIAS, HELD, LEAD, LOW, Evidence, evidence_for
+from turnlog.agent.recall.questions import read_question
+from turnlog.agent.recall.ranking import Query, rank
+
+from .document import DOCUMENT, put_section
+from .genres import Genre, genres
+from .locomo import Array, Conversation
+
+ADVERSARIAL = 5
+ANSWERED = "answered"
+SHARE = 0.75  # of questions that have an answer, as they count: LoCoMo's own
+# What has no answer, by genre. MemDaily has no such questions of its own: there the evidence is removed.
+WITHOUT = {
+    "LoCoMo": ("about the other person", "asked elsewhere"),
+    "BEAM": ("abstention", "asked elsewhere"),
+    "MemDaily, one thread": ("evidence removed", "asked elsewhere"),
+}
+RIDGE, STEPS = 1e-4, 50
+BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """features: 1, held, lead. kind: ANSWERED, or why there is no answer."""
+
+    genre: str
+    conversation: str
+    kind: str
+    features: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """auroc, low: by kind of question without an answer; low: the share of them, and of ANSWERED, below LOW."""
+
+    genre: str
+    auroc: dict[str, float]
+    low: dict[str, float]
+    brier: float
+
+
+def cases(genre: Genre) -> list[Case]:
+    """Of the questions for one fact that name something to look for."""
+    conversations, found = genre.conversations, []
+    for number, told in enumerate(conversations):
+        elsewhere = conversations[(number + 7) % len(conversations)]
+        for question in told.questions:
+            if question.category == ADVERSARIAL:
+                found.append((told.name, "about the other person", evidence(question.text, told)))
+                continue
+            others = np.array([question.evidence.isdisjoint(chunk.source_ids) for chunk in told.found])
+            found.append((told.name, ANSWERED, evidence(question.text, told)))
+            found.append((told.name, "asked elsewhere", evidence(question.text, elsewhere)))
+            if others.any():
+                found.append((told.name, "evidence removed", evidence(question.text, told, others)))
+        found += [(told.name, "abstention", evidence(text, told)) for text in genre.unanswered.get(told.name, ())]
+    return [Case(genre.name, name, kind, (1.0, one.held, one.lead)) for name, kind, one in found if one is not None]
+
+
+def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = None) -> Evidence | None:
+    """Of the best part, as recall has it."""
+    question = read_question(text, names=told.scope.speakers.keys())
+    if question.kind != "fact":
+        return None
+    parts = []
+    for part in question.parts:
+        best = rank(Query(part.text, words_of=question.words_of), told.scope, 1, allowed=allowed)
+        parts.append(evidence_for(part.undated, told.scope, best[0].chunk if best else None, allowed))
+    return max((one for one in parts if one), key=lambda one: one.confidence, default=None)
+
+
+def fit(known: Sequence[Case]) -> Array:
+    """BIAS, HELD, LEAD by logistic regression; every genre counts the same."""
+    columns, answered, weight = _columns(known)
+    found = np.zeros(3)
+    for _ in range(STEPS):
+        chance = _chance(columns, found)
+        slope = columns.T @ (weight * (chance - answered)) + RIDGE * found
+        curve = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + RIDGE * np.eye(3)
+        found = found - np.linalg.solve(curve, slope)
+    return found
+
+
+def by_conversation(known: Sequence[Case]) -> Array:
+    """The confidence of each case, fitted on the other conversations. known: of one genre."""
+    chance = np.zeros(len(known))
+    for name in dict.fromkeys(case.conversation for case in known):
+        own = np.array([case.conversation == name for case in known])
+        weights = fit([case for case in known if case.conversation != name])
+        chance[own] = _chance(_columns(known)[0][own], weights)
+    return chance
+
+
+def measured(known: Sequence[Case], chance: Array) -> Line:
+    """known: of one genre. chance: the confidence of each."""
+    _, answered, weight = _columns(known)
+    kinds = np.array([case.kind for case in known])
+    by_kind = {kind: chance[kinds == kind] for kind in dict.fromkeys(kinds.tolist())}
+    return Line(
+        known[0].genre,
+        {kind: auroc(by_kind[ANSWERED], values) for kind, values in by_kind.items() if kind != ANSWERED},
+        {kind: float((values < LOW).mean()) for kind, values in by_kind.items()},
+        float(weight @ (chance - answered) ** 2 / weight.sum()),
+    )
+
+
+def auroc(answered: Array, others: Array) -> float:
+    """The chance that a question with an answer has the higher confidence; equal ones count a half."""
+    higher = (answered[:, None] > others[None, :]).mean()
+    return float(higher + (answered[:, None] == others[None, :]).mean() / 2)
+
+
+def reliability(known: Sequence[Case], weights: Array) -> list[tuple[float, float, float]]:
+    """For each of BINS with any: the share of cases in it, their mean confidence and the share with an answer."""
+    columns, answered, weight = _columns(known)
+    chance, rows = _chance(columns, weights), []
+    for low, high in pairwise(BINS):
+        own = weight * ((chance >= low) & (chance < high))
+        if own.sum() > 0:
+            rows.append((own.sum() / weight.sum(), own @ chance / own.sum(), own @ answered / own.sum()))
+    return rows
+
+
+def _columns(known: Sequence[Case]) -> tuple[Array, Array, Array]:
+    """Features, whether there is an answer, and weights: a genre's add up to 1, SHARE of it for what is answered."""
+    weight = np.zeros(len(known))
+    places = np.array([(case.genre, case.kind) for case in known])
+    for genre, kinds in WITHOUT.items():
+        for kind in (ANSWERED, *kinds):
+            own = (places == (genre, kind)).all(axis=1)
+            weight[own] = (SHARE if kind == ANSWERED else (1 - SHARE) / len(kinds)) / max(own.sum(), 1)
+    answered = (places[:, 1] == ANSWERED).astype(float)
+    return np.array([case.features for case in known]), answered, weight
+
+
+def _chance(columns: Array, weights: Array) -> Array:
+    return 1 / (1 + np.exp(-columns @ weights))
+
+
+def section(known: dict[str, list[Case]]) -> str:
+    together = [case for found in known.values() for case in found]
+    fitted, shipped = fit(together), np.array([BIAS, HELD, LEAD])
+    folds = {name: fit([case for case in together if case.genre != name]) for name in known}
+    many = [found for found in known.values() if len({case.conversation for case in found}) < 20]
+    counted = {name: sum(case.kind == ANSWERED for case in found) for name, found in known.items()}
+    rows = [_row("as shipped", measured(found, _chance(_columns(found)[0], shipped))) for found in known.values()]
+    for name, found in known.items():
+        rows.append(_row("genre left out of the fit", measured(found, _chance(_columns(found)[0], folds[name]))))
+    rows += [_row("each conversation left out", measured(found, by_conversation(found))) for found in many]
+    names = ", ".join(f"{count} of {name}" for name, count in counted.items())
+    bins = [f"| {share:.0%} | {mean:.2f} | {true:.2f} |" for share, mean, true in reliability(together, shipped)]
+    weights = [f"| {name} | {_numbers(one)} |" for name, one in [("all", fitted), *folds.items()]]
+    return "\n".join(
+        [
+            f"""
+The chance that something in the scope answers the question, by words alone, over the questions for one fact that have
+evidence ({names})
+and questions without an answer: about what the other person said (LoCoMo's adversarial ones), BEAM's abstentions, the
+same questions asked in another conversation, and asked with their evidence removed. Every genre counts the same,
+{SHARE:.0%} of it answered. AUROC: 0.5 is chance. Low: confidence below {LOW}; for answered questions a false alarm.
+Brier of a constant {SHARE}: {SHARE * (1 - SHARE):.3f}.
+
+BEAM's abstentions name what was talked of and ask for a detail that was not said; words do not tell them from answered
+questions. `lead` can be learned only from LoCoMo, where people have names: with the genre left out of the fit it is 0,
+and questions about the other person are not recognised; fitted on its other conversations they are.
+
+| | genre | answered: low | question without an answer: AUROC, low | Brier |
+| --- | --- | ---: | --- | ---: |""".strip(),
+            *rows,
+            "\nReliability, as shipped, all genres together:\n",
+            "| questions | mean confidence | with an answer |\n| ---: | ---: | ---: |",
+            *bins,
+            "\nWeights, fitted on all and with one genre left out; shipped: " + _numbers(shipped) + "\n",
+            "| left out | bias, held, lead |\n| --- | ---: |",
+            *(row.replace("| all |", "| none |") for row in weights),
+        ]
+    )
+
+
+def _row(name: str, one: Line) -> str:
+    others = "; ".join(f"{kind} {value:.2f}, {one.low[kind]:.0%}" for kind, value in one.auroc.items())
+    return f"| {name} | {one.genre} | {one.low[ANSWERED]:.0%} | {others} | {one.brier:.3f} |"
+
+
+def _numbers(weights: Array) -> str:
+    return ", ".join(f"{one:.2f}" for one in weights)
+
+
+def write_confidence(found: Sequence[Genre]) -> str:
+    """Returns the section that it wrote."""
+    text = section({genre.name: cases(genre) for genre in found if genre.name in WITHOUT})
+    put_section(DOCUMENT, "Confidence", text)
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.evaluation.confidence", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with the conversations")
+    found = genres(parser.parse_args().data)
+    print(write_confidence(found) if found else "not evaluated: none of the files is in the folder")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
