@@ -13,13 +13,14 @@ from turnlog.agent.settings import OPENAI_URL, Settings
 
 if TYPE_CHECKING:
     from turnlog.agent.models.openai_chat import OpenAIChat
+    from turnlog.agent.models.reranking import Reranker
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
     """chat answers, tasks summarise and tag, embedder makes vectors. Close when done.
 
-    extraction: reads turns for memories; None without a language model.
+    extraction: reads turns for memories; None without a language model. reranker: None unless one is configured.
     """
 
     chat: ChatModel
@@ -27,22 +28,25 @@ class Models:
     embedder: Embedder
     clients: "tuple[OpenAIChat, ...]" = ()
     extraction: ChatModel | None = None
+    reranker: "Reranker | None" = None
 
     async def close(self) -> None:
         await self.embedder.close()
+        if self.reranker is not None:
+            await self.reranker.close()
         for client in self.clients:
             await client.close()
 
 
 def make_models(settings: Settings) -> Models:
     count = counter_for(settings.model).text
-    embedder = make_embedder(settings)
+    embedder, reranker = make_embedder(settings), make_reranker(settings)
     if settings.offline:
-        return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder)
+        return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder, reranker=reranker)
     # A client each: failing summaries must not open the breaker for answers.
     chat, background, extraction = (_chat(settings, count) for _ in range(3))
     tasks = LLMTextTasks(background, OfflineTextTasks(count))
-    return Models(chat, tasks, embedder, (chat, background, extraction), extraction)
+    return Models(chat, tasks, embedder, (chat, background, extraction), extraction, reranker)
 
 
 def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
@@ -75,4 +79,19 @@ def make_embedder(settings: Settings, background: bool = True) -> Embedder:
         settings.embedding_model,
         count_tokens=counter_for(settings.embedding_model).text,
         timeout_s=settings.model_timeout_s,
+    )
+
+
+def make_reranker(settings: Settings) -> "Reranker | None":
+    if settings.rerank_model is None:
+        return None
+    from turnlog.agent.models.reranking import Reranker
+
+    key = settings.rerank_api_key or settings.api_key
+    return Reranker(
+        settings.rerank_base_url or settings.api_base_url or OPENAI_URL,
+        key.get_secret_value() if key else None,
+        settings.rerank_model,
+        timeout_s=settings.rerank_timeout_s,
+        candidates=settings.rerank_candidates,
     )

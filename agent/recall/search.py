@@ -3,6 +3,7 @@
 A small scope is loaded whole and cached until it changes; of a large one a sample is cached (large.py).
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
@@ -24,6 +25,7 @@ from turnlog.agent.recall.space import VectorMismatch
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import Key, found_at
+from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.chunks.lookup import (
     WHOLE_SCOPE_UP_TO,
     Columns,
@@ -38,6 +40,15 @@ from turnlog.projectors.models.chunks.lookup import (
 CACHED_SCOPES = 16
 
 
+class TurnReranker(Protocol):
+    """candidates: how many turns of a search it gets."""
+
+    @property
+    def candidates(self) -> int: ...
+
+    async def scores(self, query: str, documents: Sequence[str]) -> list[float]: ...
+
+
 class QueryEmbedder(Protocol):
     @property
     def model(self) -> str: ...
@@ -49,7 +60,8 @@ class QueryEmbedder(Protocol):
 class Recalled:
     """A turn that recall found. score: the sum of `parts`. chunk_id: of the chunk that was found.
 
-    asked: number of the part of the question that it was found for, the first one's 1.
+    asked: number of the part of the question that it was found for, the first one's 1. rerank: a reranker's score,
+    which then decides the order; None without one.
     """
 
     thread: str
@@ -63,6 +75,7 @@ class Recalled:
     parts: dict[str, float]
     chunk_id: str
     asked: int = 1
+    rerank: float | None = None
 
     def document(self, explain: bool = False) -> dict[str, Any]:
         shown = {
@@ -78,7 +91,7 @@ class Recalled:
         if not explain:
             return shown
         parts = {k: round(v, 6) for k, v in self.parts.items()}
-        return {**shown, "asked": self.asked, "parts": parts, "chunk_id": self.chunk_id}
+        return {**shown, "asked": self.asked, "parts": parts, "chunk_id": self.chunk_id, "rerank": self.rerank}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +113,15 @@ class _Best:
 
 
 class Recall:
-    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason.
+    """Finds turns. Without an embedder, or when it fails: keyword search (A 6); `degraded` then has the reason. A
+    reranker orders what was found; when it fails or is slow, the order stays, and `degraded` says that too.
 
     question: how the last search read its query. evidence: what there is for an answer to it, to its best part; None
     where that cannot be judged, as for an order or a summary.
     """
 
-    def __init__(self, embedder: QueryEmbedder | None) -> None:
-        self._embedder = embedder
+    def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
+        self._embedder, self._reranker = embedder, reranker
         self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_SCOPES)
         self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SCOPES)
         self.degraded: str | None = None
@@ -139,10 +153,11 @@ class Recall:
         names = await self._names(conn, scope, state) if state.chunks else ()
         self.question = question = read_question(query, now, zone, names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
+        count = k if self._reranker is None else max(k, self._reranker.candidates)
 
         async def found_by(asked: Sequence[Query]) -> list[_Best]:
             pairs = zip(asked, question.parts, strict=True)
-            return [await self._found(conn, scope, one, part.undated, state, k, before_seq) for one, part in pairs]
+            return [await self._found(conn, scope, one, part.undated, state, count, before_seq) for one, part in pairs]
 
         embedded = await self._with_vectors(queries, state)
         self.evidence = None
@@ -154,7 +169,8 @@ class Recall:
             self.degraded = f"keyword search only: {error}"
             found = await found_by(queries)
         self.evidence = _evidence(question, found)
-        return _in_turn([one.turns for one in found], k)
+        turns = [one.turns for one in found]
+        return _in_turn(await self._reranked([part.text for part in question.parts], turns), k)
 
     @property
     def _model(self) -> str | None:
@@ -216,6 +232,30 @@ class Recall:
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
             return queries
+
+    async def _reranked(self, parts: Sequence[str], found: list[list[Recalled]]) -> list[list[Recalled]]:
+        """Each part's turns by the reranker's scores; as they are where it fails for one."""
+        reranker = self._reranker
+        if reranker is None:
+            return found
+        asked = [(text, turns) for text, turns in zip(parts, found, strict=True) if len(turns) > 1]
+        try:
+            given = await asyncio.gather(*(reranker.scores(text, list(map(_document, turns))) for text, turns in asked))
+        except ModelError as error:
+            problem = f"not reranked: {error}"
+            self.degraded = f"{self.degraded}; {problem}" if self.degraded else problem
+            return found
+        scores = iter(given)
+        return [_by_score(turns, next(scores)) if len(turns) > 1 else turns for turns in found]
+
+
+def _document(turn: Recalled) -> str:
+    return f"[{day(turn.time)}] {turn.speaker}: {turn.text}"
+
+
+def _by_score(turns: Sequence[Recalled], scores: Sequence[float]) -> list[Recalled]:
+    scored = [replace(turn, rerank=score) for turn, score in zip(turns, scores, strict=True)]
+    return sorted(scored, key=lambda turn: -(turn.rerank or 0.0))
 
 
 def _evidence(question: Question, found: Sequence[_Best]) -> Evidence | None:

@@ -32,7 +32,8 @@ async def configured_models(settings: Settings) -> list[Finding]:
 
 
 async def model_checkup(models: Models) -> list[Finding]:
-    """One finding each for a chat, a tool call, a JSON schema and an embedding; without a language model only that."""
+    """One finding each for a chat, a tool call, a JSON schema, an embedding and, where one is configured, a reranking;
+    without a language model only the last two."""
     return [await _tried(f"model: {name}", models, one) for name, one in _TRIES.items() if _applies(name, models)]
 
 
@@ -83,10 +84,25 @@ async def _embedding(models: Models) -> tuple[bool, str, str]:
     return True, f"{models.embedder.model} gave a vector of {len(vector)} dimensions", ""
 
 
-_TRIES: dict[str, _Try] = {"chat": _chat, "tools": _tools, "schema": _schema, "embedding": _embedding}
+async def _rerank(models: Models) -> tuple[bool, str, str]:
+    assert models.reranker is not None
+    good, bad = await models.reranker.scores("Where is the cat?", ["The cat sleeps on the sofa.", "Rain fell all day."])
+    fix = "it ranks a plain answer behind another text: choose another model, or a build of it for reranking"
+    return good > bad, f"{models.reranker.model} gave the answer {good:.3g} and another text {bad:.3g}", fix
+
+
+_TRIES: dict[str, _Try] = {
+    "chat": _chat,
+    "tools": _tools,
+    "schema": _schema,
+    "embedding": _embedding,
+    "rerank": _rerank,
+}
 
 
 def _applies(name: str, models: Models) -> bool:
+    if name == "rerank":
+        return models.reranker is not None
     return name == "embedding" or models.extraction is not None
 
 

@@ -226,7 +226,7 @@ def _check(tenant: str, query: str, user: str | None, thread: str | None, topic:
 
 
 def _vectors(runtime: Runtime) -> Recall:
-    return Recall(runtime.models.embedder)
+    return Recall(runtime.models.embedder, runtime.models.reranker)
 
 
 def _keywords(_runtime: Runtime) -> Recall:

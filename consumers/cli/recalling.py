@@ -175,6 +175,7 @@ def _memory_lines(one: "FoundMemory", explain: bool) -> Iterator[str]:
 def _turn_line(turn: "Recalled", explain: bool) -> str:
     source = f" {turn.source_id}" if turn.source_id else ""
     parts = "  (" + ", ".join(f"{k} {v:+.2f}" for k, v in turn.parts.items()) + ")" if explain else ""
+    parts += f"  rerank {turn.rerank:.3f}" if explain and turn.rerank is not None else ""
     text = " ".join(turn.text.split())
     return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
 

@@ -75,7 +75,7 @@ class AgentConsumer:
 
     def __init__(self, runtime: Runtime, models: Models) -> None:
         self._runtime, self._models = runtime, models
-        self._recall = Recall(models.embedder)
+        self._recall = Recall(models.embedder, models.reranker)
         self._transcripts = Transcripts()
         self._memories = AnswerMemories(runtime, models.embedder)
         self._locks, self._turns_to_read = AnswerLocks(runtime.pool), asyncio.Semaphore(READING)

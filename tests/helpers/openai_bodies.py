@@ -32,6 +32,16 @@ class Step:
     malformed: bool = False
     vectors: Sequence[Sequence[float]] | None = None
     finish: str | None = None
+    results: Any = None
+
+
+def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:
+    """The `top_n` documents with the most of the query's words, best first, as rerankers answer."""
+    wanted = set(body["query"].lower().split())
+    scores = [float(len(wanted & set(text.lower().split()))) for text in body["documents"]]
+    best = sorted(range(len(scores)), key=lambda at: -scores[at])[: body["top_n"]]
+    found = [{"index": at, "relevance_score": scores[at]} for at in best]
+    return {"model": body["model"], "results": found if step.results is None else step.results}
 
 
 def bag_of_words(text: str, dimensions: int) -> list[float]:

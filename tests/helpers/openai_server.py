@@ -19,14 +19,16 @@ each line below is used up by one request (of its kind), in the order in which t
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
     server.vectors([[...], ...])                    exactly these embeddings
+    server.rank([{"index": 0, "relevance_score": 1.5}, ...])    exactly these results of /rerank, which otherwise are
+                                                    the numbers of words that query and document share
 
 `OpenAIServer(refuses=("json_schema",))` answers 400 (or `refusal=422`) to these types of `response_format`; such a
 request uses up no scripted line.
 
-`fail`, `hang`, `drop`, `malformed` take `on="chat"` (default) or `on="embeddings"`. `OpenAIServer(accept_key="k")`
-answers 401 to any other key. `server.requests` holds every request: path, body (parsed JSON), headers, and
-`server.bodies(on)` only the bodies of one kind. `stop()` and `start()` close and reopen the same port, as a crash
-would.
+`fail`, `hang`, `drop`, `malformed` take `on="chat"` (default), `on="embeddings"` or `on="rerank"`.
+`OpenAIServer(accept_key="k")` answers 401 to any other key. `server.requests` holds every request: path, body (parsed
+JSON), headers, and `server.bodies(on)` only the bodies of one kind. `stop()` and `start()` close and reopen the same
+port, as a crash would.
 """
 
 import json
@@ -38,10 +40,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 
-from helpers.openai_bodies import Step, as_base64, bag_of_words, chunks_of, completion, last_user
+from helpers.openai_bodies import Step, as_base64, bag_of_words, chunks_of, completion, last_user, ranked
 
-Kind = Literal["chat", "embeddings"]
-PATHS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/embeddings": "embeddings"}
+Kind = Literal["chat", "embeddings", "rerank"]
+PATHS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/embeddings": "embeddings", "/v1/rerank": "rerank"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class OpenAIServer:
         self.requests: list[Request] = []
         self.released = threading.Event()
         self.arrived = threading.Condition()
-        self._script: dict[Kind, deque[Step]] = {"chat": deque(), "embeddings": deque()}
+        self._script: dict[Kind, deque[Step]] = {"chat": deque(), "embeddings": deque(), "rerank": deque()}
         self._port = 0
         self._place: socket.socket | None = None
         self._http: ThreadingHTTPServer | None = None
@@ -124,6 +126,9 @@ class OpenAIServer:
 
     def vectors(self, vectors: Sequence[Sequence[float]]) -> None:
         self._script["embeddings"].append(Step(vectors=vectors))
+
+    def rank(self, results: Any, **step: Any) -> None:
+        self._script["rerank"].append(Step(results=results, **step))
 
     def bodies(self, on: Kind = "chat") -> list[dict[str, Any]]:
         return [request.body for request in self.requests if PATHS.get(request.path) == on]
@@ -198,7 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Drop
         if step.malformed:
             return self._bytes(200, b'{"choices": [{"message": ')
-        self._json(200, completion(step, body) if kind == "chat" else self._embeddings(step, body))
+        made = {"chat": completion, "embeddings": self._embeddings, "rerank": ranked}
+        self._json(200, made[kind](step, body))
 
     def _stream(self, step: Step, body: dict[str, Any]) -> None:
         self.send_response(200)

@@ -37,7 +37,7 @@ class MemoryServer(OpenAIServer):
         self.first: dict[str, list[Step]] = {}
 
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
-        task = task_of(body) if kind == "chat" else "embeddings"
+        task = task_of(body) if kind == "chat" else kind
         if self.first.get(task):
             return self.first[task].pop(0)
         return Step(text=self.said[task]) if task in self.said else super().next_step(kind, body)

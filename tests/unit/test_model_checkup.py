@@ -67,3 +67,17 @@ async def test_without_a_language_model_only_the_embedding_is_tried(servers):
     found = await model_checkup(models)
     await models.close()
     assert [(one.check, one.ok) for one in found] == [("model: embedding", True)]
+
+
+@pytest.mark.parametrize(("scores", "ok"), [([0.9, 0.1], True), ([0.1, 0.9], False)])
+async def test_a_reranking_model_is_asked_once_where_one_is_configured(servers, scores, ok):
+    server = servers()
+    server.rank([{"index": at, "relevance_score": score} for at, score in enumerate(scores)])
+    models = make_models(
+        Settings(embedding_base_url=server.url, embedding_model="words", rerank_base_url=server.url, rerank_model="r")
+    )
+    found = await model_checkup(models)
+    await models.close()
+    assert [(one.check, one.ok) for one in found] == [("model: embedding", True), ("model: rerank", ok)]
+    assert bool(found[1].fix) is not ok
+    assert len(server.bodies("rerank")) == 1

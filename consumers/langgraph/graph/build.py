@@ -47,7 +47,7 @@ def conversation_graph(
     settings = deps.runtime.settings
     graph = StateGraph(ConversationState)
     graph.add_node("route", route_node(deps.routes))
-    graph.add_node("recall", recall_node(deps.runtime.pool, deps.models.embedder, settings))
+    graph.add_node("recall", recall_node(deps.runtime.pool, deps.models.embedder, settings, deps.models.reranker))
     graph.add_node("retrieve", retrieve_node(settings.recall_top_k))
     graph.add_node("generate", generate_node(deps.models.chat, settings))
     memories = Memories(deps.runtime.log, deps.runtime.pool)

@@ -20,7 +20,7 @@ from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.memories import MemoryRecall
 from turnlog.agent.recall.memory_block import known_lines, memory_block, memory_text, room
 from turnlog.agent.recall.retrieval_context import retrieval_context
-from turnlog.agent.recall.search import Recall
+from turnlog.agent.recall.search import Recall, TurnReranker
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.graph.retrieve import item_text
@@ -53,8 +53,10 @@ class LongTerm(NamedTuple):
 NOTHING = LongTerm([], [])
 
 
-def recall_node(pool: Pool, embedder: Embedder | None, settings: Settings) -> RunNode:
-    search, memory_search = Recall(embedder), MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
+def recall_node(
+    pool: Pool, embedder: Embedder | None, settings: Settings, reranker: TurnReranker | None = None
+) -> RunNode:
+    search, memory_search = Recall(embedder, reranker), MemoryRecall(embedder, Policy.of(settings), zone=settings.zone)
     recent_turns = (settings.full_recent_count + 1) // 2
 
     async def recall(state: ConversationState, *, runtime: Run[None]) -> Update:

@@ -1,0 +1,63 @@
+"""Reranking by a server with POST {base}/rerank, as llama.cpp, vLLM and Jina have it (Cohere's form).
+
+{model, query, documents, top_n} → {"results": [{"index", "relevance_score"}]}, in any order. TEI's own /rerank takes
+`texts` and returns a list; it is not spoken here.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from turnlog.agent.models.calls import Caller
+from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.openai_chat import new_client
+
+MAX_CHARS = 2_000  # of a document: a reranker reads some 512 tokens of query and document together
+
+
+class _Result(BaseModel):
+    index: int
+    relevance_score: float
+
+
+class _Reply(BaseModel):
+    results: list[_Result]
+
+
+class Reranker:
+    """Asks once and waits `timeout_s` at most: somebody waits for the search, which has an order without it.
+
+    candidates: how many of the best turns a search gives it.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str | None, model: str, *, timeout_s: float = 0.3, candidates: int = 50
+    ) -> None:
+        self.model, self.candidates = model, candidates
+        self.provider = urlsplit(base_url).hostname or "rerank"
+        self._client = new_client(base_url, api_key, timeout_s)
+        self._caller = Caller(base_url, secret=api_key, timeout_s=timeout_s, retries=0, service="rerank")
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def scores(self, query: str, documents: Sequence[str]) -> list[float]:
+        """One a document, in their order; higher is more relevant, the scale is the model's. Raises ModelError."""
+        cut = [document[:MAX_CHARS].encode("utf-8", "replace").decode() or " " for document in documents]
+        return await self._caller.call(lambda: self._scores(query.encode("utf-8", "replace").decode(), cut))
+
+    async def _scores(self, query: str, documents: list[str]) -> list[float]:
+        body = {"model": self.model, "query": query, "documents": documents, "top_n": len(documents)}
+        reply = await self._client.post("/rerank", cast_to=dict[str, Any], body=body)
+        try:
+            found = {one.index: one.relevance_score for one in _Reply.model_validate(reply).results}
+        except ValidationError:
+            raise ModelUnavailable(f"{self._caller.url} gave no list of results with index and score.") from None
+        if found.keys() != set(range(len(documents))) or not all(map(math.isfinite, found.values())):
+            raise ModelUnavailable(
+                f"{self._caller.url} gave {len(found)} scores for {len(documents)} texts, or some that are no numbers."
+            )
+        return [found[at] for at in range(len(documents))]
