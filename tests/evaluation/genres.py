@@ -4,7 +4,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
 from .floors import floors
-from .locomo import Conversation, Question, index, load
+from .locomo import Conversation, index, load, question
 from .turns import Line, line, shipped
+from .vectors import Vectors
 
+LOCOMO, BEAM, POOLED, ONE_THREAD = "LoCoMo", "BEAM", "MemDaily, pooled", "MemDaily, one thread"
 NO_CATEGORY = 0
 BM25 = "BM25, stopwords, Snowball"
 # What each weight that depends on the genre adds: the value that switches it off.
@@ -36,23 +38,39 @@ class Genre:
 
 
 def genres(folder: Path) -> list[Genre]:
-    """Those whose files are in the folder, by words alone."""
+    """Those whose files are in the folder, without vectors."""
     found = []
     if (path := folder / "locomo-dev.json").exists():
-        found.append(Genre("LoCoMo", load(path, None, captions=False)))
+        found.append(Genre(LOCOMO, load(path, None, captions=False)))
     if (path := folder / "beam-dev.json.gz").exists():
         chats = _read(path)
-        found.append(
-            Genre("BEAM", [_chat(chat) for chat in chats], {chat["chat"]: _abstentions(chat) for chat in chats})
-        )
+        unanswerable = {chat["chat"]: _abstentions(chat) for chat in chats}
+        found.append(Genre(BEAM, [_chat(chat) for chat in chats], unanswerable))
     if (path := folder / "memdaily-dev.json.gz").exists():
         diaries = _read(path)
         by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for diary in diaries:
             by_kind[diary["kind"]].append(diary)
-        found.append(Genre("MemDaily, pooled", [_diaries(kind, pool) for kind, pool in by_kind.items()]))
-        found.append(Genre("MemDaily, one thread", [_diaries(_thread(diary), [diary]) for diary in diaries]))
+        found.append(Genre(POOLED, [_diaries(kind, pool) for kind, pool in by_kind.items()]))
+        found.append(Genre(ONE_THREAD, [_diaries(_thread(diary), [diary]) for diary in diaries]))
     return found
+
+
+def texts_of(conversation: Conversation) -> tuple[list[str], list[str]]:
+    """All that is to be embedded: passages and questions."""
+    asked = [text for one in conversation.questions for text in (one.text, *(part.text for part in one.parts))]
+    return [chunk.index_text for chunk in conversation.found], list(dict.fromkeys(asked))
+
+
+def embedded(genre: Genre, vectors: Vectors) -> Genre:
+    """Its conversations all of whose vectors are kept, with them."""
+    return Genre(genre.name, [_embedded(one, vectors) for one in genre.conversations if vectors.knows(*texts_of(one))])
+
+
+def _embedded(told: Conversation, vectors: Vectors) -> Conversation:
+    scope = index(told.found, vectors)
+    asked = [question(one.text, one.category, one.evidence, scope, vectors) for one in told.questions]
+    return replace(told, scope=scope, questions=asked)
 
 
 def words_alone(genre: Genre) -> list[Line]:
@@ -60,6 +78,12 @@ def words_alone(genre: Genre) -> list[Line]:
     told = genre.conversations
     lines = [line("BM25", told, floors(told)[BM25]), line("turnlog", told, shipped(vectors=False))]
     return [*lines, *(line(f"without `{name}`", told, shipped(Weights(**{name: off}))) for name, off in OFF.items())]
+
+
+def with_vectors(genre: Genre) -> list[Line]:
+    """All floors and turnlog, of an embedded genre."""
+    told = genre.conversations
+    return [*(line(name, told, ranker) for name, ranker in floors(told).items()), line("turnlog", told, shipped())]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -108,9 +132,12 @@ def _conversation(
     found = _chunks(turns)
     known = {source for chunk in found for source in chunk.source_ids if source}
     asked = list(asked)
-    questions = [Question(text, NO_CATEGORY, evidence & known, None) for text, evidence in asked if evidence & known]
+    scope = index(found, None)
+    questions = [
+        question(text, NO_CATEGORY, evidence & known, scope, None) for text, evidence in asked if evidence & known
+    ]
     unusable = sum(len(evidence - known) for _, evidence in asked)
-    return Conversation(name, found, index(found, None), questions, repaired=0, unusable=unusable)
+    return Conversation(name, found, scope, questions, repaired=0, unusable=unusable)
 
 
 def _chunks(turns: Sequence[ImportedTurn]) -> list[Chunk]:

