@@ -30,8 +30,8 @@ DIMENSIONS = 384
 # The model averages windows of 510 tokens; beyond a few windows the average loses its meaning and the time keeps
 # growing.
 MAX_CHARS = 4_000
-# The time grows with the tokens, about 2 ms each, and most are in long answers of assistants. Vectors of whole passages,
-# made before, are of the same space and remain in use.
+# The time grows with the tokens, about 2 ms each, and most are in long answers of assistants. Vectors of whole passages
+# that earlier versions made are of the same space and remain in use.
 PASSAGE_CHARS = 500
 _PIECE_TEXTS, _PIECE_CHARS = 8, 2_000  # a cancelled call waits for one piece a thread
 _SMALL_PIECES = 16  # the sentences of a summary are about eight

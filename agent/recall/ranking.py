@@ -20,9 +20,10 @@ class Weights:
     k1, b: of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets of the turns 1, 2, 3 before and
     after it. answer: share of the turn before it when that is a question. words: of what context adds to BM25. dense,
     near: per standard deviation of the cosine, of the turn and of its context. speaker, question, opens, detail:
-    points. feedback: per standard deviation of the cosine to the best of a first ranking. again: per better turn of
-    the same session, when a query asks for several things. alone: factor of speaker, question, opens and detail
-    without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to neighbours;
+    points; the last three in talk between people only: who talks to an assistant asks and tells in one turn, and nearly
+    every turn has a detail. feedback: per standard deviation of the cosine to the best of a first ranking. again: per
+    better turn of the same session, when a query asks for several things. alone: factor of speaker, question, opens and
+    detail without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to neighbours;
     a longer one lends less, in proportion. assistant: share of its points for words that a long answer of the assistant
     loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a thread with one
     speaker, whose turns do not reply to each other. time: points of a chunk of a time that the query names.
@@ -43,7 +44,7 @@ class Weights:
     feedback: float = 0.09
     again: float = 0.2
     alone: float = 0.6
-    brief: float = 20.0
+    brief: float = 15.0
     assistant: float = 0.6
     monologue: float = 0.4
     time: float = 0.6
@@ -103,14 +104,15 @@ def rank(
         return []
     found = features(query, scope, weights)
     prior = 1.0 if found.dense.any() else weights.alone
+    form = scope.people * np.float32(prior)
     parts = {
         "bm25": found.bm25,
         "dense": found.dense * weights.dense,
         "context": found.context_words * weights.words + found.context_dense * weights.near,
         "speaker": found.speaker * (weights.speaker * prior),
-        "question": scope.asks * (-weights.question * prior),
-        "opens": scope.opens * (weights.opens * prior),
-        "detail": scope.details * (weights.detail * prior),
+        "question": scope.asks * form * -weights.question,
+        "opens": scope.opens * form * weights.opens,
+        "detail": scope.details * form * weights.detail,
         "assistant": (found.bm25 + found.context_words * weights.words) * _of_assistant(query, scope, weights),
         "time": _in_time(query.spans, scope) * weights.time,
     }

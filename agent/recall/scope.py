@@ -42,6 +42,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 REACH = 3  # turns before and after that count as context
+ASSISTANT = "assistant"  # the speaker of its turns
 PAUSE = timedelta(hours=1)  # between two sessions
 _JOINED = str.maketrans("", "", "'-,")
 
@@ -86,8 +87,9 @@ class ScopeStatistics:
 class ScopeIndex:
     """An inverted index and what else ranking needs, over n chunks in order of (thread, position).
 
-    asks, details, assistant, monologue, opens: 1 for chunks that ask, that have a detail, that the assistant said, in
-    whose thread one person speaks alone, that come first after a pause. session: its number. times: in seconds (Unix).
+    asks, details, assistant, monologue, people, opens: 1 for chunks that ask, that have a detail, that the assistant
+    said, in whose thread one person speaks alone, in whose thread no assistant speaks, that come first after a pause.
+    session: its number. times: in seconds (Unix).
     postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name
     → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions),
     rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
@@ -100,6 +102,7 @@ class ScopeIndex:
     details: Floats
     assistant: Floats
     monologue: Floats
+    people: Floats
     opens: Floats
     session: Ints
     times: NDArray[np.float64]
@@ -140,6 +143,7 @@ class ScopeIndex:
         lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
         thread_of, place = _places(count, threads, positions)
         opens, session = _sessions(times, thread_of, place)
+        monologue, people = _kinds_of_talk(thread_of, speakers)
         if words is not None:
             wanted = frozenset(words)
             term_lists = [
@@ -152,8 +156,9 @@ class ScopeIndex:
             lengths=lengths,
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
-            assistant=np.array([speaker == "assistant" for speaker in speakers], dtype=np.float32),
-            monologue=_monologue(thread_of, speakers),
+            assistant=np.array([speaker == ASSISTANT for speaker in speakers], dtype=np.float32),
+            monologue=monologue,
+            people=people,
             opens=opens,
             session=session,
             times=np.array([time.timestamp() for time in times]),
@@ -166,13 +171,14 @@ class ScopeIndex:
         )
 
 
-def _monologue(thread_of: Ints, speakers: Sequence[str]) -> Floats:
-    """1 for chunks of threads whose chunks have one speaker."""
+def _kinds_of_talk(thread_of: Ints, speakers: Sequence[str]) -> tuple[Floats, Floats]:
+    """1 for chunks of threads with one speaker, and of threads without an assistant."""
     talking: defaultdict[int, set[str]] = defaultdict(set)
     for thread, speaker in zip(thread_of.tolist(), speakers, strict=True):
         talking[thread].add(speaker)
-    alone = [len(talking[thread]) == 1 for thread in thread_of.tolist()]
-    return np.array(alone, dtype=np.float32)
+    of_chunks = [talking[thread] for thread in thread_of.tolist()]
+    alone, people = [len(them) == 1 for them in of_chunks], [ASSISTANT not in them for them in of_chunks]
+    return np.array(alone, dtype=np.float32), np.array(people, dtype=np.float32)
 
 
 def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floats]]:
