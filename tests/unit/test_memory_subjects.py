@@ -48,6 +48,24 @@ KEPT = [
     ("I earn about $85,000.", ["Earns $85,000"]),
     ("我的年薪是30万", ["年薪30万"]),
     ("I enjoy making bread.", ["Likes making bread"]),
+    ("I've decided to use the `HTML5` validation API.", ["Decided: use the `HTML5` validation API"]),
+    (
+        "I'm trying to split my app, and I've decided on two parts: auth and billing.",
+        ["Decided, to split my app: two parts: auth and billing"],
+    ),
+    ("为了改善睡眠，我决定每天跑步", ["为了改善睡眠，决定每天跑步"]),
+    (
+        "I like comparing methods to understand which is faster.",
+        ["Likes comparing methods to understand which is faster"],
+    ),
+    (
+        "I plan to use the time from July 16-18 for edits.",
+        ["Plan: use the time from July 16-18 (2023-07-16 to 18) for edits"],
+    ),
+    ("I decided to cite the papers found on May 6.", ["Decided: cite the papers found on May 6 (2023-05-06)"]),
+    ("I decided to start in January.", ["Decided: start in January (2024-01)"]),
+    ("I like helping people.", ["Likes helping people"]),
+    ("I love hiking in the mountains.", ["Likes hiking in the mountains"]),
 ]
 NOT_KEPT = [
     "Her email is a@b.com.",
@@ -69,6 +87,13 @@ NOT_KEPT = [
     "我喜欢让他开心",
     "I've decided to use the",
     "I make $5 profit on each.",
+    "`I live in Rome.` is the text that it prints.",
+    "My dream is to make a home for these kids.",
+    "I love to help, so just ask.",
+    "I just like playing for fun!",
+    "I love getting lost in the feelings and plots.",
+    "I plan to visit some museums in the city.",
+    "我计划去城市里的一些博物馆",
 ]
 OWNERS = (
     *("我", "我妈妈", "我爸爸", "我老婆", "我同事", "我舅舅", "王丽娟", "赵国庆"),

@@ -77,7 +77,7 @@ _LEFT_OUT = (
         r"[ \t]*[:：][^\n]*",
         re.MULTILINE | re.IGNORECASE,
     ),
-    re.compile(r"`[^`\n]*`|https?://\S+|\[image:[^\]\n]*\]"),
+    re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
 )
 _END = re.compile(r"[。！？!?…；]+[\"”’」』）)*]*|\.+[\"”’)*]*(?=\s+[\"“‘(*]*[A-Z0-9\u3400-\u9fff])|;(?=\s)|\n+")
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|etc|e\.g|i\.e|No|Fig|approx|U\.S|U\.K)|\b[A-Z])$")
@@ -96,7 +96,10 @@ _OPENS_QUESTION = re.compile(
     re.IGNORECASE,
 )
 _ASKS_AT_END = re.compile(r"[吗么]\s*[。.]?\s*$")
-_QUOTED = re.compile(r"“[^”]*”|‘[^’\n]*’(?!\w)|「[^」]*」|『[^』]*』|《[^》]*》|\"[^\"]*\"|(?<!\w)'[^'\n]{2,}'(?!\w)")
+_QUOTED = re.compile(
+    r"“[^”]*”|‘[^’\n]*’(?!\w)|「[^」]*」|『[^』]*』|《[^》]*》|`[^`\n]*`"
+    r"|\"[^\"]*\"|(?<!\w)'[^'\n]{2,}'(?!\w)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,27 @@ from turnlog.agent.dates.dates import Dated, dates_in
 Normaliser = Callable[..., str]
 _ENDS = " \t\r\n.,;:!?~。，；：！？、…～—–-*_·"
 _PAIRS = {"(": ")", "（": "）", "“": "”", '"': '"', "'": "'", "‘": "’", "「": "」", "『": "』"}
+# "understand which is better": the question belongs to the value.
+_BEFORE_A_QUESTION = (
+    "understand",
+    "see",
+    "know",
+    "decide",
+    "learn",
+    "tell",
+    "about",
+    "on",
+    "of",
+    "in",
+    "for",
+    "to",
+    "with",
+)
+_NOT_ASKED = "".join(f"(?<!{word} )" for word in _BEFORE_A_QUESTION)
 _TRAILING = re.compile(
     r"\s*(?:[;；。!！?？\n]|\s[-–—]{1,2}\s|——"
-    r"|[,，]?\s*\b(?:but|because|since|although|though|however|so that|so i|so we|so,|(?<=, )so|which|who"
+    r"|[,，]?\s*\b(?:but|because|since|although|though|however|so that|so i|so we|so,|(?<=, )so|(?<=, )(?:which|who)"
+    rf"|{_NOT_ASKED}(?:which|who)"
     r"|and i|and we|and you|and it|and my"
     r"|when i|where i|while i|if i|if you|especially|mainly|what about|how about|do you|have you|can you|could you)\b"
     r"|[,，]?\s*(?:但是?|不过|可是|因为|所以|而且|然后|你呢|您呢|你觉得|您觉得|对吗|是吗|特别是|尤其|虽然|希望|主要)).*",
@@ -35,6 +53,7 @@ _CHINESE_LIST = re.compile(
 )
 _FIRST_CLAUSE = re.compile(r"[,，；;。].*", re.DOTALL)
 _PAST = re.compile(r"\d{4}|\b(?:yesterday|last|ago|past|previous)\b|昨|前|上|去年", re.IGNORECASE)
+_UNTIL = re.compile(r"\s?(?:[-–—~至到]|to |through )\s?(\d{1,2})(?:st|nd|rd|th|[日号])?(?![\d/:.年月]|\s?(?:am|pm|:))")
 _DIGITS = {char: value for value, char in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2}
 
 
@@ -125,13 +144,18 @@ def birthday(value: str, said_at: datetime) -> str:
     return iso if re.search(r"\d{4}|[〇零一二三四五六七八九]{4}", value) else iso[5:]
 
 
-def dated(value: str, said_at: datetime) -> str:
-    """Adds the absolute date of a relative one: "go to Spain next month (2023-06)"."""
+def dated(value: str, said_at: datetime, *, past_days: int = 0) -> str:
+    """Adds the absolute date of a relative one: "go to Spain next month (2023-06)", "July 16-18 (2024-07-16 to 18)".
+
+    A day without a year is the next such day, one that passed up to `past_days` before is that day.
+    """
     found = dates_in(value, said_at, said_at.tzinfo or UTC)
     if not found:
         return value
     end = found[0].start + len(found[0].text)
-    meant = _iso(found[0], said_at, future=True)
+    meant = _iso(found[0], said_at, future=found[0].to_time <= said_at - timedelta(days=past_days))
+    if (until := _UNTIL.match(value, end)) and re.fullmatch(r"\d{4}-\d\d-\d\d", meant):
+        end, meant = until.end(), f"{meant} to {int(until[1]):02}"
     return f"{value[:end]} ({meant}){value[end:]}" if value.isascii() else f"{value[:end]}（{meant}）{value[end:]}"
 
 

@@ -42,6 +42,9 @@ _MUST_NOT_START = frozenset(
 _UNFINISHED = re.compile(r"\b(?:the|an?|my|our|to|of|and|or|for|with|in|at|on|from|by)$", re.IGNORECASE)
 
 
+_POINTS_BACK = re.compile(r"\bthese\b(?! days)|\bthose\b(?! (?:who|that|with|of))", re.IGNORECASE)
+
+
 def number(value: str, *, min: float | None = None, max: float | None = None) -> str | None:
     try:
         amount = float(value)
@@ -81,9 +84,11 @@ def lacks(value: str, *, pattern: str) -> str | None:
 
 
 def statement(value: str) -> str | None:
-    """Refuses questions, values that begin with a pronoun, and those whose end is missing ("use the")."""
+    """Refuses questions, values that point to another sentence ("these kids"), and those without an end ("use the")."""
     if _UNFINISHED.search(value):
         return "is not finished"
+    if _POINTS_BACK.search(value):
+        return "points to a sentence before it"
     if re.search(r"[?？]|[吗呢]$|什么|怎么|如何|哪[里儿些个种]", value):
         return "a question"
     first = re.match(r"[A-Za-z']+", value)
