@@ -22,7 +22,7 @@ MAX_LABEL_CHARS = 200
 _LIST = """
 SELECT k.id, k.user_id AS user, k.role, k.scopes, k.label, k.created_at, k.expires_at, k.revoked_at, u.used_at
 FROM api_keys k LEFT JOIN api_key_uses u ON u.tenant = k.tenant AND u.key_id = k.id
-WHERE k.tenant = %s AND (%s::text IS NULL OR k.user_id = %s) ORDER BY k.seq"""
+WHERE k.tenant = %s AND (%s::text IS NULL OR k.user_id = %s) ORDER BY k.created_at, k.id"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from turnlog.events.append import deciding_again
 from turnlog.events.contracts import EntitiesCleared, EntitiesFound, Entity, EntityRelation, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant, memory_thread
-from turnlog.projectors.models.entities_lookup import entities_of, entity_of
+from turnlog.projectors.models.entities_lookup import Mentioned, entities_of, entity_of
 
 SOURCE = "turnlog/entities"
 READS = ("entities",)
@@ -59,14 +59,20 @@ class EntityFound:
 
 
 async def list_entities(
-    runtime: Runtime, tenant: str, user: str, type_: str | None = None, limit: int = 100
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    type_: str | None = None,
+    limit: int = 100,
+    after: Mentioned | None = None,
 ) -> list[EntityFound]:
-    """Most mentioned first. type_: only these, whatever the case of its letters. Raises InvalidToken."""
+    """Most mentioned first. type_: only these, whatever the case of its letters. after: mention_count, last_seen_at,
+    type and name of the entity that the list continues behind. Raises InvalidToken."""
     check_tenant(tenant)
     thread = memory_thread(user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
-        rows = await entities_of(conn, tenant, thread, type_.upper() if type_ else None, limit)
+        rows = await entities_of(conn, tenant, thread, type_.upper() if type_ else None, limit, after)
     return [EntityFound(**row) for row in rows]
 
 

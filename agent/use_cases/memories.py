@@ -16,6 +16,7 @@ from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import (
     Conflict,
+    LastSaid,
     MemoryRow,
     StoredMemory,
     conflicts,
@@ -70,11 +71,17 @@ ALL = MemoryFilter()
 
 
 async def list_memories(
-    runtime: Runtime, tenant: str, user: str, which: MemoryFilter = ALL, limit: int = 100
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    which: MemoryFilter = ALL,
+    limit: int = 100,
+    after: LastSaid | None = None,
 ) -> list[MemoryView]:
     """The `limit` memories that were said last, those with the highest score first.
 
-    Raises InvalidToken, InvalidMemory for an unknown kind or an importance outside of 0 to 1.
+    after: only those said before an earlier list, of which it is `last_said`. Raises InvalidToken, InvalidMemory for an
+    unknown kind or an importance outside of 0 to 1.
     """
     place, at = Place(tenant, user), which.as_of or datetime.now(UTC)
     check_kinds(which.kinds)
@@ -82,13 +89,20 @@ async def list_memories(
     await _ready(runtime, place)
     policy, found = Policy.of(runtime.settings), list[MemoryView]()
     async with runtime.pool.connection() as conn:
-        async for row in _rows(conn, place, which, at, limit):
+        async for row in _rows(conn, place, which, at, limit, after):
             view = view_of(row, at, policy)
             if view.score.importance >= which.min_importance and which.category in (None, view.category):
                 found.append(view)
                 if len(found) == limit:
                     break
     return sorted(found, key=lambda one: -one.score.total)
+
+
+def last_said(found: Sequence[MemoryRow]) -> LastSaid:
+    """The place in the order of saying behind all of these."""
+    by_id = sorted(found, key=lambda one: one.id, reverse=True)  # of those said at once the smallest id comes first
+    last = min(by_id, key=lambda one: (one.confirmed_at, one.seq))
+    return last.confirmed_at, last.seq, last.id
 
 
 async def find_memory(runtime: Runtime, tenant: str, user: str, given: str) -> MemoryView:
@@ -148,28 +162,28 @@ async def _ready(runtime: Runtime, place: Place) -> None:
 
 
 async def _rows(
-    conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, limit: int, after: LastSaid | None
 ) -> AsyncIterator[StoredMemory]:
     """Said last first, read page by page: importance decays by settings, which no index knows."""
-    size, offset = max(limit, PAGE) if which.category or which.min_importance else limit, 0
+    size = max(limit, PAGE) if which.category or which.min_importance else limit
     while True:
-        page = await _page(conn, place, which, at, size, offset)
+        page = await _page(conn, place, which, at, size, after)
         for row in page:
             yield row
         if not page or len(page) < size:
             return
-        offset += size
+        after = last_said(page)
 
 
 async def _page(
-    conn: Connection, place: Place, which: MemoryFilter, at: datetime, size: int, offset: int
+    conn: Connection, place: Place, which: MemoryFilter, at: datetime, size: int, after: LastSaid | None
 ) -> Sequence[StoredMemory]:
     there, kinds = (place.tenant, place.thread), which.kinds
     if which.every:
-        return await every_memory(conn, *there, kinds, size, offset)
+        return await every_memory(conn, *there, kinds, size, after)
     if which.as_of is None:
-        return await valid_memories(conn, *there, at, kinds, size, offset)
-    return await memories_as_of(conn, *there, at, kinds, size, offset)
+        return await valid_memories(conn, *there, at, kinds, size, after)
+    return await memories_as_of(conn, *there, at, kinds, size, after)
 
 
 async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:

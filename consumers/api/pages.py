@@ -2,15 +2,20 @@
 
 import base64
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Generic, TypeVar
+from uuid import UUID
 
 from fastapi import Query
 from pydantic import BaseModel
 
+from turnlog.consumers.cursors import cursor_of, moment
 from turnlog.events.errors import TurnlogError
 
+__all__ = ["cursor_of", "moment"]
 T = TypeVar("T")
+Place = tuple[str | int, ...]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
 
@@ -28,8 +33,18 @@ class Page(BaseModel, Generic[T]):
     next: str | None = None
 
 
-def cursor_of(*place: str | int) -> str:
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+def page_of(found: Sequence[T], limit: int, place: Callable[[T], Place]) -> Page[T]:
+    """found: up to limit + 1 items, to see whether more follow. place: of an item in the list, for the cursor."""
+    items = list(found[:limit])
+    return Page(items=items, next=cursor_of(*place(items[-1])) if len(found) > limit else None)
+
+
+def page_behind(found: Sequence[T], limit: int, cursor: str | None, place: Callable[[T], Place]) -> Page[T]:
+    """Of a list that was read whole, in the order of its places. Raises BadCursor."""
+    kinds = [type(part) for part in place(found[0])] if found else None
+    begin = place_of(cursor, *kinds) if kinds else None
+    behind = found if begin is None else [one for one in found if place(one) > tuple(begin)]
+    return page_of(behind[: limit + 1], limit, place)
 
 
 def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
@@ -43,6 +58,14 @@ def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
     if not isinstance(place, list) or [type(part) for part in place] != list(kinds):
         raise BadCursor(f"{cursor[:40]!r} is no cursor; use `next` of the page before as it is")
     return place
+
+
+def id_of(text: str) -> UUID:
+    """Raises BadCursor."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise BadCursor(f"{text[:40]!r} in the cursor is no id; use `next` of the page before as it is") from None
 
 
 def moment_of(text: str) -> datetime:

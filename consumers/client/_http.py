@@ -59,30 +59,30 @@ class Http:
         body: Any = None,
         params: Mapping[str, Any] | None = None,
         write_id: UUID | None = None,
-        once: bool = False,
     ) -> T:
         """The answer as a value of `returns`.
 
-        write_id: a write that is sent again with it happens once; each call has its own by default. once: the server
-        cannot tell that, so it is sent again only while there is no connection. Raises the server's errors,
-        ServerUnavailable.
+        write_id: a write that is sent again with it happens once; each call has its own by default. Raises the server's
+        errors, ServerUnavailable.
         """
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
         request["params"] = {name: value for name, value in (params or {}).items() if value is not None}
         if body is not None:
             request["json"] = body
-        when = retry_if_exception(_never_sent if once else _passing)
-        again = AsyncRetrying(stop=stop_after_delay(self._patience_s), wait=_pause, retry=when, reraise=True)
+        when, stop = retry_if_exception(_passing), stop_after_delay(self._patience_s)
+        again = AsyncRetrying(stop=stop, wait=_pause, retry=when, reraise=True)
         try:
             response: httpx2.Response = await again(self._answer, method, path, request)
         except httpx2.TransportError as error:
             raise self._unavailable(error) from error
         return decoded(returns, response.json() if response.content else None)
 
-    async def pages(self, path: str, item: type[T], limit: int, user: str | None, **params: Any) -> list[T]:
-        """Up to `limit` items of a list, page by page. newest=True: each page goes before those read so far."""
+    async def pages(
+        self, path: str, item: type[T], limit: int, user: str | None, cursor: str | None = None, **params: Any
+    ) -> list[T]:
+        """Up to `limit` items of a list, page by page. newest=True: each page goes before those read so far. cursor: of
+        the page to begin with."""
         found: list[Any] = []
-        cursor: str | None = None
         while True:
             asked = params | {"limit": min(PAGE, max(1, limit - len(found))), "cursor": cursor}
             page = await self.call("GET", path, dict[str, Any], user=user, params=asked)
@@ -170,10 +170,6 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 def _passing(error: BaseException) -> bool:
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE
-
-
-def _never_sent(error: BaseException) -> bool:
-    return isinstance(error, httpx2.ConnectError)
 
 
 def _pause(state: RetryCallState) -> float:

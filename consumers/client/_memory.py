@@ -41,9 +41,12 @@ class Memory(LoopBound):
             check_id("user", user)
         return Thread(self.runtime, self.tenant, id, user)
 
-    async def threads(self, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
-        """Conversations, most recently active first; of one user, or all."""
-        return await threads.list_threads(self.runtime, self.tenant, user, limit)
+    async def threads(
+        self, user: str | None = None, limit: int = 100, after: Sequence[ThreadInfo] = ()
+    ) -> list[ThreadInfo]:
+        """Conversations, most recently active first; of one user, or all. after: the page before, for those behind."""
+        place = (after[-1].last_active_at, after[-1].thread) if after else None
+        return await threads.list_threads(self.runtime, self.tenant, user, limit, place)
 
     async def recall(
         self,
@@ -87,9 +90,13 @@ class Memory(LoopBound):
         """
         return await memory_changes.remember(self.runtime, self.tenant, user, memory, memory_id)
 
-    async def memories(self, user: str, which: MemoryFilter = ALL, limit: int = 100) -> list[MemoryView]:
-        """What is remembered of a user, best score first."""
-        return await memories.list_memories(self.runtime, self.tenant, user, which, limit)
+    async def memories(
+        self, user: str, which: MemoryFilter = ALL, limit: int = 100, after: Sequence[MemoryView] = ()
+    ) -> list[MemoryView]:
+        """What is remembered of a user: what was said last, best score first. after: the page before, for what was said
+        before it."""
+        place = memories.last_said(after) if after else None
+        return await memories.list_memories(self.runtime, self.tenant, user, which, limit, place)
 
     async def forget(self, user: str, memory: str | UUID) -> tuple[UUID, ...]:
         """Drops the content of a memory and of all with the same words; their ids.

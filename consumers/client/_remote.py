@@ -27,6 +27,7 @@ from turnlog.agent.use_cases.personal_data import Clearing
 from turnlog.agent.use_cases.recall import Found, FoundMemory
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.agent.use_cases.turns import NewTurn, turn_of
+from turnlog.consumers.cursors import memories_cursor, threads_cursor
 from turnlog.events.contracts import MemoryKind, UsageMetered
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_conversation, check_id
@@ -117,7 +118,7 @@ class RemoteThread(Thread):
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False
     ) -> list[Message]:
-        bounds = {"after_seq": after_seq, "before_seq": before_seq, "newest": newest}
+        bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq, "newest": newest}
         return await self._http.pages(f"{self._path}/turns", Message, limit, self.user, **bounds)
 
     async def info(self) -> ThreadInfo:
@@ -131,7 +132,7 @@ class RemoteThread(Thread):
         return known.label or ""
 
     async def delete(self) -> None:
-        await self._http.call("DELETE", self._path, type(None), user=self.user, once=True)
+        await self._http.call("DELETE", self._path, type(None), user=self.user)
 
 
 class RemoteMemory(Memory):
@@ -151,8 +152,11 @@ class RemoteMemory(Memory):
             check_id("user", user)
         return RemoteThread(self._http, id, user)
 
-    async def threads(self, user: str | None = None, limit: int = 100) -> list[ThreadInfo]:
-        return await self._http.pages("/api/threads", ThreadInfo, limit, user)
+    async def threads(
+        self, user: str | None = None, limit: int = 100, after: Sequence[ThreadInfo] = ()
+    ) -> list[ThreadInfo]:
+        cursor = threads_cursor(after) if after else None
+        return await self._http.pages("/api/threads", ThreadInfo, limit, user, cursor)
 
     async def recall(
         self,
@@ -186,15 +190,22 @@ class RemoteMemory(Memory):
         body = to_jsonable_python(asdict(given))
         return await self._http.call("POST", "/api/memories", Outcome, user=user, body=body, write_id=memory_id)
 
-    async def memories(self, user: str | None = None, which: MemoryFilter = ALL, limit: int = 100) -> list[MemoryView]:
+    async def memories(
+        self,
+        user: str | None = None,
+        which: MemoryFilter = ALL,
+        limit: int = 100,
+        after: Sequence[MemoryView] = (),
+    ) -> list[MemoryView]:
         asked = to_jsonable_python(asdict(which))
-        params = {"kind": asked.pop("kinds"), **asked, "limit": max(1, limit)}
-        found = await self._http.call("GET", "/api/memories", list[MemoryView], user=user, params=params)
-        return found[: max(0, limit)]
+        params = {"kind": asked.pop("kinds"), **asked}
+        cursor = memories_cursor(after) if after else None
+        found = await self._http.pages("/api/memories", MemoryView, limit, user, cursor, **params)
+        return sorted(found, key=lambda one: -one.score.total)
 
     async def forget(self, user: str | None, memory: str | UUID) -> tuple[UUID, ...]:
         body = {"memory": str(memory)}
-        done = await self._http.call("POST", "/api/memories/forget", Forgotten, user=user, body=body, once=True)
+        done = await self._http.call("POST", "/api/memories/forget", Forgotten, user=user, body=body)
         return done.forgotten
 
     async def clear(

@@ -79,7 +79,7 @@ class Thread(LoopBound):
 
         role: "user", "assistant", "tool" or "system". content: text, or blocks as OpenAI, Anthropic or turnlog write
         them. receipt: of the context that an assistant's turn answers; both are stored together, and a query that is
-        not on the log yet before them. event_id: a call that is repeated with it stores one turn. expected: the last
+        not on the log yet before them. event_id: the same call repeated with it stores one turn. expected: the last
         sequence of the thread as the caller knows it (0: none); raises WrongExpectedVersion when that is not so. usage:
         of the model that made the turn, for `turnlog usage`.
 

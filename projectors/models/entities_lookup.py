@@ -1,6 +1,7 @@
 """Reads entities without loading their projector."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -9,6 +10,8 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.text import name_key
 
 LIMIT = 20
+# Where an entity is in the list of the most mentioned: mention_count, last_seen_at, type, name.
+Mentioned = tuple[int, datetime, str, str]
 
 
 async def entities_named(conn: Connection, tenant: str, thread: str, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -35,15 +38,30 @@ async def entity_of(conn: Connection, tenant: str, thread: str, type_: str, name
 
 
 async def entities_of(
-    conn: Connection, tenant: str, thread: str, type_: str | None = None, limit: int = 100
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    type_: str | None = None,
+    limit: int = 100,
+    after: Mentioned | None = None,
 ) -> list[dict[str, Any]]:
-    """Entities of a memory thread with all their columns, most mentioned first."""
+    """Entities of a memory thread with all their columns, most mentioned first.
+
+    after: the place of the entity that the list continues behind.
+    """
+    count, seen_at, after_type, name = after or (None, None, None, "")
     cursor = conn.cursor(row_factory=dict_row)
     await cursor.execute(
         "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
         "FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
         "AND (%(type)s::text IS NULL OR type = %(type)s) "
+        "AND (%(count)s::int IS NULL OR (mention_count, last_seen_at) < (%(count)s, %(seen_at)s::timestamptz) "
+        "OR (mention_count, last_seen_at) = (%(count)s, %(seen_at)s) "
+        'AND (type, name_key COLLATE "C") > (%(after_type)s, %(name_key)s)) '
         'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT %(limit)s',
-        {"tenant": tenant, "thread": thread, "type": type_, "limit": limit},
+        {
+            **{"tenant": tenant, "thread": thread, "type": type_, "limit": limit},
+            **{"count": count, "seen_at": seen_at, "after_type": after_type, "name_key": name_key(name)},
+        },
     )
     return await cursor.fetchall()

@@ -73,7 +73,7 @@ async def test_both_dialogues_of_the_seed(serve: Serve, model: NamingServer, cap
             assert roles == ["user", "assistant"] * 2
 
         async def are_remembered() -> bool:
-            return len((await ann.get("/api/memories")).json()) >= 2
+            return len((await ann.get("/api/memories")).json()["items"]) >= 2
 
         await eventually(are_remembered)
         async with socket(api, "another", f"?token={api.token()}") as ws:

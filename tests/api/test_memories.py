@@ -12,7 +12,7 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
         assert [one.status_code for one in made] == [201, 201], made[0].text
         memory = made[0].json()["memory_id"]
         assert made[1].json() == made[0].json()
-        listed = (await ann.get("/api/memories")).json()
+        listed = (await ann.get("/api/memories")).json()["items"]
         assert [one["content"] for one in listed] == ["Ann likes tea."]
         found = (await ann.post("/api/recall", json={"query": "tea", "explain": True})).json()
         assert [one["content"] for one in found["memories"]] == ["Ann likes tea."]
@@ -22,13 +22,13 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
         rated = await ann.put(f"/api/memories/{newer}/importance", json={"importance": 0.9})
         assert rated.json()["importance"] == 0.9
         assert len((await ann.get(f"/api/memories/{newer}/history")).json()["history"]) == 2
-        assert (await bob.get("/api/memories")).json() == []
+        assert (await bob.get("/api/memories")).json()["items"] == []
         for path in (f"/api/memories/{newer}", f"/api/memories/{newer}/history"):
             assert (await bob.get(path)).status_code == 404
         assert (await bob.delete(f"/api/memories/{newer}")).status_code == 404
         assert (await bob.post("/api/memories/forget", json={"memory": "green"})).status_code == 404
         assert newer in (await ann.delete(f"/api/memories/{newer}")).json()["forgotten"]
-        assert (await ann.get("/api/memories")).json() == []
+        assert (await ann.get("/api/memories")).json()["items"] == []
         assert (await ann.post("/api/recall", json={"query": "green tea"})).json()["memories"] == []
 
 
@@ -49,7 +49,7 @@ async def test_entities_preferences_sessions_and_usage(serve: Serve) -> None:
         assert (await ann.post("/api/entities", json=entity)).json()["code"] == "entity-exists"
         changed = await ann.patch("/api/entities", json=entity | {"attributes": {"city": "Lima"}})
         assert changed.json()["attributes"] == {"city": "Lima"}
-        assert [one["name"] for one in (await ann.get("/api/entities")).json()] == ["Mia"]
+        assert [one["name"] for one in (await ann.get("/api/entities")).json()["items"]] == ["Mia"]
         preferences = await ann.patch("/api/preferences", json={"set": {"enable_memory": False}})
         assert (preferences.status_code, preferences.json()["enable_memory"]) == (200, False), preferences.text
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})

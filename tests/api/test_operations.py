@@ -46,11 +46,11 @@ async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> N
         subject = publish_subject("default", "t", "turn_recorded")
         seq = (await api.runtime.log.nc.jetstream().publish(subject, b"{")).seq
         await api.runtime.settle()
-        found = (await admin.get("/api/operations/dead-letters")).json()
+        found = (await admin.get("/api/operations/dead-letters")).json()["items"]
         assert {one["seq"] for one in found} == {seq}
         letter = f"/api/operations/dead-letters/{seq}"
         assert (await admin.get(letter)).json()["event"] == "{"
-        assert (await other.get("/api/operations/dead-letters")).json() == []
+        assert (await other.get("/api/operations/dead-letters")).json()["items"] == []
         refused = [
             await other.get(letter),
             await other.post(f"{letter}/drop", json={}),
@@ -60,7 +60,9 @@ async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> N
         again = await admin.post("/api/operations/dead-letters/retry", json={"seq": seq})
         assert again.json() == {"applied": [], "parked": [seq]}
         assert (await admin.post(f"{letter}/drop", json={})).status_code == 200
-        assert {one["status"] for one in (await admin.get("/api/operations/dead-letters")).json()} == {"dropped"}
+        assert {one["status"] for one in (await admin.get("/api/operations/dead-letters")).json()["items"]} == {
+            "dropped"
+        }
 
 
 async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: Serve) -> None:
@@ -68,7 +70,7 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
         made = (await admin.post("/api/operations/keys", json={"user": "ann", "scopes": ["read"]})).json()
         header = {"Authorization": f"Bearer {made['key']}"}
         assert (await ann.get("/api/threads", headers=header)).status_code == 200
-        assert [one["id"] for one in (await admin.get("/api/operations/keys")).json()] == [made["id"]]
+        assert [one["id"] for one in (await admin.get("/api/operations/keys")).json()["items"]] == [made["id"]]
         revoked = await admin.delete(f"/api/operations/keys/{made['id']}")
         assert (revoked.status_code, revoked.json()["revoked_at"] is None) == (200, False)
         assert (await ann.get("/api/threads", headers=header)).status_code == 401

@@ -160,7 +160,7 @@ async def test_the_answer_to_a_question_is_given_once(serve: Serve) -> None:
 async def conflict(client: httpx2.AsyncClient) -> UUID:
     for content in ("My birthday is May 8.", "My birthday is June 9."):
         await client.post("/api/memories", json={"content": content})
-    return UUID((await client.get("/api/conflicts")).json()[0]["conflict_id"])
+    return UUID((await client.get("/api/conflicts")).json()["items"][0]["conflict_id"])
 
 
 async def test_six_writes_at_once_are_one_event_each(serve: Serve) -> None:
@@ -180,7 +180,7 @@ async def test_keys_are_of_one_user_and_tenant(serve: Serve) -> None:
         for client, content in ((ann, "Ann likes tea."), (bob, "Bob likes tea."), (other, "Ann likes coffee.")):
             made = await client.post("/api/memories", json={"content": content}, headers=KEY)
             assert made.status_code == 201, made.text
-            assert [one["content"] for one in (await client.get("/api/memories")).json()] == [content]
+            assert [one["content"] for one in (await client.get("/api/memories")).json()["items"]] == [content]
 
 
 async def test_a_write_that_failed_may_be_sent_again_with_its_key(serve: Serve) -> None:
@@ -209,7 +209,7 @@ async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monk
             )
         again = await ann.post("/api/memories", json=body, headers=KEY)
         assert again.status_code == 201 and "idempotent-replayed" not in again.headers
-        assert len((await ann.get("/api/memories")).json()) == 1
+        assert len((await ann.get("/api/memories")).json()["items"]) == 1
 
 
 async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_their_user(serve: Serve) -> None:

@@ -97,7 +97,7 @@ async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_so
             assert sent.status_code == 201, sent.text
         turns = (await ann.get("/api/threads/t/turns")).json()["items"]
         assert [one["content"] for one in turns] == [question["query"], "Sesame."]
-        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()
+        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()["items"]
         assert receipt["receipt"]["answer_ids"] == [turns[1]["event_id"]]
         then = (await ann.get("/api/threads/t/context", params={"as_of": turns[0]["seq"]})).json()
         assert then["messages"] == made["messages"] and then["receipt"] is None

@@ -168,6 +168,21 @@ async def test_what_is_remembered_comes_into_the_context_until_it_is_forgotten(f
         assert await memory.memories("ann") == []
 
 
+async def test_lists_go_on_behind_the_page_before(face: Face) -> None:
+    async with face() as memory:
+        for n in range(5):
+            await memory.thread(f"t{n}", user="ann").add("user", "hello")
+            await memory.remember("ann", f"Ann owns {n} cats.")
+        threads = [await memory.threads("ann", 2)]
+        memories = [await memory.memories("ann", limit=2)]
+        for _ in range(2):
+            threads.append(await memory.threads("ann", 2, threads[-1]))
+            memories.append(await memory.memories("ann", limit=2, after=memories[-1]))
+        assert [[one.thread for one in page] for page in threads] == [["t4", "t3"], ["t2", "t1"], ["t0"]]
+        said = [{one.content for one in page} for page in memories]
+        assert said == [{f"Ann owns {n} cats." for n in page} for page in ((4, 3), (2, 1), (0,))]
+
+
 async def test_a_person_is_cleared_in_part_and_erased(face: Face) -> None:
     async with face() as memory, face("bob") as bobs:
         await memory.thread("t", user="ann").add("user", "My corgi is called Sesame.")
@@ -246,9 +261,9 @@ async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[
         http.client.event_hooks = {"response": [lose_the_first]}
         async with http.client:
             thread = RemoteMemory(http).thread("t")
-            assert (await thread.add("user", "hello")).duplicate
+            stored = await thread.add("user", "hello")
             assert len({request.headers["Idempotency-Key"] for request in sent}) == 1 < len(sent)
-            assert len(await thread.messages()) == 1
+            assert [one.seq for one in await thread.messages()] == [stored.seq]
             sent.clear()
             assert [piece async for piece in thread.ask("Really?")] == ["echo: ", "Really?"]
             assert len(await thread.messages()) == 3
@@ -271,7 +286,8 @@ async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_threa
     async with face() as memory:
         thread, event_id = memory.thread("t"), uuid4()
         first = await thread.add("user", "hello", event_id=event_id, expected=0)
-        assert (await thread.add("user", "hello", event_id=event_id)).duplicate
+        assert (await thread.add("user", "hello", event_id=event_id, expected=0)).seq == first.seq
+        assert len(await thread.messages()) == 1
         with pytest.raises(WrongExpectedVersion):
             await thread.add("user", "late", expected=0)
         answers = [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]

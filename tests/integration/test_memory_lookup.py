@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from turnlog.agent.memory.deciding.memory_state import MemoryState
 from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.use_cases.memories import last_said
 from turnlog.events.contracts import (
     EndReason,
     EventData,
@@ -195,7 +196,9 @@ async def test_what_holds_can_be_read_by_kind_and_in_pages(db: Connection) -> No
     now = MAY_8 + timedelta(days=2)
     assert [one.id.int for one in await valid_memories(db, *HERE, now)] == [2, 1]
     assert [one.id.int for one in await valid_memories(db, *HERE, now, ["PREFERENCE"])] == [1]
-    assert [one.id.int for one in await valid_memories(db, *HERE, now, limit=1, offset=1)] == [1]
+    [first] = await valid_memories(db, *HERE, now, limit=1)
+    behind = last_said([first])
+    assert [one.id.int for one in await valid_memories(db, *HERE, now, limit=1, after=behind)] == [1]
     assert [one.id.int for one in await memories_as_of(db, *HERE, FAR)] == [2, 3, 1]
 
 

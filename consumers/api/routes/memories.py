@@ -1,6 +1,5 @@
 """What is remembered of the caller: list, remember, change, forget, history, contradictions."""
 
-from collections.abc import Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -20,6 +19,8 @@ from turnlog.agent.use_cases.memory_changes import (
     Reverted,
 )
 from turnlog.consumers.api.caller import Reader, WriteId, Writer
+from turnlog.consumers.api.pages import Cursor, Limit, Page, id_of, moment, moment_of, page_behind, place_of
+from turnlog.consumers.cursors import memories_cursor
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.projectors.models.memories.lookup import Conflict
 
@@ -61,10 +62,17 @@ async def list_memories(
     as_of: Annotated[AwareDatetime | None, Query(description="Those that held then.")] = None,
     every: Annotated[bool, Query(description="In any status, ended and forgotten ones too.")] = False,
     limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
-) -> list[MemoryView]:
-    """The memories that were said last, those with the highest score first."""
+    cursor: Cursor = None,
+) -> Page[MemoryView]:
+    """The memories that were said last, those with the highest score first; the next page has those said before."""
     which = MemoryFilter(tuple(kind or ()), category, min_importance, as_of, every)
-    return await memories.list_memories(caller.runtime, caller.tenant, caller.user, which, limit)
+    begin = place_of(cursor, str, int, str)
+    after = (moment_of(str(begin[0])), int(begin[1]), id_of(str(begin[2]))) if begin else None
+    found = await memories.list_memories(caller.runtime, caller.tenant, caller.user, which, limit + 1, after)
+    if len(found) <= limit:
+        return Page(items=found)
+    items = [one for one in found if one.id != memories.last_said(found)[2]]
+    return Page(items=items, next=memories_cursor(items))
 
 
 @router.post("/memories", status_code=201)
@@ -123,10 +131,14 @@ async def forget_named(given: Named, caller: Writer) -> Forgotten:
 
 @router.get("/conflicts")
 async def list_conflicts(
-    caller: Reader, answered: Annotated[bool, Query(description="Those that were settled instead.")] = False
-) -> Sequence[Conflict]:
-    """Contradictions that wait for an answer."""
-    return await memories.list_conflicts(caller.runtime, caller.tenant, caller.user, answered)
+    caller: Reader,
+    answered: Annotated[bool, Query(description="Those that were settled too.")] = False,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[Conflict]:
+    """Contradictions that wait for an answer, oldest first."""
+    found = await memories.list_conflicts(caller.runtime, caller.tenant, caller.user, answered)
+    return page_behind(found, limit, cursor, lambda one: (moment(one.raised_at), str(one.conflict_id)))
 
 
 @router.post("/conflicts/{conflict}/answer")

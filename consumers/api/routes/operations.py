@@ -22,6 +22,7 @@ from turnlog.agent.use_cases.jobs import JobState
 from turnlog.agent.use_cases.usage import By, Usage
 from turnlog.consumers.api.caller import Asker, Caller, Operator, identify
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_behind
 from turnlog.consumers.api.routes.limits import UserId
 from turnlog.projectors.engine.lag import Lag
 
@@ -76,10 +77,14 @@ async def show_lag(caller: Operator) -> Behind:
 
 @router.get("/operations/dead-letters")
 async def list_dead_letters(
-    caller: Operator, projection: Annotated[str | None, Query(max_length=100)] = None
-) -> list[DeadLetter]:
-    """Parked and dropped events of the tenant."""
-    return await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
+    caller: Operator,
+    projection: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[DeadLetter]:
+    """Parked and dropped events of the tenant, in the order of the log."""
+    found = await dead_letters.list_dead_letters(caller.system, projection, caller.tenant)
+    return page_behind(found, limit, cursor, lambda one: (one.seq, one.projection))
 
 
 @router.get("/operations/dead-letters/{seq}")
@@ -130,9 +135,15 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
 
 
 @router.get("/operations/keys")
-async def list_keys(caller: Operator, user: Annotated[str | None, Query(max_length=255)] = None) -> list[KeyInfo]:
+async def list_keys(
+    caller: Operator,
+    user: Annotated[str | None, Query(max_length=255)] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[KeyInfo]:
     """API keys, revoked and expired ones too, the oldest first."""
-    return await access.list_keys(caller.system, caller.tenant, user)
+    found = await access.list_keys(caller.system, caller.tenant, user)
+    return page_behind(found, limit, cursor, lambda one: (moment(one.created_at), one.id))
 
 
 @router.post("/operations/keys", status_code=201)

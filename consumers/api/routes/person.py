@@ -12,7 +12,7 @@ from turnlog.agent.use_cases.entities import EntityFound, EntityInput
 from turnlog.agent.use_cases.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Reader, Writer
-from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_behind, page_of, place_of
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
@@ -44,10 +44,16 @@ class NewCheckpoint(BaseModel):
 
 @router.get("/entities")
 async def list_entities(
-    caller: Reader, type: Annotated[str | None, Query(max_length=100)] = None, limit: Limit = 100
-) -> list[EntityFound]:
+    caller: Reader,
+    type: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[EntityFound]:
     """Most mentioned first."""
-    return await entities.list_entities(caller.runtime, caller.tenant, caller.user, type, limit)
+    begin = place_of(cursor, int, str, str, str)
+    after = (int(begin[0]), moment_of(str(begin[1])), str(begin[2]), str(begin[3])) if begin else None
+    found = await entities.list_entities(caller.runtime, caller.tenant, caller.user, type, limit + 1, after)
+    return page_of(found, limit, lambda one: (one.mention_count, moment(one.last_seen_at), one.type, one.name))
 
 
 @router.post("/entities", status_code=201)
@@ -79,9 +85,12 @@ async def get_usage(caller: Reader, by: Literal["agent", "model", "day", "month"
 
 
 @router.get("/threads/{thread}/receipts")
-async def list_receipts(thread: ThreadId, caller: Reader) -> list[ReceiptFound]:
-    """What the model saw for each answer."""
-    return await context.list_receipts(*await caller.owns(thread))
+async def list_receipts(
+    thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
+) -> Page[ReceiptFound]:
+    """What the model saw for each answer, oldest first."""
+    found = await context.list_receipts(*await caller.owns(thread))
+    return page_behind(found, limit, cursor, lambda one: (one.seq,))
 
 
 @router.put("/threads/{thread}/session", tags=["sessions"])
@@ -110,9 +119,12 @@ async def reset_session(thread: ThreadId, caller: Writer) -> SessionValue:
 
 
 @router.get("/threads/{thread}/session/checkpoints", tags=["sessions"])
-async def list_checkpoints(thread: ThreadId, caller: Reader) -> list[SegmentCheckpoint]:
+async def list_checkpoints(
+    thread: ThreadId, caller: Reader, limit: Limit = 100, cursor: Cursor = None
+) -> Page[SegmentCheckpoint]:
     """Oldest first."""
-    return await sessions.list_checkpoints(*await caller.owns(thread))
+    found = await sessions.list_checkpoints(*await caller.owns(thread))
+    return page_behind(found, limit, cursor, lambda one: (one.seq,))
 
 
 @router.post("/threads/{thread}/session/checkpoints", status_code=201, tags=["sessions"])

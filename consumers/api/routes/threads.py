@@ -9,7 +9,7 @@ from turnlog.agent.use_cases import forks, threads
 from turnlog.agent.use_cases.forks import Forked
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.consumers.api.caller import Reader, WriteId, Writer
-from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, moment_of, place_of
+from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_of, place_of
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
@@ -40,9 +40,7 @@ async def list_threads(caller: Reader, limit: Limit = 50, cursor: Cursor = None)
     place = place_of(cursor, str, str)
     after = (moment_of(str(place[0])), str(place[1])) if place else None
     found = await threads.list_threads(caller.runtime, caller.tenant, caller.user, limit + 1, after)
-    items = found[:limit]
-    more = len(found) > limit
-    return Page(items=items, next=cursor_of(items[-1].last_active_at.isoformat(), items[-1].thread) if more else None)
+    return page_of(found, limit, lambda one: (moment(one.last_active_at), one.thread))
 
 
 @router.post("", status_code=201)

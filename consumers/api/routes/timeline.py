@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from turnlog.agent.use_cases import threads, turns
+from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.api.caller import Place, Reader
-from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.pages import Cursor, Limit
 from turnlog.consumers.api.problems import Refused
-from turnlog.consumers.api.routes.threads import ThreadId
+from turnlog.consumers.api.routes.threads import ThreadId, list_threads
 from turnlog.consumers.api.streams import until
 
 router = APIRouter(prefix="/api", tags=["timeline"])
@@ -43,10 +43,15 @@ class TimelineTurn:
 
 
 @router.get("/conversations")
-async def list_conversations(caller: Reader, limit: Limit = 200) -> list[Conversation]:
-    """Most recently active first."""
-    found = await threads.list_threads(caller.runtime, caller.tenant, caller.user, limit)
-    return [Conversation(one.thread, one.label, one.last_active_at) for one in found]
+async def list_conversations(
+    caller: Reader, request: Request, response: Response, limit: Limit = 200, cursor: Cursor = None
+) -> list[Conversation]:
+    """Most recently active first. Where more follow, the header `Link` has the address of the next page (RFC 8288)."""
+    page = await list_threads(caller, limit, cursor)
+    if page.next is not None:
+        following = request.url.include_query_params(limit=limit, cursor=page.next)
+        response.headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+    return [Conversation(one.thread, one.label, one.last_active_at) for one in page.items]
 
 
 @router.get("/chat/history")

@@ -57,6 +57,10 @@ class MemoryRow:
     metadata: dict[str, Any] | None
 
 
+# Where a memory is in the list of those that were said last: confirmed_at, seq, id.
+LastSaid = tuple[datetime, int, UUID]
+
+
 @dataclass(frozen=True, slots=True)
 class StoredMemory(MemoryRow):
     """A row of P7. content_key: as text.content_key returns it."""
@@ -101,13 +105,13 @@ async def valid_memories(
     at: datetime,
     kinds: Sequence[str] = (),
     limit: int = 100,
-    offset: int = 0,
+    after: LastSaid | None = None,
     statuses: Sequence[str] = ("valid",),
 ) -> list[StoredMemory]:
-    """Valid, not archived memories, most recently said first."""
+    """Valid, not archived memories, most recently said first. after: the place of the memory they continue behind."""
     held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
     params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
-    return await _said_last_first(conn, held, params, kinds, limit, offset)
+    return await _said_last_first(conn, held, params, kinds, limit, after)
 
 
 async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPreferences:
@@ -136,10 +140,15 @@ async def memories_by_id(conn: Connection, tenant: str, thread: str, ids: Iterab
 
 
 async def every_memory(
-    conn: Connection, tenant: str, thread: str, kinds: Sequence[str] = (), limit: int = 100, offset: int = 0
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    kinds: Sequence[str] = (),
+    limit: int = 100,
+    after: LastSaid | None = None,
 ) -> list[StoredMemory]:
     """Memories in any status, most recently said first."""
-    return await _said_last_first(conn, "true", {"tenant": tenant, "thread": thread}, kinds, limit, offset)
+    return await _said_last_first(conn, "true", {"tenant": tenant, "thread": thread}, kinds, limit, after)
 
 
 async def memories_by_prefix(
@@ -314,13 +323,16 @@ async def extraction_progress(
 
 
 async def _said_last_first(
-    conn: Connection, where: str, params: dict[str, Any], kinds: Sequence[str], limit: int, offset: int
+    conn: Connection, where: str, params: dict[str, Any], kinds: Sequence[str], limit: int, after: LastSaid | None
 ) -> list[StoredMemory]:
+    said_at, seq, id_ = after or (None, None, None)
     return await _memories(
         conn,
         f"{IN_THREAD} AND {where} AND (%(kinds)s::text[] = '{{}}' OR m.kind = ANY(%(kinds)s)) "
-        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s OFFSET %(offset)s",
-        {**params, "kinds": list(kinds), "limit": limit, "offset": offset},
+        "AND (%(said_at)s::timestamptz IS NULL OR (m.confirmed_at, m.seq) < (%(said_at)s, %(seq)s::bigint) "
+        "OR (m.confirmed_at, m.seq) = (%(said_at)s, %(seq)s) AND m.id > %(id)s::uuid) "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s",
+        {**params, "kinds": list(kinds), "limit": limit, "said_at": said_at, "seq": seq, "id": id_},
     )
 
 
