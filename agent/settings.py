@@ -105,6 +105,8 @@ class Settings(BaseSettings):
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))
     api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY", "OPENAI_API_KEY"))
     model: str = Field("gpt-4o-mini", validation_alias=_env("TURNLOG_MODEL", "OPENAI_MODEL"))
+    stalled_after_s: float = Field(15.0, gt=0, validation_alias=_env("TURNLOG_STALLED_AFTER"))
+    reactor_stalled_after_s: float = Field(300.0, gt=0, validation_alias=_env("TURNLOG_REACTOR_STALLED_AFTER"))
     model_timeout_s: float = Field(30.0, gt=0, validation_alias=_env("TURNLOG_MODEL_TIMEOUT"))
     agent_parallel: int = Field(256, ge=1, le=1_000, validation_alias=_env("TURNLOG_AGENT_PARALLEL"))
     system_prompt: str = Field(

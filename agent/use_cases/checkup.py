@@ -82,7 +82,7 @@ async def _log(runtime: Runtime) -> Finding:
 
 async def _projections(runtime: Runtime) -> Finding:
     async with runtime.pool.connection() as conn:
-        lags = await lag(runtime.log, conn)
+        lags = await lag(runtime.log, conn, runtime.settings.stalled_after_s)
         rows = await conn.execute("SELECT projection, code_version FROM projection_positions WHERE build = 'live'")
         versions: dict[str, int] = dict(await rows.fetchall())
     old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]

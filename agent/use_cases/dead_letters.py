@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from turnlog.agent.answering.request import AGENT
 from turnlog.agent.later import at_once
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.lag import REACTORS
 from turnlog.agent.use_cases.tailing import Line, line_at
 from turnlog.events.errors import EventTooLarge, NotFound
 from turnlog.events.read import Stored
@@ -20,8 +20,6 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
 
-# By the names of their consumers; `analytics` counts as one.
-REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
 # Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
 EVENT_ERRORS = (*POISON, EventTooLarge)
 

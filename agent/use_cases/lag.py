@@ -1,14 +1,30 @@
-"""How far the projections and the embedder are behind the log. Health checks ask often: this loads no read model."""
+"""How far the projections and the embedder are behind the log, and which reactors have stopped.
 
+Health checks ask often: this loads no read model.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.answering.request import AGENT
 from turnlog.agent.embedding.backlog import Backlog, read_backlog
 from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import LogUnavailable, cause
+from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import Lag, lag
+
+# By the names of their consumers; `analytics` counts as one.
+REACTORS = ("memory", "segments", "extraction", "contradictions", AGENT, "analytics")
+_OPTIONAL = {"extraction": "extract", "contradictions": "compare_memories"}  # settings that switch them off
 
 
 async def projection_lag(runtime: Runtime) -> list[Lag]:
     """Every live projection by name and partition. Raises LogUnavailable."""
     async with runtime.pool.connection() as conn:
-        return await lag(runtime.log, conn)
+        return await lag(runtime.log, conn, runtime.settings.stalled_after_s)
 
 
 async def embedding_backlog(runtime: Runtime) -> Backlog:
@@ -16,3 +32,48 @@ async def embedding_backlog(runtime: Runtime) -> Backlog:
     async with runtime.pool.connection() as conn:
         waits = any(one.catching_up for one in await lag(runtime.log, conn))
         return await read_backlog(conn, runtime.settings.vector_model, waits)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Since when each reactor is where it is, as far as this process has looked."""
+
+    since: dict[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
+
+
+async def stuck_reactors(runtime: Runtime) -> list[str]:
+    """Reactors that hold events and for longer than TURNLOG_REACTOR_STALLED_AFTER have neither finished one nor tried
+    one again, in any process. One whose model is slow or away goes on trying. Raises LogUnavailable.
+
+    The first call begins to look; a reactor counts from the second one on.
+    """
+    seen, now = runtime.kept(_seen).since, time.monotonic()
+    found: list[str] = []
+    for name in REACTORS:
+        at = await _position(runtime, name)
+        if at is None or seen.get(name, (None, 0.0))[0] != at:
+            seen[name] = (at or (), now)
+        elif now - seen[name][1] > runtime.settings.reactor_stalled_after_s:
+            found.append(name)
+    return found
+
+
+async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
+    """Changes whenever the reactor takes an event, finishes one or gives one back. None: it holds none."""
+    if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
+        return None
+    try:
+        info = await runtime.log.nc.jetstream().consumer_info(STREAM, name)
+    except NotFoundError:
+        return None
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"cannot ask NATS where {name} is: {cause(error)}") from error
+    if not info.num_ack_pending:
+        return None
+    taken = info.delivered.consumer_seq if info.delivered else 0
+    done = info.ack_floor.consumer_seq if info.ack_floor else 0
+    return taken, done, info.num_ack_pending
+
+
+def _seen(_: Runtime) -> _Seen:
+    return _Seen()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _names() -> list[str]:
-    from turnlog.agent.use_cases.dead_letters import REACTORS
+    from turnlog.agent.use_cases.lag import REACTORS
 
     return [*projection_names(), *REACTORS]
 

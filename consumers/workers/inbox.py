@@ -32,6 +32,8 @@ ACK_WAIT_S = 30.0
 BEATS = 3
 RETRY_S = 5.0
 TRIES = 5
+# A longer wait is made of several: who looks from outside sees that the worker has not stopped.
+AGAIN_S = 60.0
 SERVER_AWAY_S = 2.0
 SERVER_AWAY = (psycopg.OperationalError, DatabaseUnavailable, LogUnavailable, GapInLog)
 
@@ -199,7 +201,7 @@ class Inbox:
         for delivery in deliveries:
             with contextlib.suppress(Exception):  # the nak was lost: the server redelivers after its ack wait
                 if delivery.message is not None:
-                    await delivery.message.nack(delay=seconds)
+                    await delivery.message.nack(delay=min(seconds, AGAIN_S))
 
     async def _keep(self, deliveries: list[Delivery]) -> None:
         while True:

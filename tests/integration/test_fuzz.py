@@ -22,8 +22,8 @@ from helpers.stage import MemoryServer, Stage, player
 from turnlog.agent.progress import no_progress
 from turnlog.agent.use_cases.archive import archive_conversations
 from turnlog.agent.use_cases.asking import Answered, ask
-from turnlog.agent.use_cases.dead_letters import REACTORS
 from turnlog.agent.use_cases.jobs import run_job
+from turnlog.agent.use_cases.lag import REACTORS
 from turnlog.agent.use_cases.tailing import line_at, tail
 from turnlog.consumers.cli.console import pretty
 from turnlog.events.codec import encode

@@ -15,12 +15,12 @@ from helpers.stage import Play, Stage, player
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.use_cases.dead_letters import (
-    REACTORS,
     DeadLetter,
     drop_dead_letter,
     list_dead_letters,
     retry_dead_letters,
 )
+from turnlog.agent.use_cases.lag import REACTORS
 from turnlog.consumers.roles import react
 from turnlog.consumers.workers import inbox
 from turnlog.consumers.workers.app import make_broker, subscribe

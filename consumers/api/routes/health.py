@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from turnlog.agent.use_cases.lag import projection_lag
+from turnlog.agent.use_cases.lag import projection_lag, stuck_reactors
 from turnlog.projectors.engine.lag import Lag
 
 router = APIRouter(tags=["health"])
@@ -17,11 +17,13 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """ready: every projection keeps up with the log. behind: events left to apply, of the slowest projection."""
+    """ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
+    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them."""
 
     ready: bool
     behind: int
     stalled: list[str]
+    stuck: list[str]
 
 
 @router.get("/health/live")
@@ -32,12 +34,13 @@ async def live() -> Alive:
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """503 while a projection has stopped, or Postgres or NATS is away."""
-    found = await projection_lag(request.app.state.runtime)
-    stalled = sorted({one.projection for one in found if one.stalled})
-    if stalled:
+    """503 while a projection or a reactor has stopped, or Postgres or NATS is away."""
+    runtime = request.app.state.runtime
+    found = await projection_lag(runtime)
+    stalled, stuck = sorted({one.projection for one in found if one.stalled}), await stuck_reactors(runtime)
+    if stalled or stuck:
         response.status_code = 503
-    return Ready(not stalled, _furthest(found), stalled)
+    return Ready(not stalled and not stuck, _furthest(found), stalled, stuck)
 
 
 def _furthest(found: list[Lag]) -> int:

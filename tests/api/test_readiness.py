@@ -1,0 +1,118 @@
+"""Readiness turns red for the part that has stopped, and not for one that is slow."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Serve
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+from psycopg import AsyncConnection
+
+SAID = {"turns": [{"role": "user", "content": "hello"}]}
+STOPPED_S = 1.0
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+async def readiness(client: httpx2.AsyncClient) -> tuple[int, dict[str, Any]]:
+    answer = await client.get("/health/ready")
+    return answer.status_code, answer.json()
+
+
+async def red(client: httpx2.AsyncClient, part: str, name: str) -> None:
+    async def is_red() -> bool:
+        status, found = await readiness(client)
+        assert found["ready"] == (status == 200)
+        return status == 503 and name in found[part]
+
+    await eventually(is_red)
+
+
+async def green(client: httpx2.AsyncClient) -> None:
+    async def is_green() -> bool:
+        return (await readiness(client))[0] == 200
+
+    await eventually(is_green)
+
+
+async def test_a_projector_that_waits_for_a_lock_is_named(serve: Serve) -> None:
+    async with serve(stalled_after_s=STOPPED_S) as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json=SAID)
+        await green(ann)
+        async with await AsyncConnection.connect(api.runtime.database_url) as held:
+            await held.execute("LOCK TABLE turnlog.messages IN ACCESS EXCLUSIVE MODE")
+            await ann.post("/api/threads/t/turns", json=SAID)
+            await red(ann, "stalled", "messages")
+        await green(ann)
+        assert len((await ann.get("/api/threads/t/turns")).json()["items"]) == 2
+
+
+async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemoryServer) -> None:
+    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 600}
+    model.hang()
+    async with (
+        serve("agent", reactor_stalled_after_s=STOPPED_S, **given) as api,
+        api.client() as ann,
+        asyncio.TaskGroup() as group,
+    ):
+        await green(ann)
+        asking = group.create_task(ann.post("/api/threads/t/answers", json={"message": "hello"}))
+        await red(ann, "stuck", "agent")
+        assert (await readiness(ann))[1]["stalled"] == []
+        asking.cancel()
+
+
+async def test_an_agent_that_works_through_a_backlog_is_ready(serve: Serve, model: MemoryServer) -> None:
+    """Each answer takes half of the time after which it would count as stopped, all of them much longer."""
+    questions = 6
+    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "agent_parallel": 1}
+    for _ in range(questions):
+        model.reply("slow", delay=STOPPED_S)
+    async with (
+        serve("agent", reactor_stalled_after_s=2 * STOPPED_S, **given) as api,
+        api.client() as ann,
+        asyncio.TaskGroup() as group,
+    ):
+        users = [api.client(f"user{number}") for number in range(questions)]
+        async with users[0] as a, users[1] as b, users[2] as c, users[3] as d, users[4] as e, users[5] as f:
+            asked = [
+                group.create_task(one.post(f"/api/threads/{at}/answers", json={"message": "hello"}))
+                for at, one in enumerate((a, b, c, d, e, f))
+            ]
+
+            async def all_answered() -> bool:
+                status, found = await readiness(ann)
+                assert status == 200, found
+                return all(one.done() for one in asked)
+
+            await eventually(all_answered)
+            assert {one.result().status_code for one in asked} == {201}
+
+
+@pytest.mark.nightly
+async def test_an_agent_whose_model_is_away_is_ready(serve: Serve) -> None:
+    """It tries again after 5 and 10 seconds."""
+    given: dict[str, Any] = {"api_base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    async with (
+        serve("agent", reactor_stalled_after_s=20, **given) as api,
+        api.client() as ann,
+        asyncio.TaskGroup() as group,
+    ):
+        asking = group.create_task(ann.post("/api/threads/t/answers", json={"message": "hello"}))
+        js = api.runtime.log.nc.jetstream()
+
+        async def tried_again() -> bool:
+            status, found = await readiness(ann)
+            assert status == 200, found
+            info = await js.consumer_info("TURNLOG", "agent")
+            return bool(info.delivered and info.delivered.consumer_seq >= 4)
+
+        await eventually(tried_again, 120)
+        asking.cancel()
