@@ -19,6 +19,7 @@ from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
 from turnlog.consumers.api.openai import chat, conversations, errors, models, responses
+from turnlog.consumers.api.paths import PathsInParts
 from turnlog.consumers.api.repeats import Answers
 from turnlog.consumers.api.routes import (
     answers,
@@ -91,6 +92,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
     app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body)
     app.add_middleware(Measured)
+    app.add_middleware(PathsInParts)
     return app
 
 

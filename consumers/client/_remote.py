@@ -43,7 +43,7 @@ class RemoteThread(Thread):
 
     def __init__(self, http: Http, id: str, user: str | None) -> None:
         self._http, self.id, self.user = http, id, user
-        self._path = f"/api/threads/{quote(id, safe='')}"
+        self._path = f"/api/threads/{_in_path(id)}"
 
     async def add(
         self,
@@ -227,6 +227,11 @@ class RemoteMemory(Memory):
         if job["state"] == "failed":
             raise error_of(job["error"])
         return decoded(Receipt, job["result"])
+
+
+def _in_path(id: str) -> str:
+    """As one part of a path. Parts of dots alone would be resolved before the request is sent (RFC 3986, 5.2.4)."""
+    return id.replace(".", "%2E") if id in (".", "..") else quote(id, safe="")
 
 
 def _body(turn: NewTurn) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Ids in paths: a slash that a client percent-encoded is part of an id, and no border between two parts of the path.
+
+Servers decode a path before it is routed, after which both are the same. Here each part is decoded by itself, with its
+slashes escaped, and the parameters of routes are what the client meant.
+"""
+
+from urllib.parse import unquote
+
+from starlette.convertors import PathConvertor, StringConvertor, register_url_convertor
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_ESCAPE, _ESCAPED, _SLASH = "\x1b", "\x1be", "\x1bs"
+_WITH_ESCAPES = (b"%2f", b"%1b", _ESCAPE.encode())
+
+
+class Part(StringConvertor):
+    """A parameter that is one part of the path."""
+
+    def convert(self, value: str) -> str:
+        return _plain(value)
+
+
+class Rest(PathConvertor):
+    """A parameter that is the rest of the path."""
+
+    def convert(self, value: str) -> str:
+        return _plain(value)
+
+
+class PathsInParts:
+    """ASGI middleware before all that routes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: bytes = scope.get("raw_path") or b""
+        if any(one in raw.lower() for one in _WITH_ESCAPES):
+            scope["path"] = "/".join(_escaped(unquote(part)) for part in raw.decode("latin-1").split("/"))
+        await self._app(scope, receive, send)
+
+
+def register() -> None:
+    """For routes that are made from now on."""
+    register_url_convertor("str", Part())
+    register_url_convertor("path", Rest())
+
+
+def _escaped(part: str) -> str:
+    return part.replace(_ESCAPE, _ESCAPED).replace("/", _SLASH)
+
+
+def _plain(value: str) -> str:
+    return value.replace(_SLASH, "/").replace(_ESCAPED, _ESCAPE) if _ESCAPE in value else value
