@@ -29,8 +29,8 @@ SUBSCRIBER = "sub"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
 DOMAIN = "turnlog"
 # Prefix of turnlog's own threads. Conversations must not use it: deleting one would delete a user's memories.
-OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/")
-MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS = OWN_THREADS
+OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/", "agents/")
+MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS, AGENTS = OWN_THREADS
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")

@@ -87,6 +87,8 @@ from turnlog.events.contracts.memory import PreferencesSet as PreferencesSet
 from turnlog.events.contracts.memory import Share as Share
 from turnlog.events.contracts.memory import Strategy as Strategy
 from turnlog.events.contracts.memory import UserPreferences as UserPreferences
+from turnlog.events.contracts.operations import AgentConfigured as AgentConfigured
+from turnlog.events.contracts.operations import AgentSwitched as AgentSwitched
 from turnlog.events.contracts.operations import ApiKeyCreated as ApiKeyCreated
 from turnlog.events.contracts.operations import ApiKeyRevoked as ApiKeyRevoked
 from turnlog.events.contracts.operations import ArchivedEvent as ArchivedEvent
@@ -146,6 +148,8 @@ EventData = Annotated[
     | EntitiesCleared
     | PreferencesSet
     | MemoriesExtracted
+    | AgentConfigured
+    | AgentSwitched
     | ApiKeyCreated
     | ApiKeyRevoked
     | JobRan

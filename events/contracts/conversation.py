@@ -61,12 +61,15 @@ class ToolCall(Frozen):
 
 
 class ThreadOpened(EventContract):
-    VERSION: ClassVar[int] = 1
-    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
+    """metadata: what a client wants to keep with the conversation (E 10.3); it replaces the one before. None: stays."""
+
+    VERSION: ClassVar[int] = 2
+    PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "metadata": None}
     MIXES_SPEAKERS: ClassVar[bool] = False
     CONVERSES: ClassVar[bool] = True
     type: Literal["thread_opened"] = "thread_opened"
     label: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class ThreadRenamed(EventContract):
@@ -146,9 +149,12 @@ class ThreadForked(EventContract):
 
 
 class AnswerRequested(EventContract):
-    """Requests an answer to the user turn `turn_id`; the agent consumer answers it once (G8)."""
+    """Requests an answer to the user turn `turn_id`; the agent consumer answers it once (G8).
 
-    VERSION: ClassVar[int] = 1
+    agent: type of the tenant's agent that answers; None is the default one.
+    """
+
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"system_prompt": None}
     MIXES_SPEAKERS: ClassVar[bool] = False
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"system_prompt"})
@@ -157,3 +163,4 @@ class AnswerRequested(EventContract):
     turn_id: UUID
     model: str | None = None
     system_prompt: str | None = None
+    agent: str | None = Field(default=None, max_length=64)

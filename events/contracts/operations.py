@@ -1,4 +1,4 @@
-"""Events of operation: erasures, the archive, scheduled jobs, limits (M9, L4, G6, E 11.1, 13.5.5)."""
+"""Events of operation: erasures, the archive, scheduled jobs, limits, agents (M9, L4, G1, G6, E 11.1, 13.5.5)."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -56,6 +56,32 @@ class LimitsChanged(EventContract):
     type: Literal["limits_changed"] = "limits_changed"
     plan: Plan
     limits: dict[LimitName, Limit] = Field(min_length=1)
+
+
+AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+
+
+class AgentConfigured(EventContract):
+    """How an agent of the tenant answers from now on, as a whole (G1; E 2.2, 11.1). None: as the server's settings."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["agent_configured"] = "agent_configured"
+    agent: AgentType
+    system_prompt: str | None = Field(default=None, max_length=100_000)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class AgentSwitched(EventContract):
+    """Whether an agent of the tenant answers from now on (E 11.1)."""
+
+    VERSION: ClassVar[int] = 1
+    PERSONAL: ClassVar[dict[str, Any]] = {}
+    type: Literal["agent_switched"] = "agent_switched"
+    agent: AgentType
+    enabled: bool
 
 
 class ApiKeyCreated(EventContract):

@@ -49,8 +49,20 @@ def memory_v1(data: Data) -> Data:
     return data
 
 
+def thread_opened_v1(data: Data) -> Data:
+    """v1 → v2: v2 adds the conversation's metadata; none for v1."""
+    return data
+
+
+def answer_requested_v1(data: Data) -> Data:
+    """v1 → v2: v2 adds the agent that answers; the default one for v1."""
+    return data
+
+
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
+    ("thread_opened", 1): thread_opened_v1,
+    ("answer_requested", 1): answer_requested_v1,
     ("answer_receipt", 1): answer_receipt_v1,
     ("answer_receipt", 2): answer_receipt_v2,
     ("answer_receipt", 3): answer_receipt_v3,

@@ -2,6 +2,7 @@
 
 from turnlog.events.errors import NotFound
 from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.models.agents import AGENTS_MODEL
 from turnlog.projectors.models.api_keys import ACCESS_KEYS
 from turnlog.projectors.models.archives import ARCHIVES
 from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
@@ -32,6 +33,7 @@ PROJECTIONS: tuple[Projection, ...] = (
     ENTITIES,
     JOBS,
     LIMITS_MODEL,
+    AGENTS_MODEL,
     ARCHIVES,
     ACCESS_KEYS,
 )

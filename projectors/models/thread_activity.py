@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
+from pydantic_core import to_json
+from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
 from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
@@ -24,6 +26,7 @@ thread_activity = sa.Table(
     sa.Column("created_at", timestamptz(), nullable=False),
     sa.Column("last_active_at", timestamptz(), nullable=False),
     sa.Column("last_seq", sa.BigInteger, nullable=False),
+    sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
 )
 sa.Index("thread_activity_recent", thread_activity.c.tenant, thread_activity.c.last_active_at.desc())
 COLUMNS = tuple(column.name for column in thread_activity.columns)
@@ -36,6 +39,7 @@ _UPDATE = (
     ("created_at", "least(t.created_at, excluded.created_at)"),
     ("last_active_at", "greatest(t.last_active_at, excluded.last_active_at)"),
     ("last_seq", "excluded.last_seq"),
+    ("metadata", "coalesce(excluded.metadata, t.metadata)"),
 )
 
 
@@ -51,12 +55,17 @@ class _Activity:
     user_messages: int = 0
     assistant_messages: int = 0
     seq: int = 0
+    metadata: str | None = None
 
     def add(self, event: Event, seq: int) -> None:
         self.first, self.last = min(self.first, event.time), max(self.last, event.time)
         self.user, self.seq = self.user or event.user, seq
         match event.data:
-            case ThreadOpened(label=label) | ThreadRenamed(label=label):
+            case ThreadOpened() as opened:
+                self.label = opened.label or self.label
+                if opened.metadata is not None:
+                    self.metadata = to_json(opened.metadata).decode()
+            case ThreadRenamed(label=label):
                 self.label = label or self.label
             case ThreadForked() as fork:
                 self.label = fork.label or self.label
@@ -81,7 +90,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
             threads[key] = _Activity(event.time, event.time)
         threads[key].add(event, recorded.seq)
     rows = [
-        (*key, a.label, a.user, a.messages, a.user_messages, a.assistant_messages, a.first, a.last, a.seq)
+        (*key, a.label, a.user, a.messages, a.user_messages, a.assistant_messages, a.first, a.last, a.seq, a.metadata)
         for key, a in threads.items()
     ]
     return [Upsert(thread_activity, COLUMNS, rows, _UPDATE)]

@@ -49,7 +49,8 @@ def secrets(user: str, turns: int) -> list[str]:
 def conversation(user: str, turns: int, minutes: int = 0) -> list[Event]:
     """A thread of theirs with everything that can stand in one, and what else stands of them elsewhere."""
     thread = f"talk-{user}"
-    made: list[Event] = [_of(user, thread, ThreadOpened(label=secret(user, "label")))]
+    opened = ThreadOpened(label=secret(user, "label"), metadata={"note": secret(user, "metadata")})
+    made: list[Event] = [_of(user, thread, opened)]
     made.append(_of(user, thread, SessionCreated(user_snapshot={"name": secret(user, "snapshot")})))
     for n in range(turns):
         made.append(turn(secret(user, "said", n), "user" if n % 2 else "assistant", thread, minutes + n, user=user))

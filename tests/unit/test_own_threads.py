@@ -12,6 +12,7 @@ from turnlog.events.contracts import EventData
 from turnlog.events.errors import InvalidToken
 from turnlog.events.publish import outgoing
 from turnlog.events.subjects import OWN_THREADS, access_thread, check_conversation, memory_thread
+from turnlog.projectors.models.agents import AGENTS_THREAD
 from turnlog.projectors.models.limits import LIMITS_THREAD
 from turnlog.projectors.models.store.projection import store_thread
 
@@ -22,6 +23,7 @@ OWN = [
     store_thread(("users", "ann")),
     all_jobs(Settings())[0].thread,
     LIMITS_THREAD,
+    AGENTS_THREAD,
     receipt_thread(Person("default", "ann", ())),
 ]
 REFUSED = {

@@ -72,7 +72,7 @@ CLEAR = {
     "a digest of far more than could be guessed": {"context_hash", "sha256", "digest"},
     "counts by our own names": {"rejected", "counts", "scanned", "found_in"},
     "what a server said": {"error"},
-    "what the operator said; no key must be made for it": {"reason"},
+    "what the operator said; no key must be made for it": {"reason", "system_prompt"},
     "where a file is": {"path"},
     "envelopes, which are sealed within": {"events"},
 }

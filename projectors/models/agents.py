@@ -1,0 +1,78 @@
+"""agents: how a tenant's agents answer, where it was changed, and whether they do (G1; E 2.2, 11.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from psycopg.rows import class_row
+
+from turnlog.events.contracts import REMOVALS, AgentConfigured, AgentSwitched, Recorded
+from turnlog.events.subjects import AGENTS
+from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.writer import Connection
+
+AGENTS_THREAD = AGENTS + "tenant"
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("thread_id", sa.Text, primary_key=True),
+    sa.Column("type", sa.Text, primary_key=True),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("system_prompt", sa.Text),
+    sa.Column("temperature", sa.Float),
+    sa.Column("max_tokens", sa.Integer),
+    sa.Column("model", sa.Text),
+    sa.Column("updated_at", timestamptz(), nullable=False),
+)
+COLUMNS = tuple(column.name for column in agents.columns)
+_CONFIGURED = tuple((name, f"excluded.{name}") for name in COLUMNS[4:])
+_SWITCHED = tuple((name, f"excluded.{name}") for name in ("enabled", "updated_at"))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """What was set; None: as the server's settings."""
+
+    type: str
+    enabled: bool = True
+    system_prompt: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    model: str | None = None
+    updated_at: datetime | None = None
+
+
+async def agents_of(conn: Connection, tenant: str, type_: str | None = None) -> list[AgentRow]:
+    """Agents that were changed or made, by type. type_: this one alone."""
+    cursor = conn.cursor(row_factory=class_row(AgentRow))
+    await cursor.execute(
+        "SELECT type, enabled, system_prompt, temperature, max_tokens, model, updated_at FROM agents "
+        "WHERE tenant = %s AND thread_id = %s AND (%s::text IS NULL OR type = %s) ORDER BY type",
+        (tenant, AGENTS_THREAD, type_, type_),
+    )
+    return await cursor.fetchall()
+
+
+def project(batch: Sequence[Recorded]) -> list[Change]:
+    first = batch[0].event
+    if first.type in REMOVALS:
+        return [DeleteThread((agents,), first.tenant, first.thread)]
+    return [_change(recorded) for recorded in batch]
+
+
+def _change(recorded: Recorded) -> Change:
+    event, data = recorded.event, recorded.event.data
+    if isinstance(data, AgentSwitched):
+        row = (event.tenant, event.thread, data.agent, data.enabled, None, None, None, None, event.time)
+        return Upsert(agents, COLUMNS, [row], _SWITCHED)
+    assert isinstance(data, AgentConfigured)
+    set_ = (data.system_prompt, data.temperature, data.max_tokens, data.model)
+    return Upsert(agents, COLUMNS, [(event.tenant, event.thread, data.agent, True, *set_, event.time)], _CONFIGURED)
+
+
+AGENTS_MODEL = Projection("agents", 1, (agents,), REMOVALS | {"agent_configured", "agent_switched"}, project)
