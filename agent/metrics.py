@@ -19,7 +19,8 @@ from turnlog.events.errors import TurnlogError
 
 Cache = Literal["vectors", "queries", "model-answers", "sessions"]
 CheckpointOutcome = Literal["made", "failed", "stale"]
-ANSWERING = "agent"
+ANSWERING = "orchestrator"  # agents that tenants made share the label OTHER
+OTHER = "other"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 _FAST = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _SLOW = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -105,6 +106,7 @@ _zero()
 @contextlib.contextmanager
 def answering(agent: str) -> Iterator[None]:
     """Counts and times one answer."""
+    agent = agent if agent == ANSWERING else OTHER
     started, status = time.perf_counter(), "error"
     REQUESTS_BY_AGENT.labels(agent).inc()
     ACTIVE.inc()
@@ -150,6 +152,12 @@ def watch(service: str, breaker: HasState) -> None:
             lambda: max((BREAKER_STATES[one.state] for one in list(watched)), default=0)
         )
     _breakers[service].add(breaker)
+
+
+def breakers() -> dict[str, Literal["closed", "half-open", "open"]]:
+    """The worst state of each service's breakers in this process."""
+    states = {service: [one.state for one in list(watched)] for service, watched in sorted(_breakers.items())}
+    return {service: max(found, key=BREAKER_STATES.__getitem__) for service, found in states.items() if found}
 
 
 def tiers_found(counts: Mapping[str, int]) -> None:

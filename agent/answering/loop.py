@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -42,14 +42,13 @@ class Answer:
         return tuple(m for r in self.rounds for _, result in r.results for m in result.memories)
 
 
-async def answer(
-    model: ChatModel, messages: list[dict[str, Any]], run_tool: RunTool, progress: Progress, name: str | None = None
-) -> Answer:
-    """Raises ModelError. The last round gets no tools, so that the model must answer with text."""
-    made, wire = Answer(), list(messages)
+async def answer(model: ChatModel, first: ChatRequest, run_tool: RunTool, progress: Progress) -> Answer:
+    """first: the request of the first round, without tools. The last round gets none, so that the model must answer
+    with text. Raises ModelError."""
+    made, wire = Answer(), list(first.messages)
     for number in range(MAX_ROUNDS):
         tools = [SCHEMA] if number < MAX_ROUNDS - 1 else []
-        completion = await _stream(model, ChatRequest(wire, tools, model=name, restart=True), progress)
+        completion = await _stream(model, replace(first, messages=wire, tools=tools), progress)
         results = [(call, await _run(call, run_tool, progress)) for call in completion.tool_calls]
         made.rounds.append(Round(completion, tuple(results)))
         if not results:

@@ -11,7 +11,7 @@ from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
 from turnlog.events.log import Log
 
 SOURCE = "turnlog/chat"
-AGENT = "agent"  # the name of the consumer that answers, in its usage and its dead letters
+AGENT = "agent"  # the name of the consumer that answers, in its dead letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Question:
     text: str
     user: str | None = None
     model: str | None = None
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
         id=answer_id(turn.id, "request") if turn_id else uuid7(),
         time=now,
         causation=turn.id,
-        data=AnswerRequested(turn_id=turn.id, model=question.model),
+        data=AnswerRequested(turn_id=turn.id, model=question.model, agent=question.agent),
         **about,
     )
     return Asked(turn, request)

@@ -29,7 +29,6 @@ CHAT, EMBEDDINGS, INVOKE_AGENT, EXECUTE_TOOL = "chat", "embeddings", "invoke_age
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OTHER = "other"
 
 
 class Named(Protocol):
@@ -59,7 +58,7 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
     with tracing.span(f"{CHAT} {model}", about, current=False) as span:
 
         def done(made: Completion) -> None:
-            label = model if model == named.model else OTHER
+            label = model if model == named.model else metrics.OTHER
             metrics.completed(label, made.latency_ms / 1_000, made.tokens_in, made.tokens_out)
             if span is not None:
                 span.set_attributes({RESPONSE_MODEL: made.model, FINISH_REASONS: [made.finish_reason or ""]})
@@ -84,7 +83,7 @@ def embedding(call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutin
 @contextlib.contextmanager
 def tool(name: str, call_id: str, known: bool) -> Iterator[None]:
     """known: models invent names too, which share a label."""
-    label = name if known else OTHER
+    label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id}
     started = time.perf_counter()
     with tracing.span(f"{EXECUTE_TOOL} {label}", about):

@@ -12,6 +12,7 @@ from turnlog.agent.answering.request import AGENT, Question, answer_id, question
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.agents import check_answers
 from turnlog.events.contracts import AnswerRequested, Event
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
@@ -26,9 +27,13 @@ _SILENCE = {"kind": "silence"}
 
 
 class NoAnswer(TurnlogError):
-    """The model could not answer; the question stays on the log."""
+    """The model could not answer; the question stays on the log. cause: the code of the error, where it is known."""
 
     code = "no-answer"
+
+    def __init__(self, message: str, cause: str | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +97,19 @@ async def ask(
     *,
     user: str | None = None,
     model: str | None = None,
+    agent: str | None = None,
     turn_id: UUID | None = None,
 ) -> AsyncGenerator[Piece]:
     """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
 
     Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
-    all the same. turn_id: of the question; one that is asked again with it is asked once. Raises NoAnswer, InvalidEvent
-    for a blank question, InvalidToken, LogUnavailable.
+    all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
+    is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
+    for an unknown agent, InvalidToken, LogUnavailable.
     """
     _check(tenant, thread, text, user)
-    asked = question_events(Question(tenant, thread, text, user, model), turn_id)
+    await check_answers(runtime, tenant, agent)
+    asked = question_events(Question(tenant, thread, text, user, model, agent), turn_id)
     async with _progress(runtime, asked.request) as arrived:
         seq = await append_question(runtime.log, asked)
         yield Asked(seq)
@@ -173,7 +181,7 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
             case "error":
                 problem = step["text"]
                 if step.get("final"):
-                    raise NoAnswer(problem)
+                    raise NoAnswer(problem, step.get("code"))
         if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request, seq)):
             for piece in _missing(shown, found.answer):
                 yield piece

@@ -30,7 +30,8 @@ _PIECE = re.compile(r"[^\s\u2e80-\uffef]+|[\u2e80-\uffef]+|\s+")
 
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
-    """A conversation in a list. archived: its turns are in a file until somebody reads or continues it."""
+    """A conversation in a list. archived: its turns are in a file until somebody reads or continues it. summary: of its
+    older turns. metadata: what the client that opened it keeps with it."""
 
     thread: str
     label: str | None
@@ -38,6 +39,9 @@ class ThreadInfo:
     messages: int
     last_active_at: datetime
     archived: bool = False
+    created_at: datetime | None = None
+    summary: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 async def list_threads(
@@ -99,16 +103,17 @@ async def open_thread(
     user: str | None = None,
     label: str | None = None,
     *,
+    metadata: dict[str, Any] | None = None,
     must_be_new: bool = False,
     event_id: UUID | None = None,
 ) -> Appended:
-    """Puts a thread without turns into the list; a label replaces that of a thread which is open already.
+    """Puts a thread without turns into the list; a label, or metadata, replaces that of a thread which is open already.
 
     A first turn opens its thread too, so this call is optional. must_be_new: raises WrongExpectedVersion for a
     thread id that was ever used. Raises InvalidToken.
     """
     check_place(tenant, thread, user)
-    event = _event(tenant, thread, user, ThreadOpened(label=label), event_id)
+    event = _event(tenant, thread, user, ThreadOpened(label=label, metadata=metadata), event_id)
     return await runtime.log.append(event, 0 if must_be_new else None)
 
 
@@ -212,6 +217,5 @@ def _event(tenant: str, thread: str, user: str | None, data: EventData, event_id
 
 
 def _info(row: dict[str, Any], archived: bool) -> ThreadInfo:
-    return ThreadInfo(
-        row["thread_id"], row["label"], row["user_id"], row["message_count"], row["last_active_at"], archived
-    )
+    about = {name: row[name] for name in ("label", "last_active_at", "created_at", "summary", "metadata")}
+    return ThreadInfo(row["thread_id"], user=row["user_id"], messages=row["message_count"], archived=archived, **about)

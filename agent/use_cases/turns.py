@@ -19,7 +19,7 @@ from turnlog.events.contracts import AnswerReceipt, Event, EventData, ToolCall, 
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.message import Message, messages_page
+from turnlog.projectors.models.message import Cost, Message, costs_at, messages_page
 from turnlog.projectors.models.thread_lookup import is_there
 
 if TYPE_CHECKING:
@@ -131,6 +131,12 @@ async def transcript(
         if not found and not await is_there(conn, tenant, thread):
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     return Page(found[-limit:] if newest else found[:limit], len(found) > limit)
+
+
+async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
+    """Tokens and latency of turns that a transcript gave, by their sequence."""
+    async with runtime.pool.connection() as conn:
+        return await costs_at(conn, tenant, thread, [turn.seq for turn in turns])
 
 
 def turn_of(message: Mapping[str, Any]) -> NewTurn:

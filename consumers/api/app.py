@@ -32,6 +32,7 @@ from turnlog.consumers.api.routes import (
     recall,
     seed_e,
     seed_e_admin,
+    seed_e_chat,
     sockets,
     threads,
     timeline,
@@ -53,6 +54,7 @@ MODULES = (
     timeline,
     personal,
     measuring,
+    seed_e_chat,
     seed_e,
     seed_e_admin,
 )

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from turnlog.agent.answering.fallback import Category, Locale, fallback_of
 from turnlog.consumers.api.repeats import READ_ONLY, Repeated
 from turnlog.events.errors import TurnlogError
 
@@ -31,6 +32,7 @@ STATUS: Mapping[str, int] = {
     "quota-exceeded": 402,
     "forbidden": 403,
     "not-found": 404,
+    "agent-disabled": 409,
     "ambiguous-memory": 409,
     "ambiguous-conflict": 409,
     "cut-in-a-call": 409,
@@ -56,7 +58,11 @@ STATUS: Mapping[str, int] = {
 
 
 class Problem(BaseModel):
-    """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong."""
+    """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+
+    message, category, suggestions, shouldRetry, action: for a person, in the language of the request's `locale`, where
+    an answer was asked for under /ai-agent.
+    """
 
     type: str
     title: str
@@ -66,6 +72,11 @@ class Problem(BaseModel):
     id: str
     retryAfter: int = 0
     errors: list[dict[str, Any]] = []
+    message: str | None = None
+    category: Category | None = None
+    suggestions: list[str] | None = None
+    shouldRetry: bool | None = None
+    action: str | None = None
 
 
 class Stopping(TurnlogError):
@@ -117,9 +128,14 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def problem_of(error: TurnlogError) -> JSONResponse:
-    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S."""
+def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
+    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads."""
     status = STATUS.get(error.code, 422)
+    if locale is not None:
+        said = fallback_of(error, locale)
+        shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
+        shown |= {"suggestions": list(said.suggestions), "shouldRetry": said.should_retry}
+        return problem(status, error.code, str(error), retry_after=said.retry_after_s, **shown)
     retry = getattr(error, "retry_after_s", None)
     if retry is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry = RETRY_S
@@ -130,8 +146,8 @@ def add_handlers(app: FastAPI) -> None:
     """Every error of every route becomes a Problem."""
 
     @app.exception_handler(TurnlogError)
-    async def expected(_: Request, error: TurnlogError) -> JSONResponse:
-        return problem_of(error)
+    async def expected(request: Request, error: TurnlogError) -> JSONResponse:
+        return problem_of(error, getattr(request.state, "locale", None))
 
     @app.exception_handler(Repeated)
     async def repeated(_: Request, error: Repeated) -> Response:

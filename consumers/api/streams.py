@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from turnlog.agent.answering.request import AGENT
+from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
 from turnlog.consumers.api.caller import Caller
@@ -26,13 +26,15 @@ _EVENT = {
 STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}}
 
 
-async def throttled(caller: Caller, thread: str, pieces: AsyncGenerator[Piece]) -> AsyncGenerator[Piece]:
+async def throttled(
+    caller: Caller, thread: str, pieces: AsyncGenerator[Piece], agent: str | None = None
+) -> AsyncGenerator[Piece]:
     """The pieces of an answer, which holds one of the caller's slots until it ends.
 
     Raises TooManyAtOnce, RateLimited, QuotaExceeded before anything is asked.
     """
     async with (
-        admitted(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, AGENT),
+        admitted(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, agent or DEFAULT_AGENT),
         aclosing(pieces),
     ):
         async for piece in pieces:
@@ -116,7 +118,13 @@ class Streams:
         self._others: set[Running[Any]] = set()
 
     async def ask(
-        self, caller: Caller, thread: str, text: str, model: str | None, turn_id: UUID
+        self,
+        caller: Caller,
+        thread: str,
+        text: str,
+        model: str | None,
+        turn_id: UUID,
+        agent: str | None = None,
     ) -> tuple[int, Running[Piece]]:
         """The request's sequence and its answer. A question that is sent again joins the answer under way.
 
@@ -126,8 +134,8 @@ class Streams:
         place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
         running = self._running.get(asked)
         if running is None or running.error is not None:
-            pieces = ask(*place, text, user=caller.user, model=model, turn_id=turn_id)
-            running = self._running[asked] = Running(throttled(caller, thread, pieces))
+            pieces = ask(*place, text, user=caller.user, model=model, agent=agent, turn_id=turn_id)
+            running = self._running[asked] = Running(throttled(caller, thread, pieces, agent))
             running.task.add_done_callback(partial(self._ended, running))
         seq = await asyncio.shield(running.asked())
         self._running[caller.tenant, thread, seq] = running

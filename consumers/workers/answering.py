@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
 from turnlog.agent.answering.loop import Answer, Round, answer
 from turnlog.agent.answering.memories import AnswerMemories
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
-from turnlog.agent.answering.request import AGENT, answer_id
+from turnlog.agent.answering.request import answer_id
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
@@ -21,6 +22,7 @@ from turnlog.agent.later import Later
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import ModelError, ModelUnavailable
 from turnlog.agent.models.factory import Models
+from turnlog.agent.models.protocol import ChatRequest
 from turnlog.agent.recall.episodes import Relevant, relevant_turns
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
@@ -37,6 +39,7 @@ from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.agents import AgentRow
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import message_by_event
 
@@ -64,6 +67,8 @@ def failure_part(number: int) -> str:
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
+# Only an unavailable model is tried again.
+FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
 TRIES = 5
 RETRY_S = 5.0
 # Answers that read the database at once; each takes a second connection of the pool's 16 for memories.
@@ -98,9 +103,9 @@ class AgentConsumer:
                 await progress.tell("end")
                 return
             try:
-                with observed.answer(AGENT, request):
+                with observed.answer(_agent_of(request), request):
                     await self._make(request, delivery.seq, progress)
-            except (ModelError, NotFound, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge) as error:
+            except FINAL as error:
                 await self._failed(request, before.failures + 1, progress, error)
 
     @contextlib.asynccontextmanager
@@ -122,9 +127,11 @@ class AgentConsumer:
         data = request.data
         assert isinstance(data, AnswerRequested)
         async with self._reading() as conn:
+            agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
             if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
+            data = data.model_copy(update=_filled(data, agent))
             context = await self._context(conn, request, data, seq)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
@@ -135,7 +142,8 @@ class AgentConsumer:
             async with self._reading() as conn:
                 return await run_tool(call, conn, copy(self._recall), scope, top_k, first_shown, memories)
 
-        made = await answer(self._models.chat, context.messages, run, progress, data.model)
+        first = ChatRequest(context.messages, (), data.model, agent.temperature, agent.max_tokens, restart=True)
+        made = await answer(self._models.chat, first, run, progress)
         if await self._is_gone(request, data, seq):
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
@@ -205,7 +213,7 @@ class AgentConsumer:
             recalled_chunks=made.chunks,
         )
         usages = [
-            _event(request, f"usage-{number}", one.completion.usage.metered("answer", AGENT))
+            _event(request, f"usage-{number}", one.completion.usage.metered("answer", _agent_of(request)))
             for number, one in enumerate(made.rounds)
         ]
         return [*turns, _event(request, "receipt", receipt), *usages]
@@ -213,10 +221,10 @@ class AgentConsumer:
     async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
         """Records the failure: an unavailable model is retried up to TRIES times; any other error ends the request."""
         final = not isinstance(error, ModelUnavailable) or failures >= TRIES
-        await progress.tell("error", str(error), final)
+        await progress.tell("error", str(error), final, code=error.code)
         failed = UsageMetered(
             purpose="answer",
-            agent=AGENT,
+            agent=_agent_of(request),
             provider=self._models.chat.provider,
             model=self._models.chat.model,
             error=f"{error.code}: {error}"[:500],
@@ -225,6 +233,16 @@ class AgentConsumer:
         if not final:
             wait_s = error.retry_after_s if isinstance(error, ModelError) else None
             raise Later(wait_s or RETRY_S * failures, str(error)) from error
+
+
+def _agent_of(request: Event) -> str:
+    return (isinstance(request.data, AnswerRequested) and request.data.agent) or DEFAULT_AGENT
+
+
+def _filled(data: AnswerRequested, agent: AgentRow) -> dict[str, str | None]:
+    """The prompt and model of the request, or else the agent's."""
+    prompt = agent.system_prompt if data.system_prompt is None else data.system_prompt
+    return {"system_prompt": prompt, "model": data.model or agent.model}
 
 
 def _first_shown(context: Context, seq: int) -> int:
@@ -240,7 +258,7 @@ def _round_events(request: Event, number: int, one: Round, made: Answer) -> list
         role="assistant",
         content=completion.text,
         tool_calls=completion.tool_calls if one.results else (),
-        agent=AGENT,
+        agent=_agent_of(request),
         model=completion.model,
         tokens_in=completion.tokens_in,
         tokens_out=completion.tokens_out,

@@ -124,6 +124,27 @@ async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence
     return [_message(list(found)) for found in await rows.fetchall()]
 
 
+_COSTS = f"""
+WITH RECURSIVE {LINEAGE}
+SELECT m.seq, m.tokens_in, m.tokens_out, m.latency_ms FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """As the model's provider reported them for a turn."""
+
+    tokens_in: int | None
+    tokens_out: int | None
+    latency_ms: float | None
+
+
+async def costs_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> dict[int, Cost]:
+    """By sequence; of the thread's turns at these sequences."""
+    rows = await conn.execute(_COSTS, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
+    return {seq: Cost(*values) for seq, *values in await rows.fetchall()}
+
+
 _PAGE = """
 WITH RECURSIVE {lineage}
 SELECT * FROM (

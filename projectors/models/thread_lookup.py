@@ -51,7 +51,9 @@ async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overvie
     return Overview(*found)
 
 
-_LISTED = "SELECT thread_id, label, user_id, message_count, last_active_at FROM thread_activity"
+_LISTED = """
+SELECT t.thread_id, t.label, t.user_id, t.message_count, t.last_active_at, t.created_at, t.metadata, s.summary
+FROM thread_activity t LEFT JOIN conversation_summaries s ON s.tenant = t.tenant AND s.thread_id = t.thread_id"""
 
 
 async def list_threads(
@@ -61,17 +63,17 @@ async def list_threads(
     limit: int = 100,
     after: tuple[datetime, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Threads of a tenant, most recently active first: thread_id, label, user_id, message_count, last_active_at.
+    """Threads of a tenant, most recently active first, as _LISTED has them.
 
     after: the last activity and the id of the thread that the list continues behind.
     """
     cursor = conn.cursor(row_factory=dict_row)
     at, thread = after or (None, None)
     await cursor.execute(
-        f"{_LISTED} WHERE tenant = %(tenant)s AND (%(user)s::text IS NULL OR user_id = %(user)s) "
-        "AND (%(at)s::timestamptz IS NULL OR last_active_at < %(at)s "
-        "OR last_active_at = %(at)s AND thread_id > %(thread)s) "
-        "ORDER BY last_active_at DESC, thread_id LIMIT %(limit)s",
+        f"{_LISTED} WHERE t.tenant = %(tenant)s AND (%(user)s::text IS NULL OR t.user_id = %(user)s) "
+        "AND (%(at)s::timestamptz IS NULL OR t.last_active_at < %(at)s "
+        "OR t.last_active_at = %(at)s AND t.thread_id > %(thread)s) "
+        "ORDER BY t.last_active_at DESC, t.thread_id LIMIT %(limit)s",
         {"tenant": tenant, "user": user, "limit": limit, "at": at, "thread": thread},
     )
     return await cursor.fetchall()
@@ -80,7 +82,7 @@ async def list_threads(
 async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, Any] | None:
     """The thread as list_threads gives it, or None."""
     cursor = conn.cursor(row_factory=dict_row)
-    await cursor.execute(f"{_LISTED} WHERE tenant = %s AND thread_id = %s", (tenant, thread))
+    await cursor.execute(f"{_LISTED} WHERE t.tenant = %s AND t.thread_id = %s", (tenant, thread))
     return await cursor.fetchone()
 
 

@@ -1,7 +1,13 @@
 """The interface of seed E: its paths and field names."""
 
+import pytest
 from helpers.api import Serve
 from helpers.stage import MemoryServer
+
+from turnlog.agent.answering.request import Question, question_events
+from turnlog.agent.answering.request import ask as append_question
+from turnlog.agent.use_cases.agents import switch_agent
+from turnlog.agent.use_cases.asking import NoAnswer, follow
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
 
@@ -14,20 +20,28 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
             api.client("bob") as bob,
             api.client("root", role="admin") as admin,
         ):
-            made = (await ann.post(f"{AGENT}/conversations", json={"title": "Dogs"})).json()
-            assert (made["title"], made["userId"]) == ("Dogs", "ann")
+            made = (await ann.post(f"{AGENT}/conversations", json={"title": "Dogs", "metadata": {"a": [1]}})).json()
+            assert (made["title"], made["userId"], made["metadata"]) == ("Dogs", "ann", {"a": [1]})
+            assert (made["summary"], made["createdAt"] <= made["updatedAt"]) == (None, True)
             path = f"{AGENT}/conversations/{made['id']}"
-            added = await ann.post(f"{path}/messages", json={"role": "user", "content": "I have a corgi."})
+            added = await ann.post(
+                f"{path}/messages", json={"role": "user", "content": "I have a corgi.", "tokensUsed": 7}
+            )
             assert (added.status_code, added.json()["conversationId"]) == (201, made["id"]), added.text
+            assert (added.json()["tokensUsed"], added.json()["latencyMs"]) == (7, None)
             asked = {"message": "hello", "conversationId": made["id"]}
             answer = (await ann.post(f"{AGENT}/chat", json=asked)).json()
             assert (answer["message"], answer["conversationId"]) == ("echo: hello", made["id"])
+            about = {"agentType": "orchestrator", "delegatedTo": None, "suggestions": [], "data": {"fastRoute": False}}
+            assert about.items() <= answer.items()
             for where in (f"{AGENT}/chat", f"{path}/stream"):
                 streamed = await ann.post(where, json=asked | {"stream": True})
                 assert streamed.headers["content-type"].startswith("text/event-stream")
                 assert "event: content" in streamed.text and "event: done" in streamed.text
             messages = (await ann.get(f"{path}/messages", params={"limit": 2})).json()
             assert [one["role"] for one in messages] == ["user", "assistant"]
+            assert messages[1]["agentType"] == "orchestrator"
+            assert messages[1]["tokensUsed"] > 0 and messages[1]["latencyMs"] > 0
             assert (await ann.get(f"{AGENT}/history", params={"conversationId": made["id"]})).json()[-2:] == messages
             assert (await bob.get(path)).status_code == 404
             assert (await ann.get(f"{ADMIN}/config")).status_code == 403
@@ -35,7 +49,12 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
             config = await admin.put(f"{ADMIN}/config/rate-limit/user", json={"limit": 3})
             assert (config.json()["user"]["tokens_per_day"], config.json()["user"]["user_per_minute"]) == (5, 3)
             assert [one["limit"] for one in (await ann.get(f"{AGENT}/quota")).json()] == [5, 20]
-            assert (await ann.post(f"{AGENT}/chat", json=asked)).status_code == 429
+            refused = await ann.post(f"{AGENT}/chat", json=asked)
+            assert (refused.status_code, refused.json()["category"]) == (429, "rate_limit")
+            assert refused.json()["message"] == "请求过于频繁，请稍等片刻后再试。"
+            refused = await ann.post(f"{AGENT}/chat", json=asked | {"locale": "en"})
+            assert refused.json()["message"].startswith("There were too many requests")
+            assert (await ann.get(f"{AGENT}/health")).json()["state"] == "up"
             assert (await admin.delete(f"{ADMIN}/users/ann/rate-limit")).status_code == 204
             assert {one["name"]: one["used"] for one in (await ann.get(f"{AGENT}/rate-limit")).json()}[
                 "user_per_minute"
@@ -49,19 +68,79 @@ async def test_memories_entities_and_the_way_out(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         given = {"type": "FACT", "content": "Ann has a corgi.", "importance": 0.4, "metadata": {"a": 1}}
         memory = (await ann.post(f"{AGENT}/memories", json=given)).json()
-        assert (memory["type"], memory["metadata"], memory["accessCount"]) == ("FACT", {"a": 1}, 0)
+        assert (memory["type"], memory["metadata"]["a"], memory["accessCount"]) == ("FACT", 1, 0)
+        assert (memory["metadata"]["source"], memory["metadata"]["pendingConflict"]) == ("user_input", False)
         path = f"{AGENT}/memories/{memory['id']}"
         assert (await bob.patch(f"{path}/importance", json={"importance": 1})).status_code == 404
         assert (await ann.patch(f"{path}/importance", json={"importance": 0.9})).json()["importance"] > 0.89
         assert len((await ann.get(f"{AGENT}/memories", params={"type": "FACT", "minImportance": 0.5})).json()) == 1
         school = {"type": "SCHOOL", "name": "MIT", "relations": [{"type": "applied_to", "targetName": "Ann"}]}
         entity = (await ann.post(f"{AGENT}/entities", json=school)).json()
-        assert entity["relations"] == school["relations"]
+        assert entity["relations"] == [{"type": "applied_to", "targetName": "Ann", "targetId": None}]
+        at = {"type": "at", "targetId": entity["id"], "targetName": "?"}
+        linked = {"type": "PERSON", "name": "Ann", "relations": [at]}
+        person = (await ann.post(f"{AGENT}/entities", json=linked)).json()
+        assert person["relations"] == [{"type": "at", "targetName": "MIT", "targetId": entity["id"]}]
+        unknown = linked | {"name": "B", "relations": [at | {"targetId": memory["id"]}]}
+        assert (await ann.post(f"{AGENT}/entities", json=unknown)).status_code == 404
         change = {"attributes": {"round": "ED"}}
         assert (await bob.put(f"{AGENT}/entities/{entity['id']}", json=change)).status_code == 404
         changed = (await ann.put(f"{AGENT}/entities/{entity['id']}", json=change)).json()
         assert (changed["id"], changed["attributes"]) == (entity["id"], {"round": "ED"})
+        assert changed["relations"][0]["targetId"] == person["id"]
+        await ann.patch("/api/preferences", json={"set": {"response_length": "brief"}})
+        known = (await ann.post(f"{AGENT}/refresh-context")).json()
+        assert (known["userId"], known["preferences"]) == ("ann", {"responseLength": "brief"})
+        assert ([one["id"] for one in known["memories"]], len(known["entities"])) == ([memory["id"]], 2)
         cleared = (await ann.delete(f"{AGENT}/user-data", params={"includeEntities": True})).json()
-        assert (cleared["entities"], cleared["memories"]) == (1, 0)
+        assert (cleared["entities"], cleared["memories"]) == (2, 0)
         assert (await ann.delete(path)).status_code == 204
         assert (await ann.get(f"{AGENT}/memories")).json() == []
+
+
+async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Serve) -> None:
+    with MemoryServer() as model:
+        async with (
+            serve("agent", api_base_url=model.url, model="m") as api,
+            api.client() as ann,
+            api.client("root", role="admin") as admin,
+            api.client("root", role="admin", tenant="acme") as other,
+        ):
+            essay = f"{ADMIN}/agents/ESSAY"
+            assert [one["type"] for one in (await admin.get(f"{ADMIN}/agents")).json()] == ["orchestrator"]
+            call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
+            assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 404
+            set_ = {"systemPrompt": "You review essays.", "temperature": 0.7, "maxTokens": 123, "model": "essays"}
+            made = await admin.put(essay, json=set_)
+            assert (set_ | {"type": "essay", "enabled": True}).items() <= made.json().items(), made.text
+            answer = (await ann.post(f"{AGENT}/agent", json=call)).json()
+            assert (answer["message"], answer["agentType"]) == ("echo: hello", "essay")
+            sent = model.asked("answer")[-1]
+            assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("essays", 0.7, 123)
+            assert sent["messages"][0]["content"].startswith("You review essays.")
+            streamed = await ann.post(f"{AGENT}/conversations/c/stream", json=call)
+            assert 'event: agent_switch\ndata: {"from":"orchestrator","to":"essay"}' in streamed.text
+            spoken = (await ann.get(f"{AGENT}/history", params={"conversationId": "c"})).json()
+            assert {one["agentType"] for one in spoken if one["role"] == "assistant"} == {"essay"}
+            off = await admin.put(f"{essay}/toggle", json={"enabled": False})
+            assert (off.json()["enabled"], off.json()["temperature"]) == (False, 0.7)
+            refused = await ann.post(f"{AGENT}/agent", json=call)
+            assert (refused.status_code, refused.json()["code"]) == (409, "agent-disabled")
+            assert (await ann.post(f"{AGENT}/chat", json={"message": "hello"})).status_code == 200
+            assert (await admin.put(f"{essay}/toggle")).json()["enabled"]
+            assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 200
+            assert (await other.get(essay)).status_code == 404
+            assert (await ann.put(essay, json={})).status_code == 403
+            assert (await admin.put(f"{ADMIN}/agents/1x", json={})).status_code == 422
+
+
+async def test_a_request_for_an_agent_that_was_switched_off_meanwhile_is_not_answered(serve: Serve) -> None:
+    async with serve("agent", api_base_url="http://127.0.0.1:9/v1", model="m") as api, api.client() as ann:
+        await switch_agent(api.runtime, "default", "orchestrator", False)
+        question = question_events(Question("default", "late", "hello", "ann"))
+        seq = await append_question(api.runtime.log, question)
+        with pytest.raises(NoAnswer, match="switched off"):
+            async for _ in follow(api.runtime, "default", "late", seq):
+                pass
+        asked = await ann.post("/api/threads/late/answers", json={"message": "hello"})
+        assert (asked.status_code, asked.json()["code"]) == (409, "agent-disabled")

@@ -65,7 +65,7 @@ async def test_a_question_is_one_trace_that_projectors_link_to(
         await eventually(answer_projected)
         found = spans.get_finished_spans()
     assert {str(one.traceparent).split("-")[1] for one in events} == {TRACE}, "turn, request, answer, receipt and usage"
-    for name in (f"POST {ROUTE}", "process agent", "invoke_agent agent", "chat m"):
+    for name in (f"POST {ROUTE}", "process agent", "invoke_agent orchestrator", "chat m"):
         assert {trace_of(one) for one in named(found, name)} == {TRACE}, name
     assert {trace_of(one) for one in named(found, "project")}.isdisjoint({TRACE})
     assert named(found, "chat m")[0].attributes["gen_ai.usage.output_tokens"] > 0
@@ -105,8 +105,8 @@ async def test_metrics_count_what_happened_by_route_and_name_no_one(serve: Serve
         key = (name, frozenset(labels.items()))
         return after[key] - before.get(key, 0.0)
 
-    assert grown("ai_agent_requests_total", agent="agent", status="success") == 1
-    assert grown("ai_agent_requests_total", agent="agent", status="error") == 0
+    assert grown("ai_agent_requests_total", agent="orchestrator", status="success") == 1
+    assert grown("ai_agent_requests_total", agent="orchestrator", status="error") == 0
     assert grown("ai_agent_llm_latency_seconds_count", model="m") == 1
     assert grown("ai_agent_llm_tokens_prompt_sum") > 0
     assert grown("turnlog_http_request_seconds_count", method="POST", route=ROUTE, status="201") == 1

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-from turnlog.agent.answering.request import AGENT
+from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.guards import Guard
 from turnlog.agent.use_cases import limits
 from turnlog.agent.use_cases.limits import Limits
@@ -24,7 +24,7 @@ async def own_limits(
 ) -> list[Guard]:
     """Every limit of the caller, with what is used and left."""
     place = (caller.runtime, caller.tenant, caller.user, caller.identity.role)
-    return await limits.usage_left(*place, thread, AGENT)
+    return await limits.usage_left(*place, thread, DEFAULT_AGENT)
 
 
 @router.get("/operations/limits")

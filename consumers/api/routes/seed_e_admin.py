@@ -1,18 +1,22 @@
 """The admin controller of seed E (11.1) under /admin/ai-agent, over the same use cases, of the admin's tenant."""
 
-from typing import Literal
+from datetime import datetime
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 
-from turnlog.agent.use_cases import limits, usage
+from turnlog.agent.use_cases import agents, limits, usage
 from turnlog.agent.use_cases.limits import Limits
 from turnlog.agent.use_cases.usage import By, Usage
-from turnlog.consumers.api.caller import Operator
+from turnlog.consumers.api.bodies import FINITE
+from turnlog.consumers.api.caller import Operator, WriteId
 from turnlog.consumers.api.routes.limits import UserId
 from turnlog.events.contracts import Plan
+from turnlog.projectors.models.agents import AgentRow
 
 router = APIRouter(prefix="/admin/ai-agent", tags=["seed E"])
+AgentType = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$", description="In any case of its letters.")]
 
 
 class Quota(BaseModel):
@@ -48,6 +52,64 @@ async def set_rate(type: Literal["user", "conversation", "agent"], given: Rate, 
     return await limits.change_limits(caller.runtime, caller.tenant, given.plan, {f"{type}_per_minute": given.limit})
 
 
+class AgentChange(BaseModel):
+    """All of an agent; what is left out is as the server's settings. temperature: of the model, 0 to 2."""
+
+    model_config = FINITE
+    systemPrompt: str | None = Field(None, max_length=100_000)
+    temperature: float | None = Field(None, ge=0, le=2)
+    maxTokens: int | None = Field(None, ge=1, le=1_000_000)
+    model: str | None = Field(None, min_length=1, max_length=200)
+
+
+class AgentConfig(AgentChange):
+    """systemPrompt, model: as they are used. temperature, maxTokens: null leaves them to the model's server."""
+
+    type: str
+    enabled: bool
+    tools: list[str]
+    updatedAt: datetime | None
+
+
+class Toggle(BaseModel):
+    """enabled: null turns it to the other state."""
+
+    enabled: bool | None = None
+
+
+@router.get("/agents")
+async def list_agents(caller: Operator) -> list[AgentConfig]:
+    """The agent that answers where none is named, and those that were made."""
+    return [_agent(one) for one in await agents.list_agents(caller.runtime, caller.tenant)]
+
+
+@router.get("/agents/{type}")
+async def show_agent(type: AgentType, caller: Operator) -> AgentConfig:
+    return _agent(await agents.get_agent(caller.runtime, caller.tenant, type))
+
+
+@router.put("/agents/{type}")
+async def configure_agent(type: AgentType, given: AgentChange, caller: Operator, _: WriteId) -> AgentConfig:
+    """Changes an agent, or makes it. It holds for the next answer."""
+    return _agent(
+        await agents.configure_agent(
+            caller.runtime,
+            caller.tenant,
+            type,
+            system_prompt=given.systemPrompt,
+            temperature=given.temperature,
+            max_tokens=given.maxTokens,
+            model=given.model,
+        )
+    )
+
+
+@router.put("/agents/{type}/toggle")
+async def toggle_agent(type: AgentType, caller: Operator, _: WriteId, given: Toggle = Toggle()) -> AgentConfig:
+    """An agent that is switched off refuses questions with 409 and the code agent-disabled."""
+    return _agent(await agents.switch_agent(caller.runtime, caller.tenant, type, given.enabled))
+
+
 @router.get("/users/{user}/usage")
 async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usage]:
     return await usage.usage(caller.runtime, caller.tenant, user, by)
@@ -57,3 +119,16 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
 async def reset_rate(user: UserId, caller: Operator) -> Response:
     await limits.reset_rate(caller.runtime, caller.tenant, user)
     return Response(status_code=204)
+
+
+def _agent(found: AgentRow) -> AgentConfig:
+    return AgentConfig(
+        type=found.type,
+        enabled=found.enabled,
+        systemPrompt=found.system_prompt,
+        temperature=found.temperature,
+        maxTokens=found.max_tokens,
+        model=found.model,
+        tools=list(agents.TOOLS),
+        updatedAt=found.updated_at,
+    )

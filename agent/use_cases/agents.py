@@ -1,0 +1,95 @@
+"""Agents of a tenant as stored, changeable data: list, configure, switch off and on (G1; E 2.2, 11.1)."""
+
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from turnlog.agent.answering.agents import DEFAULT_AGENT, answering_agent
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import AgentConfigured, AgentSwitched, Event
+from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.subjects import check_tenant
+from turnlog.projectors.models.agents import AGENTS_THREAD, AgentRow, agents_of
+
+SOURCE = "turnlog/agents"
+READS = ("agents",)
+TOOLS = ("recall_memory",)
+
+
+class InvalidAgent(TurnlogError):
+    """An agent's type or a value of its configuration cannot be used."""
+
+    code = "invalid-agent"
+
+
+async def list_agents(runtime: Runtime, tenant: str) -> list[AgentRow]:
+    """The default agent and all that were made, by type, with the prompt and model that each uses.
+
+    Raises InvalidToken.
+    """
+    check_tenant(tenant)
+    await runtime.settle_thread(tenant, AGENTS_THREAD, READS)
+    async with runtime.pool.connection() as conn:
+        found = await agents_of(conn, tenant)
+    known = {DEFAULT_AGENT: AgentRow(DEFAULT_AGENT)} | {one.type: one for one in found}
+    return [_as_used(runtime, known[type_]) for type_ in sorted(known)]
+
+
+async def get_agent(runtime: Runtime, tenant: str, type_: str) -> AgentRow:
+    """Raises NotFound, InvalidToken."""
+    found = [one for one in await list_agents(runtime, tenant) if one.type == type_.lower()]
+    if not found:
+        raise NotFound(f"there is no agent {type_[:80]!r}")
+    return found[0]
+
+
+async def configure_agent(
+    runtime: Runtime,
+    tenant: str,
+    type_: str,
+    *,
+    system_prompt: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    model: str | None = None,
+) -> AgentRow:
+    """Sets all of an agent, or makes it; None is as the server's settings. It holds for the next answer.
+
+    Raises InvalidAgent, InvalidToken.
+    """
+    given = {"system_prompt": system_prompt, "temperature": temperature, "max_tokens": max_tokens, "model": model}
+    try:
+        data = AgentConfigured.model_validate({"agent": type_.lower(), **given})
+    except ValidationError as error:
+        raise _invalid(error) from None
+    await runtime.log.append(_event(tenant, data))
+    return await get_agent(runtime, tenant, type_)
+
+
+async def switch_agent(runtime: Runtime, tenant: str, type_: str, enabled: bool | None = None) -> AgentRow:
+    """enabled: None turns it to the other state. Raises NotFound, InvalidToken."""
+    known = await get_agent(runtime, tenant, type_)
+    to = not known.enabled if enabled is None else enabled
+    await runtime.log.append(_event(tenant, AgentSwitched(agent=known.type, enabled=to)))
+    return await get_agent(runtime, tenant, known.type)
+
+
+async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> None:
+    """Whether the agent would answer now. Raises NotFound, AgentDisabled."""
+    async with runtime.pool.connection() as conn:
+        await answering_agent(conn, tenant, type_)
+
+
+def _as_used(runtime: Runtime, agent: AgentRow) -> AgentRow:
+    settings = runtime.settings
+    prompt = settings.system_prompt if agent.system_prompt is None else agent.system_prompt
+    return replace(agent, system_prompt=prompt, model=agent.model or settings.model)
+
+
+def _event(tenant: str, data: AgentConfigured | AgentSwitched) -> Event:
+    return Event(source=SOURCE, tenant=check_tenant(tenant), thread=AGENTS_THREAD, data=data)
+
+
+def _invalid(error: ValidationError) -> InvalidAgent:
+    problem = error.errors()[0]
+    return InvalidAgent(f"{problem['loc'][0]}: {problem['msg'].lower()}")
