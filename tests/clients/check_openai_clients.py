@@ -1,0 +1,117 @@
+"""Clients of OpenAI's API that are not ours, unchanged, with turnlog's base URL and key (`make clients`)."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.api import Api, Serve
+from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
+from helpers.openai_validation import validate_openai_messages
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+from installed import PYTHON, node, with_packages
+
+from turnlog.agent.context.plain_text import content_text
+
+PROGRAMS = Path(__file__).parent / "programs"
+CLIENTS = ["use_langchain.py", "use_agents.py", "use_pydantic_ai.py", "use_openai.mjs", "use_ai_sdk.mjs"]
+DOG, CAT = "My dog is called Sesame.", "And my cat is called Poppy."
+WEATHER, QUESTION = "What is the weather in Ulm?", "What is my dog called?"
+
+
+class ToolCallingServer(MemoryServer):
+    """Calls the tool `weather` when a person asks and the client has it; echoes else."""
+
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        if kind == "chat" and body.get("tools") and body["messages"][-1]["role"] == "user":
+            return Step(tool_calls=[("weather", {"city": "Ulm"})])
+        return super().next_step(kind, body)
+
+
+@pytest.fixture
+def model() -> Iterator[ToolCallingServer]:
+    with ToolCallingServer() as server:
+        yield server
+
+
+class Program:
+    """A client's program over one wire, for Ann."""
+
+    def __init__(self, api: Api, folder: Path, name: str, wire: str) -> None:
+        path = shutil.copy(PROGRAMS / name, with_packages(folder))
+        self._command = [str(PYTHON if name.endswith(".py") else node()), path, wire]
+        self._environment = {"TURNLOG_URL": f"{api.url}/v1", "TURNLOG_KEY": api.token("ann"), "HOME": str(folder)}
+        self._api = api
+
+    async def talk(self) -> dict[str, Any]:
+        """heard, pieces, called, after_tool, tokens; the conversation is remembered when it returns."""
+        found = await self._run("talk")
+        async with self._api.client("ann") as ann:
+
+            async def remembered() -> bool:
+                return "Sesame" in (await ann.get("/api/memories")).text
+
+            await eventually(remembered)
+        return found
+
+    async def recall(self) -> str:
+        """The answer to QUESTION in a new conversation."""
+        return str((await self._run("recall"))["recalled"])
+
+    async def _run(self, part: str) -> dict[str, Any]:
+        done = await asyncio.to_thread(
+            subprocess.run, [*self._command, part], env=self._environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+async def conversations(api: Api) -> dict[str, list[tuple[str, str]]]:
+    """(role, text) of the turns of each of Ann's conversations, by what she said first."""
+    async with api.client("ann") as ann:
+        threads = [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]]
+        found = [(await ann.get(f"/api/threads/{thread}/turns")).json()["items"] for thread in threads]
+    texts = [[(turn["role"], content_text(turn["content"])) for turn in turns] for turns in found]
+    assert len(texts) == len({turns[0] for turns in texts}), "a conversation was split in two"
+    return {turns[0][1]: turns for turns in texts}
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_client_talks_to_the_model_behind_turnlog(
+    serve: Serve, model: ToolCallingServer, name: str, wire: str, tmp_path: Path
+) -> None:
+    async with serve("reactors", api_base_url=model.url, model="m") as api:
+        program = Program(api, tmp_path, name, wire)
+        found = await program.talk()
+        assert (found["heard"], found["tokens"]) == (f"echo: {DOG}", 6)
+        assert "".join(found["pieces"]) == f"echo: {CAT}" and len(found["pieces"]) > 1
+        assert (found["called"], found["after_tool"]) == (["Ulm"], f"echo: {WEATHER}")
+        kept = await conversations(api)
+        assert [text for _, text in kept[DOG]] == [DOG, f"echo: {DOG}", CAT, f"echo: {CAT}"]
+        assert [role for role, _ in kept[WEATHER]] == ["user", "assistant", "tool", "assistant"]
+        assert kept[WEATHER][2][1] == "rain"
+        assert await program.recall() == f"echo: {QUESTION}"
+        asked = [body["messages"] for body in model.asked("answer")]
+        assert not [problem for messages in asked for problem in validate_openai_messages(messages)]
+        assert "Sesame" in str(asked[-1])
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_client_is_answered_without_a_model(serve: Serve, name: str, wire: str, tmp_path: Path) -> None:
+    async with serve("reactors") as api:
+        program = Program(api, tmp_path, name, wire)
+        found = await program.talk()
+        assert found["called"] == [] and found["heard"] and found["pieces"]
+        assert "Sesame" in await program.recall()
+        kept = await conversations(api)
+        assert kept[DOG][:3] == [("user", DOG), ("assistant", found["heard"]), ("user", CAT)]
+        assert {question: len(turns) for question, turns in kept.items()} == {DOG: 4, WEATHER: 2, QUESTION: 2}
