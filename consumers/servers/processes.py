@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +50,24 @@ def parent(process: psutil.Process) -> int | None:
 
 def running(folder: Path, *names: str) -> list[psutil.Process]:
     """All running processes with one of the names whose working folder is `folder` or below it."""
-    return [p for p in psutil.process_iter(["name"]) if p.info["name"] in names and _works_in(p, folder)]
+    return [process for process in _perhaps_in(folder) if _works_in(process, folder, names)]
 
 
-def _works_in(process: psutil.Process, folder: Path) -> bool:
+def _perhaps_in(folder: Path) -> Iterator[psutil.Process]:
+    """The processes that may work in `folder`.
+
+    On Linux one short call leaves out nearly all others: psutil reads several files of each process, which took two
+    thirds of the time of a command on embedded servers.
+    """
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):  # it has ended, or is another user's
+            if not psutil.LINUX or str(Path(f"/proc/{pid}/cwd").readlink()).startswith(str(folder)):
+                yield psutil.Process(pid)
+
+
+def _works_in(process: psutil.Process, folder: Path, names: Sequence[str]) -> bool:
     try:
-        return alive(process) and Path(process.cwd()).is_relative_to(folder)
+        return process.name() in names and alive(process) and Path(process.cwd()).is_relative_to(folder)
     except psutil.Error:
         return False
 
