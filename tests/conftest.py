@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -60,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
     the servers' user the right to reach its files."""
     nightly.FULL = config.getoption("nightly")
+    gc.disable()  # until all is collected: nothing of modules and test items is garbage
     # How long an example takes says something of the machine, nothing of the code. In CI the examples are the same
     # for the same code, so that nobody's change is blamed for what chance finds; elsewhere they are new ones each time.
     hypothesis.settings.register_profile(
@@ -79,6 +81,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Every search for garbage would go through the million objects of modules and test items again."""
+    gc.freeze()
+    gc.enable()
 
 
 def remove_folders_of_ended_runs(place: Path) -> None:
