@@ -153,11 +153,33 @@ def _tier(name: TierName, limit: int, shown: Shown) -> tuple[Tier, list[Wire]]:
     return Tier(name, shown.tokens, limit, tuple(shown.items)), shown.messages
 
 
+class _Prepared(NamedTuple):
+    """whole: the layout with everything unchanged, None if it does not fit."""
+
+    build: Build
+    budget: Budget
+    system: list[Wire]
+    turns: Turns
+    whole: Layout | None
+    as_of_seq: int
+
+
 def build_context(given: ContextInput) -> Context:
     """Returns everything unchanged if it fits, else three tiers; always valid for the OpenAI chat API.
 
     Raises WindowTooSmall if system prompt and tools leave no room.
     """
+    made = _prepared(given)
+    return _context(made, made.whole or tiered(made.build, made.turns.units))
+
+
+def whole_context(given: ContextInput) -> Context | None:
+    """As build_context if everything fits unchanged, else None. Raises WindowTooSmall."""
+    made = _prepared(given)
+    return _context(made, made.whole) if made.whole else None
+
+
+def _prepared(given: ContextInput) -> _Prepared:
     counter = counter_for(given.model)
     system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
@@ -166,10 +188,8 @@ def build_context(given: ContextInput) -> Context:
     build = Build(given, counter, budget.budget, form, form._replace(condensed=True))
     messages = _visible(given)
     turns = group(messages, options)
-    shown = show(turns.units, form, counter)
-    layout = everything(build, shown) or tiered(build, turns.units)
     as_of = given.as_of_seq if given.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
-    return _context(build, budget, system, layout, turns, as_of)
+    return _Prepared(build, budget, system, turns, everything(build, show(turns.units, form, counter)), as_of)
 
 
 def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
@@ -204,16 +224,17 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
     return [wire] if build.counter.wire(wire) <= max(budget.budget - used, budget.safety // 2) else []
 
 
-def _context(build: Build, budget: Budget, system: list[Wire], layout: Layout, turns: Turns, as_of_seq: int) -> Context:
+def _context(made: _Prepared, layout: Layout) -> Context:
+    build, budget, turns = made.build, made.budget, made.turns
     given = build.given
     tiers = tuple(tier for tier, _ in layout.tiers)
     doubt = _doubt(build, budget, sum(tier.tokens for tier in tiers))
     notes = [*given.notes, *doubt]
-    messages = _with_notes([*system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
+    messages = _with_notes([*made.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
     summary_seq = given.summary.seq if given.summary else None
     topics = layout.head.topics if layout.head else ()
     receipt = ContextReceipt(
-        as_of_seq=as_of_seq,
+        as_of_seq=made.as_of_seq,
         model=given.model,
         encoding=build.counter.encoding.name,
         window=budget.window,

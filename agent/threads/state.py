@@ -9,7 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from cachetools import LRUCache
 
-from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context
+from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context, whole_context
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.recall.confidence import doubt as doubt_about
 from turnlog.agent.recall.episodes import Relevant
@@ -114,8 +114,7 @@ async def thread_context(
     )
     doubt = None
     if not isinstance(relevant, Sequence):
-        made = build_context(given)
-        if made.tiers[-1].tier == "all" and not now.pruned_through:
+        if not now.pruned_through and (made := whole_context(given)):
             return made
         found = await relevant()
         relevant, doubt = found.seqs, _doubt(found, messages, block, settings.full_recent_count)
