@@ -6,19 +6,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
-from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
 from turnlog.agent.runtime import Runtime
-from turnlog.events.contracts import AnswerRequested, Event
+from turnlog.events.contracts import Event
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.lookup import is_memory_off
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.message import message_by_event
 
 logger = logging.getLogger("turnlog.agent")
 EMBEDDING_PATIENCE_S = 1.0  # the user waits for the answer: after that time the search uses words alone
@@ -33,9 +31,9 @@ class AnswerMemories:
         self._recall = MemoryRecall(embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)
         self._memories = Memories(runtime.log, runtime.pool)
 
-    def block_of(self, request: Event, model: str) -> "asyncio.Task[MemoryBlock]":
+    def block_of(self, request: Event, question: str, model: str) -> "asyncio.Task[MemoryBlock]":
         """The block for a request, searched on a connection of its own while the thread is read."""
-        return asyncio.create_task(self._block(request, model), name=f"memories-{request.id}")
+        return asyncio.create_task(self._block(request, question, model), name=f"memories-{request.id}")
 
     async def found(self, tenant: str, user: str | None, query: str, k: int, now: datetime) -> MemoriesFound:
         """Returns nothing without a user, or where MEMORY_LONG_TERM or the user's preference enable_memory is off."""
@@ -57,13 +55,10 @@ class AnswerMemories:
         except TurnlogError as error:
             logger.warning("that %d memories were read is not noted: %s", len(read), error)
 
-    async def _block(self, request: Event, model: str) -> MemoryBlock:
-        assert isinstance(request.data, AnswerRequested)
+    async def _block(self, request: Event, question: str, model: str) -> MemoryBlock:
         settings = self._runtime.settings
         if not request.user or not settings.long_term:
             return MemoryBlock()
         async with self._runtime.pool.connection() as conn:
-            asked = await message_by_event(conn, request.tenant, request.thread, request.data.turn_id)
-            question = content_text(asked.content) if asked else ""
             asking = (request.tenant, request.user, question, request.time, model)
             return await recalled_block(conn, self._recall, settings, *asking, thread=request.thread)

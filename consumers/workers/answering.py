@@ -41,7 +41,7 @@ from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.agents import AgentRow
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import message_by_event
+from turnlog.projectors.models.message import Message, message_by_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,12 @@ class Outcome:
 
 
 async def outcome(log: Log, request: Event, seq: int, most: int) -> Outcome:
-    """Reads the thread's event ids after the request; counts up to `most` failures. Raises GapInLog."""
+    """Reads the thread's event ids after the request, if there are any; counts up to `most` failures.
+
+    Raises GapInLog, LogUnavailable.
+    """
+    if await log.thread_head(request.tenant, request.thread) == seq:
+        return Outcome(False, 0)
     stored = await log.stored_ids(request.tenant, request.thread, seq)
     failures = sum(answer_id(request.id, failure_part(number)) in stored for number in range(1, most + 1))
     return Outcome(answer_id(request.id, "answer") in stored, failures)
@@ -129,10 +134,11 @@ class AgentConsumer:
         async with self._reading() as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
-            if await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None:
+            asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
+            if asked is None:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
             data = data.model_copy(update=_filled(data, agent))
-            context = await self._context(conn, request, data, seq)
+            context = await self._context(conn, request, data, asked, seq)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
@@ -154,7 +160,8 @@ class AgentConsumer:
 
     async def _is_gone(self, request: Event, data: AnswerRequested, seq: int) -> bool:
         """Whether the thread was removed, by the log; or erased but for other speakers' turns, by the rows."""
-        if await self._runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
+        log, place = self._runtime.log, (request.tenant, request.thread)
+        if await log.thread_head(*place) != seq and await log.thread_head_of(*place, REMOVALS) > seq:
             return True
         async with self._reading() as conn:
             return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
@@ -169,9 +176,11 @@ class AgentConsumer:
                 logger.warning("an answer waits for the log: %s", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _context(self, conn: Connection, request: Event, data: AnswerRequested, seq: int) -> Context:
+    async def _context(
+        self, conn: Connection, request: Event, data: AnswerRequested, asked: Message | None, seq: int
+    ) -> Context:
         settings, model = self._runtime.settings, data.model or self._models.chat.model
-        block = self._memories.block_of(request, model)
+        block = self._memories.block_of(request, content_text(asked.content) if asked else "", model)
         try:
             return await thread_context(
                 conn,
@@ -184,16 +193,15 @@ class AgentConsumer:
                 tools=[SCHEMA],
                 log=self._runtime.log,
                 as_of_seq=seq,
-                relevant=(lambda: self._relevant(conn, request, data)) if settings.hybrid_episodes else (),
+                relevant=(lambda: self._relevant(conn, request, asked)) if settings.hybrid_episodes else (),
                 memories=block,
             )
         finally:
             block.cancel()  # useless if the thread could not be read
 
-    async def _relevant(self, conn: Connection, request: Event, data: AnswerRequested) -> Relevant:
+    async def _relevant(self, conn: Connection, request: Event, asked: Message | None) -> Relevant:
         """Older turns relevant to the question, best first (C8)."""
         settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
-        asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
         if asked is None:
             return Relevant()
         count, recent = settings.hybrid_episodes, settings.full_recent_count

@@ -49,7 +49,7 @@ SELECT m.* FROM lineage l CROSS JOIN LATERAL (
 
 _BY_EVENT = f"""
 WITH RECURSIVE {LINEAGE}
-SELECT m.seq FROM lineage l JOIN messages m
+SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
 ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.event_id = %(event)s"""
 
 
@@ -76,10 +76,8 @@ def _message(values: list[Any]) -> Message:
 
 async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
     rows = await conn.execute(_BY_EVENT, {"tenant": tenant, "thread": thread, "event": event_id})
-    if (at := await rows.fetchone()) is None:
-        return None
-    found = await thread_messages(conn, tenant, thread, at[0] - 1, at[0])
-    return found[0]
+    found = await rows.fetchone()
+    return None if found is None else _message(list(found))
 
 
 _AT = f"""
