@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.markdown_examples import blocks
 from helpers.openai_bodies import Step
+from helpers.preloaded_cli import run_program
 from helpers.sample_events import event, turn
 from helpers.servers import eventually
 from helpers.short_term_memory import SMALL, create, memory_of, query, shown_turns, until_mode, write, write_turns
@@ -386,15 +385,7 @@ async def test_the_example_of_the_documentation_prints_what_the_page_shows(
     [output] = blocks("docs/short-term-memory.md", "text", "example")
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     environment |= {"NATS_URL": nats_url, "DATABASE_URL": database_url, "TURNLOG_HOME": str(tmp_path)}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        program.text,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    stdout, stderr = await process.communicate()
-    assert process.returncode == 0, stderr.decode()
-    assert stdout.decode() == output.text
+    (tmp_path / "example.py").write_text(program.text, "utf-8")
+    done = await asyncio.to_thread(run_program, "example.py", environment=environment, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out == output.text
