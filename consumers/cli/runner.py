@@ -92,6 +92,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
         )
         sanitise_log_lines()
         code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
+        sys.stdout.flush()  # here, where an error of the last lines still has a code
     except TurnlogError as error:
         fail(error.code, str(error), as_json)
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -111,6 +112,7 @@ def fail(code: str, message: str, as_json: bool) -> NoReturn:
     try:
         if as_json:
             emit_line({"error": {"code": code, "message": message}})
+            sys.stdout.flush()
             raise typer.Exit(1)
     except OSError:
         _leave_stdout()

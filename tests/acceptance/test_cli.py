@@ -359,13 +359,14 @@ def test_numbers_that_no_server_takes_are_usage_errors(cli: Cli) -> None:
         assert (call, done.code, "Invalid value" in done.err) == (call, 2, True)
 
 
-def test_what_cannot_be_written_is_told_on_stderr(cli: Cli) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_written_is_an_error_on_stderr(cli: Cli, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
-        call = [*COMMAND, "threads", "--json"]
-        done = subprocess.run(call, env=environment(cli.home), stdout=full, stderr=subprocess.PIPE, timeout=90)
+        call, env = [*COMMAND, "threads", "--json"], environment(cli.home) | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(call, env=env, stdout=full, stderr=subprocess.PIPE, timeout=90)
     assert done.returncode == 1
-    [told] = done.stderr.decode().splitlines()
-    assert told == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"
+    [error] = done.stderr.decode().splitlines()
+    assert error == "error: [Errno 28] No space left on device. Make room on that disk and run this again [disk-full]"
 
 
 def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
