@@ -13,11 +13,13 @@ from typing import Any
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
+from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
 from turnlog.events.contracts import ToolCall
 from turnlog.projectors.models.terms import terms
 
 MAX_CHARS = 400
 _NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
+_OWN = ("[Conversation Summary]", "[Recallable Topics]", DOUBT, DOUBT_ZH)
 _NOTE = re.compile(r"^- (?:(\d{4}-\d\d-\d\d) )?(.*)$", re.MULTILINE)
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
@@ -79,9 +81,9 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
 
 
 def _words(message: Mapping[str, Any]) -> str:
-    """The text of the conversation, without thinking and without turnlog's own first messages."""
+    """The text of the conversation, without thinking and without turnlog's own messages."""
     text = _THINKING.sub("", text_of(message.get("content"))).strip()
-    return "" if text.startswith(("[Conversation Summary]", "[Recallable Topics]")) else text
+    return "" if text.startswith(_OWN) else text
 
 
 def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:

@@ -12,6 +12,7 @@ from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidates, cut, shortlist
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
 from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
 
 ENGLISH = [
     "user: Hi! How are you?",
@@ -231,3 +232,10 @@ async def test_the_stream_is_word_by_word_and_gives_the_same_text():
     assert got[-1].final is not None
     assert "".join(d.text for d in got) == got[-1].final.text
     assert len(got) > 8
+
+
+@pytest.mark.parametrize("line", [DOUBT, DOUBT_ZH])
+async def test_the_line_of_doubt_before_a_question_is_nothing_that_somebody_said(line: str) -> None:
+    messages = [{"role": "user", "content": line}, {"role": "user", "content": f"What is this: {line}"}]
+    made = await OfflineChat(len).complete(ChatRequest(messages))
+    assert "found nothing about this" in made.text or "没有找到相关内容" in made.text
