@@ -6,7 +6,7 @@ import pytest
 from helpers.extraction import apply_rules, extractor_turn
 
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.rules import InvalidRules, load_rules
+from turnlog.agent.memory.extraction.rules import APPLIED_BY, InvalidRules, _code, load_rules
 
 TEA = """
 [rule.tea]
@@ -49,6 +49,18 @@ def test_a_rule_can_be_switched_off(tmp_path: Path) -> None:
 
 def test_other_rules_are_another_version(tmp_path: Path) -> None:
     assert load_rules(file(tmp_path, TEA)).version != load_rules().version == load_rules().version
+
+
+def test_other_code_that_applies_the_rules_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = load_rules().version
+    assert "subjects" in APPLIED_BY["turnlog.agent.memory.extraction"]
+    less = {name: [one for one in modules if one != "subjects"] for name, modules in APPLIED_BY.items()}
+    monkeypatch.setattr("turnlog.agent.memory.extraction.rules.APPLIED_BY", less)
+    _code.cache_clear()
+    assert load_rules().version != before
+    monkeypatch.undo()
+    _code.cache_clear()
+    assert load_rules().version == before
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ KEPT = [
     ("I decided to start in January.", ["Decided: start in January (2024-01)"]),
     ("I like helping people.", ["Likes helping people"]),
     ("I love hiking in the mountains.", ["Likes hiking in the mountains"]),
+    ("I'm a huge fan of Lord of the Rings!", ["Likes Lord of the Rings"]),
 ]
 NOT_KEPT = [
     "Her email is a@b.com.",

@@ -26,6 +26,12 @@ from turnlog.events.errors import TurnlogError
 LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
 Pattern = Any  # of regex, which has no types
+APPLIED_BY = {
+    "turnlog.agent.memory.extraction": (
+        *("by_rules", "subjects", "evidence", "explicit", "candidates", "findings", "normalisers", "validators"),
+    ),
+    "turnlog.agent.dates": ("dates", "spans", "english", "chinese"),
+}
 
 
 class InvalidRules(TurnlogError):
@@ -94,7 +100,8 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """The rules in the order in which they are tried. version: 16 hex digits over all that they say."""
+    """The rules in the order in which they are tried. version: 16 hex digits over all that they say and the code that
+    applies them: with another version a turn may give another memory, so that `rederive` finds a difference."""
 
     rules: tuple[Compiled, ...]
     version: str
@@ -107,8 +114,15 @@ def load_rules(own: Path | None = None) -> RuleSet:
         theirs = _of_file(own.name, _read(own))
         tables = {**theirs, **{key: rule for key, rule in tables.items() if key not in theirs}}
     active = tuple(rule for rule in tables.values() if rule is not None and rule.rule.enabled)
-    said = "\n".join(f"{one.id} {one.rule.model_dump_json()}" for one in active)
+    said = "\n".join([_code(), *(f"{one.id} {one.rule.model_dump_json()}" for one in active)])
     return RuleSet(active, hashlib.sha256(said.encode()).hexdigest()[:16])
+
+
+@cache
+def _code() -> str:
+    """A hash of the modules that decide what a match states, whose it is and in which form."""
+    parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
+    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 @cache
