@@ -43,11 +43,11 @@ def genres(folder: Path) -> list[Genre]:
     if (path := folder / "locomo-dev.json").exists():
         found.append(Genre(LOCOMO, load(path, None, captions=False)))
     if (path := folder / "beam-dev.json.gz").exists():
-        chats = _read(path)
+        chats = read_json(path)
         unanswerable = {chat["chat"]: _abstentions(chat) for chat in chats}
         found.append(Genre(BEAM, [_chat(chat) for chat in chats], unanswerable))
     if (path := folder / "memdaily-dev.json.gz").exists():
-        diaries = _read(path)
+        diaries = read_json(path)
         by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for diary in diaries:
             by_kind[diary["kind"]].append(diary)
@@ -86,18 +86,21 @@ def with_vectors(genre: Genre) -> list[Line]:
     return [*(line(name, told, ranker) for name, ranker in floors(told).items()), line("turnlog", told, shipped())]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_json(path: Path) -> list[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return list(json.load(file))
 
 
 def _chat(chat: dict[str, Any]) -> Conversation:
-    turns = [
+    asked = [(q["question"], frozenset(map(str, q["evidence"]))) for q in chat["questions"]]
+    return _conversation(chat["chat"], chat_turns(chat), asked)
+
+
+def chat_turns(chat: dict[str, Any]) -> list[ImportedTurn]:
+    return [
         _turn(chat["chat"], str(said["id"]), datetime.fromisoformat(said["time"]), said["role"], said["content"])
         for said in chat["messages"]
     ]
-    asked = [(q["question"], frozenset(map(str, q["evidence"]))) for q in chat["questions"]]
-    return _conversation(chat["chat"], turns, asked)
 
 
 def _abstentions(chat: dict[str, Any]) -> list[str]:
@@ -108,13 +111,18 @@ def _diaries(name: str, diaries: Sequence[dict[str, Any]]) -> Conversation:
     """The diaries of one user, a thread each. Their wall time is taken as UTC."""
     turns, asked = [], []
     for diary in diaries:
-        thread = _thread(diary)
-        for said in diary["messages"]:
-            date, _, clock = said["time"].split()
-            time = datetime.strptime(f"{date} {clock} +0000", "%Y年%m月%d日 %H:%M %z")
-            turns.append(_turn(thread, f"{thread}:{said['id']}", time, "user", said["text"]))
-        asked.append((diary["question"], frozenset(f"{thread}:{number}" for number in diary["evidence"])))
+        turns += diary_turns(diary)
+        asked.append((diary["question"], frozenset(f"{_thread(diary)}:{number}" for number in diary["evidence"])))
     return _conversation(name, turns, asked)
+
+
+def diary_turns(diary: dict[str, Any]) -> list[ImportedTurn]:
+    thread, turns = _thread(diary), []
+    for said in diary["messages"]:
+        date, _, clock = said["time"].split()
+        time = datetime.strptime(f"{date} {clock} +0000", "%Y年%m月%d日 %H:%M %z")
+        turns.append(_turn(thread, f"{thread}:{said['id']}", time, "user", said["text"]))
+    return turns
 
 
 def _thread(diary: dict[str, Any]) -> str:

@@ -1,0 +1,203 @@
+"""Are the memories true? Draws those that the rules find in public conversations, to be read by hand. No LLM.
+
+    python -m tests.evaluation.truth --genre locomo --seed 1 [--context]
+    python -m tests.evaluation.truth --write
+
+The first form prints memories that are not judged yet as lines for judgements.jsonl, with the turns before them if
+wanted; `true` is then put right by hand, and `why` where it is false. The second writes the section "True memories" of
+docs/evaluation.md. A judgement holds a hash of the memory and its sentence, and no words of the data: some of the data
+may be measured but not copied. A memory that the rules make differently has another hash, and is to be judged again.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnlog.agent.importers import Defaults
+from turnlog.agent.importers.imported import ImportedTurn
+from turnlog.agent.importers.jsontext import Record
+from turnlog.agent.importers.locomo import read_locomo
+from turnlog.agent.importers.memorybank import read_memorybank
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.findings import Finding, Turn
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.events.contracts import TurnRecorded
+from turnlog.projectors.models.speech import spoken_text
+
+from .__main__ import DEFAULT_FOLDER
+from .document import DOCUMENT, put_section
+from .genres import chat_turns, diary_turns, read_json
+from .locomo import read_evidence
+
+JUDGEMENTS = Path(__file__).with_name("judgements.jsonl")
+SAMPLE = 60
+HEAD = """Memories that the rules alone find, each once a conversation, read by one reader. True: right in subject and
+value, and understood without its sentence. Of LoCoMo, BEAM and MemoryBank all memories were read, for there are fewer
+than a hundred each; of MemDaily, whose sentences are made from few templates, those drawn with seeds 2611 and 731.
+The rules were mended on these conversations, so that unseen ones may give less. Judgements are in
+`tests/evaluation/judgements.jsonl`, `python -m tests.evaluation.truth` draws others and writes this section.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation. evidence: of each question the ids of the turns that answer it. among_people: nobody in it is an
+    assistant, so that its turns ask for nothing."""
+
+    name: str
+    turns: Sequence[ImportedTurn]
+    evidence: Sequence[frozenset[str]] = ()
+    among_people: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A memory and where it was said. at: place of its turn in the conversation."""
+
+    talk: Talk
+    at: int
+    finding: Finding
+
+    @property
+    def turn(self) -> str:
+        return f"{self.talk.name}/{_source(self.talk.turns[self.at])}"
+
+    @property
+    def key(self) -> str:
+        said = f"{self.turn}\n{self.finding.rule}\n{self.finding.content}\n{self.finding.source.quote}"
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def locomo(folder: Path) -> Iterator[Talk]:
+    for number, sample in enumerate(json.loads((folder / "locomo-dev.json").read_text("utf-8"))):
+        turns = _imported(read_locomo([Record("locomo", 1, sample)], Defaults(), "locomo"))
+        known = {_source(turn) for turn in turns}
+        asked = [read_evidence(q["evidence"], known).turns for q in sample["qa"]]
+        yield Talk(str(number), turns, [turns for turns in asked if turns], among_people=True)
+
+
+def beam(folder: Path) -> Iterator[Talk]:
+    for chat in read_json(folder / "beam-dev.json.gz"):
+        asked = [frozenset(map(str, q["evidence"])) for q in chat["questions"] if q["evidence"]]
+        yield Talk(str(chat["chat"]), [turn for turn in chat_turns(chat) if turn.data.role == "user"], asked)
+
+
+def memdaily(folder: Path) -> Iterator[Talk]:
+    for diary in read_json(folder / "memdaily-dev.json.gz"):
+        name = f"{diary['kind']}-{diary['tid']}"
+        yield Talk(name, diary_turns(diary), [frozenset(f"{name}:{number}" for number in diary["evidence"])])
+
+
+def memorybank(folder: Path, language: str) -> Iterator[Talk]:
+    users = json.loads((folder / f"memorybank-{language}.json").read_text("utf-8"))
+    for user, value in users.items():
+        turns = _imported(read_memorybank([Record("memorybank", 1, {user: value})], Defaults(), "memorybank"))
+        yield Talk(user, [turn for turn in turns if turn.data.role == "user"])
+
+
+GENRES = {
+    "locomo": locomo,
+    "beam": beam,
+    "memdaily": memdaily,
+    "memorybank-en": lambda folder: memorybank(folder, "en"),
+    "memorybank-cn": lambda folder: memorybank(folder, "cn"),
+}
+
+
+def _imported(items: Iterable[Any]) -> list[ImportedTurn]:
+    return [one for one in items if isinstance(one, ImportedTurn) and isinstance(one.data, TurnRecorded)]
+
+
+def _source(turn: ImportedTurn) -> str:
+    return turn.data.source_id or ""
+
+
+def memories(talks: Iterable[Talk]) -> list[Found]:
+    extractor = Extractor(load_rules())
+    return [
+        Found(talk, at, finding)
+        for talk in talks
+        for at, turn in enumerate(talk.turns)
+        for finding in extractor.extract([_turn(talk, at, turn)]).findings
+    ]
+
+
+def _turn(talk: Talk, at: int, turn: ImportedTurn) -> Turn:
+    text = spoken_text(turn.data)
+    return Turn(talk.name, at + 1, turn.id, turn.time, text, turn.data.name, to_people=talk.among_people)
+
+
+def distinct(found: Iterable[Found]) -> list[Found]:
+    """Each memory of a conversation once, in a fixed order."""
+    once = {(one.talk.name, one.finding.content): one for one in found}
+    return [once[key] for key in sorted(once)]
+
+
+def answered(found: Sequence[Found], talks: Sequence[Talk]) -> tuple[int, int]:
+    """The number of questions with a memory on one of their evidence turns, and of all questions."""
+    held = {one.turn for one in found}
+    asked = [{f"{talk.name}/{turn}" for turn in turns} for talk in talks for turns in talk.evidence]
+    return sum(bool(turns & held) for turns in asked), len(asked)
+
+
+def drawn(found: Sequence[Found], seed: int) -> list[Found]:
+    return random.Random(seed).sample(found, min(SAMPLE, len(found)))
+
+
+def judgements(path: Path = JUDGEMENTS) -> dict[str, dict[str, Any]]:
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return {one["key"]: one for one in map(json.loads, lines)}
+
+
+def show(found: Sequence[Found], genre: str, seed: int, context: bool) -> None:
+    judged = judgements()
+    for one in drawn(found, seed):
+        if one.key in judged:
+            continue
+        for turn in one.talk.turns[max(0, one.at - 2) : one.at + 1] if context else ():
+            print(f"    {turn.data.name or turn.data.role}: {spoken_text(turn.data)[:600]}")
+        print(f"    {one.finding.content}\n    {one.finding.source.quote}")
+        print(json.dumps({"genre": genre, "key": one.key, "turn": one.turn, "rule": one.finding.rule, "true": True}))
+
+
+def section(folder: Path) -> str:
+    """Of the memories that the rules find now, those that were read; a judgement of another memory does not count."""
+    rows = ["| genre | memories | questions with a memory on an evidence turn | read | true |"]
+    rows.append("| --- | ---: | ---: | ---: | ---: |")
+    wrong: list[str] = []
+    judged = judgements()
+    for genre, talks_of in GENRES.items():
+        talks = list(talks_of(folder))
+        every = memories(talks)
+        once = distinct(every)
+        read = [judged[one.key] for one in once if one.key in judged]
+        good = sum(one["true"] for one in read)
+        hit, asked = answered(every, talks)
+        evidence = f"{hit} of {asked}" if asked else "none given"
+        share = f"{good} ({100 * good / max(1, len(read)):.1f} %)"
+        rows.append(f"| {genre} | {len(once)} | {evidence} | {len(read)} | {share} |")
+        wrong += [f"- {genre}, {one['turn']}, rule `{one['rule']}`: {one['why']}" for one in read if not one["true"]]
+    return "\n".join([HEAD, *rows, "", "Not true:", "", *wrong])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.evaluation.truth", description=__doc__)
+    parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER)
+    parser.add_argument("--genre", choices=GENRES)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--context", action="store_true", help="the turns before each memory too")
+    parser.add_argument("--write", action="store_true", help="write the section of the document")
+    given = parser.parse_args()
+    if given.genre:
+        show(distinct(memories(GENRES[given.genre](given.data))), given.genre, given.seed, given.context)
+    if given.write:
+        put_section(DOCUMENT, "True memories", section(given.data))
+
+
+if __name__ == "__main__":
+    main()
