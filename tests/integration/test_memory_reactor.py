@@ -88,8 +88,10 @@ async def test_a_summary_is_written_anew_only_after_five_more_messages(play: Pla
 async def test_a_summary_over_the_limit_is_compressed_to_a_third_and_once_more_if_still_over(
     play: Play, model: MemoryServer
 ) -> None:
-    kinds = ("long", "short", "cheap", "quiet", "late")
-    model.said["summary"] = " ".join(f"They planned a {kind} trip through many countries." for kind in kinds)
+    model.said["summary"] = (
+        "The user asked a question and the assistant answered. They discussed a plan, mentioned a trip, and shared "
+        "what they hope, think and feel. The assistant offered help; the user said so and asked about a new topic."
+    )
     model.said["compress"] = "They planned a long trip through many countries. " * 2
     async with play(max_summary_tokens=60) as stage:
         await stage.say(1, 30)

@@ -340,7 +340,7 @@ async def test_over_the_hourly_budget_a_checkpoint_waits_and_is_no_failure(play:
 
 
 async def test_a_summary_that_is_too_long_is_compressed(play: Play, model: MemoryServer) -> None:
-    model.said["summary"] = " ".join(f"They planned trip {n} through many countries." for n in range(20))
+    model.said["summary"] = " ".join(f"They planned city {n} and its museums." for n in range(10))
     model.said["compress"] = "A long trip."
     async with play(max_summary_tokens=60) as stage:
         await ask(stage, (await begin(stage))[-1])

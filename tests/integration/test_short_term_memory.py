@@ -224,15 +224,15 @@ async def test_three_failed_retries_fall_back_to_full_history_and_a_later_turn_b
 async def test_a_summary_that_is_too_long_is_compressed_to_what_the_window_has_room_for(
     play: Play, model: MemoryServer
 ) -> None:
-    model.said["summary"] = "".join(f"第{n}次咨询。" for n in range(300))
-    model.said["compress"] = "患者有高血压。"
+    model.said["summary"] = " ".join(f"Question {a}, answer {b}." for a in range(1, 10) for b in range(1, 10))
+    model.said["compress"] = "Nine questions."
     async with play() as stage, memory_of(stage) as memory:
         await memory.create(create())
         await write_turns(memory, 1, 16)
         await memory.query_memory_context(query())
         value = await until_mode(memory, "SUMMARY_N")
         found = await memory.query_memory_context(query())
-    assert value.message_context.summary == "患者有高血压。"
+    assert value.message_context.summary == "Nine questions."
     assert "at most 112 tokens" in model.asked("compress")[0]["messages"][0]["content"]
     assert not found.should_checkpoint_summary, "after a checkpoint there is room again"
 

@@ -61,6 +61,26 @@ GOOD_CN = (
     "- 用户的妹妹安于2024年3月搬到北京，在一家医院做护士。\n- 用户对花生过敏，每天早上喝茶，不喝咖啡。\n"
     "- 用户计划六月去看妹妹，还没有买火车票，想住在医院附近的酒店，预算三百元。"
 )
+SAID_CN = (
+    "user: 我妹妹安2024年3月搬去了北京，她在医院当护士。我对花生过敏。早上我喝茶，咖啡我不喝。",
+    "user: 六月我想去看她，车票还没买，要找医院附近的酒店，预算三百元。",
+)
+SAID_EN = (
+    "user: I'm quite reserved and looked for someone to confide in. My job is stable but not exciting, and I wonder "
+    "whether to find a career with more passion. I practise yoga, writing and photography, none of them well.",
+    "assistant: Look at some other industries, and join a yoga class or a writing course.",
+)
+ABSTRACT = (  # freely worded: most words are not those of the source, but what it says is
+    "The user is introverted and seeks a person to trust. Her employment is secure but dull, so she is considering a "
+    "career change towards something she is passionate about. Yoga, writing and photography are hobbies in which she "
+    "is not yet skilled; the assistant encouraged classes and a look at other industries."
+)
+INVENTED = (
+    "The game of life is a game that is played on a computer.",
+    "Michael Thompson flew to Chicago on 14 September 2019 and paid $45,000 for the Henderson account.",
+    "人生游戏是一种在电脑上进行的游戏，玩家需要收集金币并打败怪物才能通关。",
+    GOOD + " Michael Thompson paid 45,000 dollars for the Henderson account in Chicago on the 14th of May 2019.",
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +99,26 @@ GOOD_CN = (
     ],
 )
 def test_a_text_is_refused_that_is_cut_off_echoes_the_prompt_or_goes_round_in_a_circle(text, finish, problem):
-    assert text_problem(text, "\n".join(SAID), finish) == problem
+    assert text_problem(text, "\n".join((*SAID, *SAID_CN, GOOD)), finish) == problem
+
+
+@pytest.mark.parametrize("text", INVENTED)
+@pytest.mark.parametrize("source", [(*SAID, GOOD), SAID_EN, SAID_CN])
+def test_a_text_of_words_that_its_source_does_not_hold_is_refused(text, source):
+    assert text_problem(text, "\n".join(source), "stop") == "words that the source does not hold"
+
+
+def test_a_freely_worded_summary_is_accepted():
+    assert text_problem(ABSTRACT, "\n".join(SAID_EN), "stop") is None
+    assert text_problem(ABSTRACT, "\n".join(SAID), "stop") is not None
+    assert text_problem("Dinner costs 40, not 45.", "user: dinner costs forty, not 45", "stop") is None
+
+
+def test_a_summary_in_a_language_that_was_asked_for_is_compared_by_its_numbers():
+    german = "Ann zog im März 2024 nach Bern und arbeitet als Kranführerin im Hafen."
+    assert text_problem(german, "\n".join(SAID), "stop", "German") is None
+    invented = "Ann zahlte 450 am 14.12.1999 und noch 7300 im Jahr 2011."
+    assert text_problem(invented, "\n".join(SAID), "stop", "German") is not None
 
 
 def test_what_the_conversation_itself_says_is_no_echo():
