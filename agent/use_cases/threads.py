@@ -96,6 +96,12 @@ async def get_thread(runtime: Runtime, tenant: str, thread: str) -> ThreadInfo:
     return _info(row, thread in archived)
 
 
+async def thread_version(runtime: Runtime, tenant: str, thread: str) -> int:
+    """The sequence of the thread's last event, 0 for none; an append may expect it. Raises InvalidToken."""
+    check_place(tenant, thread)
+    return await runtime.log.thread_head(tenant, thread)
+
+
 async def open_thread(
     runtime: Runtime,
     tenant: str,

@@ -60,10 +60,21 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Turns of a thread, oldest first. more: there are further ones in the direction that was read."""
+    """Turns of a thread, oldest first. more: there are further ones in the direction that was read. version: of the
+    thread when it was read, or a moment before."""
 
     turns: list[Message]
     more: bool
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """turns: one for each. version: the sequence of the last event that was stored with them, which the next append may
+    expect."""
+
+    turns: list[Appended]
+    version: int
 
 
 async def add_turn(
@@ -79,7 +90,7 @@ async def add_turn(
 ) -> Appended:
     """As add_turns, for one."""
     place = (runtime, tenant, thread)
-    return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage))[0]
+    return (await add_turns(*place, [turn], user=user, expected=expected, receipt=receipt, usage=usage)).turns[0]
 
 
 async def add_turns(
@@ -92,7 +103,7 @@ async def add_turns(
     expected: int | None = None,
     receipt: "AnswerBasis | None" = None,
     usage: UsageMetered | None = None,
-) -> list[Appended]:
+) -> Added:
     """Appends the turns in order; the result has one entry per turn, with `duplicate` for an id that was stored.
 
     expected: the thread's last sequence as the caller knows it, 0 for a new thread. receipt: of the context that the
@@ -104,7 +115,7 @@ async def add_turns(
     check_place(tenant, thread, user)
     if receipt is None:
         events = [_event(tenant, thread, user, turn.id, _data(turn), turn.time) for turn in turns]
-        return (await _append(runtime, [*events, *_metered(events, usage)], expected))[: len(events)]
+        return _added(await _append(runtime, [*events, *_metered(events, usage)], expected), len(turns))
     _check_receipt(receipt, tenant, thread, user, turns)
     return await _add_answer(runtime, receipt, turns, user or receipt.user, expected, usage)
 
@@ -124,13 +135,13 @@ async def transcript(
     A conversation in the archive is restored first. Raises NotFound for a thread that does not exist, InvalidToken.
     """
     check_place(tenant, thread)
-    await runtime.settle_thread(tenant, thread, READS)
+    version = await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
         found = await messages_page(conn, tenant, thread, limit + 1, after_seq, before_seq, newest)
         if not found and not await is_there(conn, tenant, thread):
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
-    return Page(found[-limit:] if newest else found[:limit], len(found) > limit)
+    return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
@@ -161,7 +172,7 @@ async def _add_answer(
     user: str | None,
     expected: int | None,
     usage: UsageMetered | None,
-) -> list[Appended]:
+) -> Added:
     place = (basis.tenant, basis.thread, user)
     answers = [_event(*place, turn.id, _data(turn), turn.time, basis.turn_id) for turn in turns]
     if basis.question is not None:
@@ -172,7 +183,11 @@ async def _add_answer(
     data = _receipt_data(basis, [event.id for event in answers])
     receipt = _event(*place, uuid5(answers[0].id, "receipt"), data, None, basis.turn_id)
     done = await runtime.log.append_many([*answers, receipt, *_metered(answers, usage)], expected)
-    return done[: len(answers)]
+    return _added(done, len(answers))
+
+
+def _added(done: Sequence[Appended], turns: int) -> Added:
+    return Added(list(done[:turns]), done[-1].seq if done else 0)
 
 
 def _metered(turns: Sequence[Event], usage: UsageMetered | None) -> list[Event]:

@@ -88,8 +88,8 @@ class Stopping(TurnlogError):
 class Refused(HTTPException):
     """A request that no route should see."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
-        super().__init__(status, detail)
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail, headers)
         self.code = code
 
 

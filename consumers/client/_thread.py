@@ -107,7 +107,8 @@ class Thread(LoopBound):
         """Appends messages as the OpenAI chat API writes them, in order and together. Raises as `add`."""
         made = [turns.turn_of(message) for message in messages]
         place = (self._runtime, self.tenant, self.id)
-        return await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt)
+        added = await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt)
+        return added.turns
 
     async def context(
         self,

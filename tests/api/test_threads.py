@@ -62,6 +62,26 @@ async def test_an_expected_version_that_passed_is_a_conflict(serve: Serve) -> No
         assert (again.status_code, again.json()["code"]) == (409, "wrong-expected-version")
 
 
+async def test_of_two_appends_to_the_same_version_one_is_stored(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        path, body = "/api/threads/t/turns", {"turns": [{"role": "user", "content": "hello"}]}
+        first = await ann.post(path, json=body, headers={"If-Match": '"0"'})
+        version = first.headers["etag"]
+        for known in ("/api/threads/t", path):
+            assert (await ann.get(known)).headers["etag"] == version
+        sent = [ann.post(path, json=body, headers={"If-Match": version}) for _ in range(2)]
+        stored, refused = sorted(await asyncio.gather(*sent), key=lambda one: one.status_code)
+        assert (stored.status_code, refused.status_code) == (201, 412), refused.text
+        assert (refused.json()["code"], refused.headers["etag"]) == ("wrong-expected-version", stored.headers["etag"])
+        usage = {"purpose": "answer", "provider": "openai", "model": "m", "tokens_in": 7}
+        metered = await ann.post(path, json=body | {"usage": usage}, headers={"If-Match": stored.headers["etag"]})
+        last = await ann.post(path, json=body, headers={"If-Match": metered.headers["etag"]})
+        assert last.status_code == 201, "the version behind what was stored with the turn"
+        assert len((await ann.get(path)).json()["items"]) == 4
+        wrong = await ann.post(path, json=body, headers={"If-Match": "1"})
+        assert wrong.status_code == 422
+
+
 async def test_a_thread_belongs_to_who_wrote_first(serve: Serve) -> None:
     async with serve() as api, api.client("ann") as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
         body = {"turns": [{"role": "user", "content": "mine"}]}

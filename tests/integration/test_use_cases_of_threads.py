@@ -30,7 +30,8 @@ async def play(nats_url: str, database_url: str) -> Play:
 
 async def say(stage: Stage, *texts: str, thread: str = "t", user: str | None = "ann") -> list[int]:
     turns = [NewTurn("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(texts)]
-    return [one.seq for one in await add_turns(stage.runtime, ACME, thread, turns, user=user)]
+    added = await add_turns(stage.runtime, ACME, thread, turns, user=user)
+    return [one.seq for one in added.turns]
 
 
 async def test_a_thread_is_opened_renamed_listed_and_deleted(play: Play) -> None:

@@ -73,7 +73,8 @@ async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str
     turns = [turn_of(message) for message in messages_of(given)]
     if not turns:
         return []
-    return [one.seq for one in await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user)]
+    added = await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user)
+    return [one.seq for one in added.turns]
 
 
 async def _conversation(caller: Caller, thread: str) -> dict[str, Any]:

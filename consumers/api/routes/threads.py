@@ -1,6 +1,6 @@
 """Conversations of the caller: list, open, look up, label, delete, fork."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
@@ -13,6 +13,15 @@ from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, 
 
 router = APIRouter(prefix="/api/threads", tags=["threads"])
 ThreadId = Annotated[str, Path(min_length=1, max_length=255, description="The conversation's id.")]
+
+# The conversation's version: the sequence of its last event.
+VERSIONED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"ETag": {"description": "The conversation's version.", "schema": {"type": "string"}}}}
+}
+
+
+def tag_of(version: int) -> str:
+    return f'"{version}"'
 
 
 class NewThread(BaseModel):
@@ -53,9 +62,11 @@ async def open_thread(given: NewThread, caller: Writer, write_id: WriteId) -> Th
     return await threads.get_thread(*place)
 
 
-@router.get("/{thread}")
-async def get_thread(thread: ThreadId, caller: Reader) -> ThreadInfo:
-    return await threads.get_thread(*await caller.owns(thread))
+@router.get("/{thread}", responses=VERSIONED)
+async def get_thread(thread: ThreadId, caller: Reader, response: Response) -> ThreadInfo:
+    place = await caller.owns(thread)
+    response.headers["ETag"] = tag_of(await threads.thread_version(*place))
+    return await threads.get_thread(*place)
 
 
 @router.patch("/{thread}")

@@ -5,24 +5,38 @@ from dataclasses import fields
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.context import Context, Tier
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
+from turnlog.agent.use_cases.threads import thread_version
 from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
-from turnlog.consumers.api.routes.threads import ThreadId
+from turnlog.consumers.api.problems import Problem, Refused
+from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
 from turnlog.events.contracts import UsageMetered
+from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/api/threads/{thread}", tags=["turns"])
 _BASIS = TypeAdapter(AnswerBasis)
+VERSIONED_APPEND: dict[int | str, dict[str, Any]] = {
+    201: VERSIONED[200],
+    412: {"model": Problem, "description": "The conversation has another version, which the ETag names."}
+    | VERSIONED[200],
+}
+IfMatch = Annotated[
+    str | None,
+    Header(
+        pattern=r'^"\d{1,18}"$', description="The ETag of the conversation as you know it; 412 when it has changed."
+    ),
+]
 
 
 class Turn(BaseModel):
@@ -47,7 +61,8 @@ class Turn(BaseModel):
 
 
 class Turns(BaseModel):
-    """expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so.
+    """expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
+    header If-Match says the same in HTTP's own way, and goes first.
 
     receipt: of the context that the turns answer, as the context's route gave it; stored together with them, and the
     query before them if it was not in the conversation yet. usage: of the model that made the turns.
@@ -59,18 +74,28 @@ class Turns(BaseModel):
     usage: UsageMetered | None = None
 
 
-@router.post("/turns", status_code=201)
-async def append_turns(thread: ThreadId, given: Turns, caller: Writer, write_id: WriteId) -> list[Appended]:
+@router.post("/turns", status_code=201, responses=VERSIONED_APPEND)
+async def append_turns(
+    thread: ThreadId, given: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
+) -> list[Appended]:
     """Appends turns in order; they are on disk when this answers, and every later read sees them."""
     if given.receipt is not None:
         _check_receipt(given.receipt, caller)
     made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
-    place = (caller.runtime, caller.tenant, thread) if given.expected == 0 else await caller.claims(thread)
-    about: dict[str, Any] = {"expected": given.expected, "receipt": given.receipt, "usage": given.usage}
-    return await turns.add_turns(*place, made, user=caller.user, **about)
+    expected = given.expected if if_match is None else version_of(if_match)
+    place = (caller.runtime, caller.tenant, thread) if expected == 0 else await caller.claims(thread)
+    about: dict[str, Any] = {"expected": expected, "receipt": given.receipt, "usage": given.usage}
+    try:
+        added = await turns.add_turns(*place, made, user=caller.user, **about)
+    except WrongExpectedVersion as error:
+        if if_match is None:
+            raise
+        raise Refused(412, error.code, str(error), {"ETag": tag_of(await thread_version(*place))}) from error
+    response.headers["ETag"] = tag_of(added.version)
+    return added.turns
 
 
-@router.get("/turns")
+@router.get("/turns", responses=VERSIONED)
 async def list_turns(
     thread: ThreadId,
     caller: Reader,
@@ -81,14 +106,13 @@ async def list_turns(
     after_seq: Annotated[int, Query(ge=0, description="Only turns after this sequence.")] = 0,
     before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
 ) -> Page[Message]:
-    """The transcript. The ETag is the last sequence of the page."""
+    """The transcript. The ETag is the conversation's version, for an append that depends on what was read."""
     place, begin = await caller.owns(thread), place_of(cursor, int)
     bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
     if begin is not None:
         bounds["before_seq" if newest else "after_seq"] = int(begin[0])
     page = await turns.transcript(*place, limit=limit, newest=newest, **bounds)
-    if page.turns:
-        response.headers["ETag"] = f'"{page.turns[-1].seq}"'
+    response.headers["ETag"] = tag_of(page.version)
     edge = page.turns[0 if newest else -1].seq if page.more else 0
     return Page(items=page.turns, next=cursor_of(edge) if page.more else None)
 
@@ -159,3 +183,7 @@ def _check_receipt(receipt: SignedBasis, caller: Caller) -> None:
 
 def _signature(basis: AnswerBasis, caller: Caller) -> str:
     return caller.system.kept(Access).signature_of(_BASIS.dump_json(basis))
+
+
+def version_of(tag: str) -> int:
+    return int(tag.strip('"'))
