@@ -41,7 +41,9 @@ from turnlog.events.tasks import cancel
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
 EMBED_POLL_S = 2.0
-AGENT_GRACE_S = 20.0
+# A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
+# the next start.
+AGENT_GRACE_S = 4.0
 JOB_GRACE_S = 1.0
 # A person waits for the answer: another worker takes over soon after one died.
 AGENT_ACK_WAIT_S = 5.0

@@ -19,6 +19,7 @@ from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.message import message_by_event
+from turnlog.projectors.models.thread_lookup import is_there
 
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0
@@ -105,7 +106,7 @@ async def ask(
     Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
     all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
     is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
-    for an unknown agent, InvalidToken, LogUnavailable.
+    for an unknown agent or when the conversation is deleted before the answer, InvalidToken, LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
@@ -159,6 +160,18 @@ def _check(tenant: str, thread: str, text: str, user: str | None) -> None:
 
 
 async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
+    """Raises NoAnswer; NotFound where that is because the conversation was deleted meanwhile."""
+    try:
+        async for piece in _pieces(runtime, request, seq, arrived):
+            yield piece
+    except NoAnswer as error:
+        async with runtime.pool.connection() as conn:
+            if not await is_there(conn, request.tenant, request.thread):
+                raise NotFound(f"thread {request.thread!r} was deleted before the answer came") from error
+        raise
+
+
+async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
     shown, problem = "", ""  # shown: text since the last tool, as the answer of record begins there
     began = False

@@ -84,6 +84,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     app.state.tails = Counter()
     app.state.react = react
     problems.add_handlers(app)
+    errors.add_handler(app)
     app.router.routes.extend(_routes())
     app.openapi = partial(problems.documented, app.openapi)  # type: ignore[method-assign]  # as FastAPI's page says
     mount(app, runtime)

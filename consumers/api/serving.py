@@ -13,7 +13,7 @@ from turnlog.consumers.api.app import create_app
 from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
 from turnlog.events.errors import TurnlogError
 
-GRACE_S = 10
+GRACE_S = 3
 MAX_CONNECTIONS = 4_000
 
 

@@ -1,7 +1,9 @@
 """Answers over HTTP: whole, streamed, broken off and continued, asked again."""
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,3 +122,53 @@ async def test_a_request_over_a_limit_is_refused_before_the_model_is_asked(serve
         assert (await ann.get("/api/threads/t")).json()["messages"] == 2
         assert len(model.asked("answer")) == 1
         assert (await ann.get("/api/operations/limits")).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/ai-agent/chat", "/api/threads/t/answers"])
+async def test_an_answer_in_a_conversation_that_is_deleted_meanwhile_is_not_found(
+    serve: Serve, model: MemoryServer, path: str
+) -> None:
+    model.reply("late", delay=2)
+    async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
+        asking = asyncio.create_task(ann.post(path, json={"message": "hello", "conversationId": "t"}))
+
+        async def is_asked() -> bool:
+            return bool(model.bodies())
+
+        await eventually(is_asked)
+        assert (await ann.delete("/api/threads/t")).status_code == 204
+        answer = await asking
+        assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), answer.text
+
+
+@pytest.mark.nightly
+async def test_a_stop_ends_within_ten_seconds_and_the_next_start_answers(serve: Serve, model: MemoryServer) -> None:
+    """With an answer that takes longer, a stream of it and a stream of events."""
+    model.reply("too late", delay=60)
+    given: dict[str, Any] = {"api_base_url": model.url, "model": "m", "model_timeout_s": 120}
+    async with contextlib.AsyncExitStack() as clients:
+        async with serve("agent", "reactors", "jobs", **given) as api:
+            ann = await clients.enter_async_context(api.client())
+            asked = await clients.enter_async_context(
+                ann.stream("POST", "/api/threads/t/answers/stream", json={"message": "hello"})
+            )
+            events = server_events(asked)
+            assert (await anext(events))["event"] == "started"
+            await clients.enter_async_context(ann.stream("GET", "/api/threads/t/events"))
+            await eventually(lambda: _has_asked(model))
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        rest = [event async for event in events]
+        assert (rest[-1]["event"], rest[-1]["data"]["code"]) == ("error", "stopping")
+    async with serve("agent", **given) as api, api.client() as ann:
+
+        async def answered() -> bool:
+            said = (await ann.get("/api/threads/t/turns")).json()["items"]
+            return [one["role"] for one in said] == ["user", "assistant"]
+
+        await eventually(answered, 60)
+
+
+async def _has_asked(model: MemoryServer) -> bool:
+    return bool(model.bodies())

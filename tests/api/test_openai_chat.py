@@ -220,3 +220,12 @@ async def test_without_a_language_model_it_quotes_and_embeds(serve: Serve) -> No
         assert "Sesame" in answer.choices[0].message.content
         found = await client.embeddings.create(model="any", input=["dog", "hound"])
         assert len(found.data) == 2 and len(found.data[0].embedding) == 384
+
+
+async def test_an_unknown_path_or_method_is_an_error_in_the_form_of_openai(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        for method, path, status in (("GET", "/v1/nothing", 404), ("DELETE", "/v1/models", 405)):
+            answer = await ann.request(method, path)
+            assert answer.status_code == status
+            assert answer.json()["error"]["type"] == "invalid_request_error", answer.text
+        assert (await ann.get("/nothing")).json()["code"] == "not-found"

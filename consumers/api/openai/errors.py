@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -58,6 +58,22 @@ class OpenAIRoute(APIRoute):
             return response
 
         return answered
+
+
+def add_handler(app: FastAPI) -> None:
+    """For paths and methods under /v1 that no route has. Follows problems.add_handlers, whose answer others get."""
+    others: Any = app.exception_handlers[HTTPException]
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        answer: Response = await others(request, error)
+        if not request.url.path.startswith("/v1/"):
+            return answer
+        said = json.loads(bytes(answer.body))
+        response = refused(error.status_code, said["detail"], None, said["code"])
+        if "allow" in answer.headers:
+            response.headers["allow"] = answer.headers["allow"]
+        return response
 
 
 class Unusable(TurnlogError):
