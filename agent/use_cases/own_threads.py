@@ -1,10 +1,13 @@
 """Whose a conversation is: what a face asks before it serves a thread to one user of a tenant."""
 
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.threads import READS, open_thread
+from turnlog.agent.use_cases.threads import open_thread
+from turnlog.events.contracts import REMOVALS
 from turnlog.events.errors import NotFound, WrongExpectedVersion
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.thread_lookup import one_thread
+from turnlog.projectors.models.thread_lookup import owner_of
+
+READS = ("thread_activity",)
 
 
 async def check_owner(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
@@ -13,27 +16,48 @@ async def check_owner(runtime: Runtime, tenant: str, thread: str, user: str) -> 
     Raises InvalidToken.
     """
     check_place(tenant, thread, user)
-    await runtime.settle_thread(tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
-        row = await one_thread(conn, tenant, thread)
-    if row is None or row["user_id"] != user:
-        raise NotFound(f"there is no thread {thread!r}")
+    await _check(runtime, tenant, thread, user, await runtime.log.thread_head(tenant, thread))
 
 
 async def check_not_of_others(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
     """As check_owner, but a thread without events passes. Raises NotFound, InvalidToken."""
     check_place(tenant, thread, user)
-    if await runtime.log.thread_head(tenant, thread):
-        await check_owner(runtime, tenant, thread, user)
+    if head := await runtime.log.thread_head(tenant, thread):
+        await _check(runtime, tenant, thread, user, head)
 
 
 async def own_or_claim(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
     """As check_owner, but a thread without events becomes the user's. Of two who claim one at once, one gets it."""
     check_place(tenant, thread, user)
-    if not await runtime.log.thread_head(tenant, thread):
+    head = await runtime.log.thread_head(tenant, thread)
+    if not head:
         try:
             await open_thread(runtime, tenant, thread, user, must_be_new=True)
             return
-        except WrongExpectedVersion:
-            pass  # another request opened it at the same time
-    await check_owner(runtime, tenant, thread, user)
+        except WrongExpectedVersion:  # another request opened it at the same time
+            head = await runtime.log.thread_head(tenant, thread)
+    await _check(runtime, tenant, thread, user, head)
+
+
+async def _check(runtime: Runtime, tenant: str, thread: str, user: str, head: int) -> None:
+    """head: the thread's last sequence. Raises NotFound.
+
+    A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
+    not name the user, or where a removal is among what they lack.
+    """
+    partition = await runtime.log.partition_of(tenant, thread, head)
+    owner, position = await _owner(runtime, tenant, thread, partition)
+    if position < head and (owner != user or await _is_removed_after(runtime, tenant, thread, position)):
+        await runtime.settle_thread(tenant, thread, READS)
+        owner, _ = await _owner(runtime, tenant, thread, partition)
+    if owner != user:
+        raise NotFound(f"there is no thread {thread!r}")
+
+
+async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[str | None, int]:
+    async with runtime.pool.connection() as conn:
+        return await owner_of(conn, tenant, thread, partition)
+
+
+async def _is_removed_after(runtime: Runtime, tenant: str, thread: str, seq: int) -> bool:
+    return await runtime.log.thread_head_of(tenant, thread, REMOVALS) > seq

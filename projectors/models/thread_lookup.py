@@ -86,6 +86,19 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
     return await cursor.fetchone()
 
 
+async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[str | None, int]:
+    """The thread's user, None without one, and the sequence of the partition that this is as of: one snapshot."""
+    rows = await conn.execute(
+        "SELECT (SELECT user_id FROM thread_activity WHERE tenant = %s AND thread_id = %s), "
+        "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
+        "AND partition = %s), 0)",
+        (tenant, thread, partition),
+    )
+    found = await rows.fetchone()
+    assert found is not None
+    return found[0], int(found[1])
+
+
 async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:
     """The highest number of a user's conversations that are labelled by number alone, 0 without one."""
     rows = await conn.execute(
