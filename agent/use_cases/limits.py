@@ -1,8 +1,10 @@
 """Limits of a tenant's users: what they are, changing them, what one user has left (G6; E 5.3, 11.1)."""
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from pydantic import ValidationError
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.identity import Role
 from turnlog.agent.runtime import Runtime
@@ -37,10 +39,14 @@ async def limits_of(runtime: Runtime, tenant: str) -> Limits:
     }
 
 
-async def change_limits(runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float]) -> Limits:
+async def change_limits(
+    runtime: Runtime, tenant: str, plan: str, given: Mapping[str, float], *, event_id: UUID | None = None
+) -> Limits:
     """given: limits by name; the others stay as they are. They hold for the next request.
 
-    plan: user, or vip, which is for admins too. Raises InvalidLimit, InvalidToken.
+    plan: user, or vip, which is for admins too. event_id: a call that is repeated with it is stored once.
+
+    Raises InvalidLimit, InvalidToken.
     """
     check_place(tenant)
     try:
@@ -49,7 +55,8 @@ async def change_limits(runtime: Runtime, tenant: str, plan: str, given: Mapping
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         raise InvalidLimit(f"{where}: {problem['msg'].lower()}") from None
-    await runtime.log.append(Event(source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data))
+    id_ = event_id or uuid7()
+    await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data))
     return await limits_of(runtime, tenant)
 
 

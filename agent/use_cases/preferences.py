@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from pydantic import ValidationError
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.memory.deciding.writing import Place
 from turnlog.agent.recall.retrieval_context import preferences_of
@@ -31,9 +33,16 @@ async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPref
 
 
 async def set_preferences(
-    runtime: Runtime, tenant: str, user: str, given: Mapping[str, Any], cleared: Sequence[str] = ()
+    runtime: Runtime,
+    tenant: str,
+    user: str,
+    given: Mapping[str, Any],
+    cleared: Sequence[str] = (),
+    *,
+    event_id: UUID | None = None,
 ) -> UserPreferences:
     """given: values by the names of UserPreferences; others stay as they are. cleared: names to set no longer.
+    event_id: a call that is repeated with it is stored once.
 
     Raises InvalidPreference, InvalidToken.
     """
@@ -46,5 +55,6 @@ async def set_preferences(
     except ValidationError as error:
         problem = error.errors()[0]
         raise InvalidPreference(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
-    await runtime.log.append(Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
+    id_ = event_id or uuid7()
+    await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)

@@ -231,3 +231,21 @@ async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_their_u
             for age, left in ((0.9, 1), (1.1, 0)):
                 await clean_caches(api.runtime, now + age * repeated_writes.KEPT, no_progress)
                 assert len(await (await conn.execute(rows)).fetchall()) == left
+
+
+async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: Serve) -> None:
+    """As when the process dies between the two."""
+    async with serve() as api, api.client(role="admin") as ann:
+        requests = {
+            "/api/preferences": ("PATCH", {"set": {"enable_memory": True}}),
+            "/api/operations/limits/vip": ("PUT", {"user_per_minute": 500}),
+        }
+        for path, (method, body) in requests.items():
+            first = await ann.request(method, path, json=body, headers=KEY)
+            head = await api.runtime.log.head()
+            async with api.runtime.pool.connection() as conn:
+                await conn.execute("DELETE FROM repeatable_writes")
+            again = await ann.request(method, path, json=body, headers=KEY)
+            assert (again.status_code, again.json()) == (200, first.json())
+            assert "idempotent-replayed" not in again.headers
+            assert await api.runtime.log.head() == head, path

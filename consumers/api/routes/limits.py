@@ -9,7 +9,7 @@ from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.guards import Guard
 from turnlog.agent.use_cases import limits
 from turnlog.agent.use_cases.limits import Limits
-from turnlog.consumers.api.caller import Operator, Reader
+from turnlog.consumers.api.caller import Operator, Reader, WriteId
 from turnlog.events.contracts import Plan
 
 router = APIRouter(prefix="/api", tags=["limits"])
@@ -34,9 +34,9 @@ async def list_limits(caller: Operator) -> Limits:
 
 
 @router.put("/operations/limits/{plan}")
-async def change_limits(plan: Plan, given: dict[str, Limit], caller: Operator) -> Limits:
+async def change_limits(plan: Plan, given: dict[str, Limit], caller: Operator, write_id: WriteId) -> Limits:
     """Rates and quotas of a plan, `vip` for admins too; those left out stay. They hold for the next request."""
-    return await limits.change_limits(caller.runtime, caller.tenant, plan, given)
+    return await limits.change_limits(caller.runtime, caller.tenant, plan, given, event_id=write_id)
 
 
 @router.delete("/operations/users/{user}/rate", status_code=204)

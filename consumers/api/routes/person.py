@@ -11,7 +11,7 @@ from turnlog.agent.use_cases.context import ReceiptFound
 from turnlog.agent.use_cases.entities import EntityFound, EntityInput
 from turnlog.agent.use_cases.usage import Usage
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.caller import Reader, Writer
+from turnlog.consumers.api.caller import Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, moment_of, page_behind, page_of, place_of
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.events.contracts import UserPreferences
@@ -73,9 +73,9 @@ async def show_preferences(caller: Reader) -> UserPreferences:
 
 
 @router.patch("/preferences")
-async def set_preferences(given: NewPreferences, caller: Writer) -> UserPreferences:
+async def set_preferences(given: NewPreferences, caller: Writer, write_id: WriteId) -> UserPreferences:
     place = (caller.runtime, caller.tenant, caller.user)
-    return await preferences.set_preferences(*place, given.set, given.clear)
+    return await preferences.set_preferences(*place, given.set, given.clear, event_id=write_id)
 
 
 @router.get("/usage")
