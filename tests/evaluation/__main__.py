@@ -66,8 +66,7 @@ def write_genres(folder: Path, vectors: Vectors, kept: bool) -> None:
     found = genres(folder)
     if not kept:
         for genre in found:
-            for conversation in genre.conversations:
-                embed(vectors, *texts_of(conversation))
+            embed(vectors, *texts_of(genre.conversations))
     with err.status("ranking other genres"):
         known = [genre for one in found if (genre := embedded(one, vectors)).conversations]
         fitted, fits = left_out(found)

@@ -56,15 +56,18 @@ def genres(folder: Path) -> list[Genre]:
     return found
 
 
-def texts_of(conversation: Conversation) -> tuple[list[str], list[str]]:
+def texts_of(conversations: Sequence[Conversation]) -> tuple[list[str], list[str]]:
     """All that is to be embedded: passages and questions."""
-    asked = [text for one in conversation.questions for text in (one.text, *(part.text for part in one.parts))]
-    return [chunk.index_text for chunk in conversation.found], list(dict.fromkeys(asked))
+    passages = [chunk.index_text for told in conversations for chunk in told.found]
+    questions = [one for told in conversations for one in told.questions]
+    asked = [text for one in questions for text in (one.text, *(part.text for part in one.parts))]
+    return list(dict.fromkeys(passages)), list(dict.fromkeys(asked))
 
 
 def embedded(genre: Genre, vectors: Vectors) -> Genre:
     """Its conversations all of whose vectors are kept, with them."""
-    return Genre(genre.name, [_embedded(one, vectors) for one in genre.conversations if vectors.knows(*texts_of(one))])
+    known = [one for one in genre.conversations if vectors.knows(*texts_of([one]))]
+    return Genre(genre.name, [_embedded(one, vectors) for one in known])
 
 
 def _embedded(told: Conversation, vectors: Vectors) -> Conversation:
