@@ -33,7 +33,7 @@ _SEQUENCE = 6  # words or Chinese characters
 _MOST_REPEATED = 0.5
 
 # Ten summaries written by hand, freely worded, in English and Chinese, have 0.17 to 0.71, and an extract 0; what small
-# models invent has 0.87 and more, a summary of another conversation mostly 0.9 (docs/long-term-memory.md).
+# models invent has 0.87 and more, a summary of another conversation mostly 0.9.
 _MOST_INVENTED = 0.75
 _FEWEST_TERMS = 4  # a text of fewer says too little to be compared
 _HEAVY = 3  # times as much as another word counts a name or a number

@@ -10,7 +10,9 @@ import numpy as np
 from evaluation import confidence
 from evaluation.document import DOCUMENT, put_section
 from evaluation.fitting import Case, fit
+from evaluation.genres import diary_turns
 from evaluation.locomo import read_evidence, turn_events
+from evaluation.truth import Talk, answered, distinct, drawn, judgements, memories
 
 from turnlog.agent.recall.ranking import Weights
 from turnlog.events.contracts import TurnRecorded
@@ -88,3 +90,25 @@ def test_without_the_conversations_nothing_is_measured_and_it_says_what_is_neede
     told = subprocess.run(run, cwd=DOCUMENT.parents[1], env=environment, capture_output=True, text=True, check=True)
     assert "not evaluated" in told.stderr and "TURNLOG_EVALUATION_DATA" in told.stderr
     assert DOCUMENT.read_bytes() == before
+
+
+def _diary(*said: str) -> Talk:
+    messages = [{"id": n, "time": "2024年03月01日 星期五 09:00", "text": text} for n, text in enumerate(said)]
+    turns = diary_turns({"kind": "simple", "tid": 1, "messages": messages})
+    return Talk("simple-1", turns, [frozenset({"simple-1:0", "simple-1:1"}), frozenset({"simple-1:2"})])
+
+
+def test_memories_are_drawn_once_each_and_the_same_with_the_same_seed() -> None:
+    talk = _diary("我喜欢喝茶。", "我喜欢喝茶。我住在上海。", "今天下雨。")
+    found = memories([talk])
+    assert [one.finding.content for one in distinct(found)] == ["住在上海", "喜欢喝茶"]
+    assert drawn(distinct(found), 7) == drawn(distinct(found), 7)
+    assert answered(found, [talk]) == (1, 2)
+
+
+def test_a_memory_made_differently_has_another_key_and_a_judgement_has_no_words_of_the_data() -> None:
+    tea, coffee = (distinct(memories([_diary(text)]))[0] for text in ("我喜欢喝茶。", "我喜欢喝咖啡。"))
+    assert tea.key != coffee.key and len(tea.key) == 16
+    for one in judgements().values():
+        assert set(one) <= {"genre", "key", "turn", "rule", "true", "why"}
+        assert one["true"] == ("why" not in one)
