@@ -9,10 +9,11 @@ import contextlib
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 from weakref import WeakSet
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client.metrics import MetricWrapperBase
 
 from turnlog.events.contracts import EventData, LimitName, MemoryRecorded
 from turnlog.events.errors import TurnlogError
@@ -80,9 +81,14 @@ READ_SECONDS = Histogram(
 QUERY_SECONDS = Histogram("turnlog_session_query_seconds", "Time of a whole memory query", buckets=_FAST)
 
 
+BreakerState = Literal["closed", "half-open", "open"]
+
+
 class HasState(Protocol):
     @property
-    def state(self) -> Literal["closed", "half-open", "open"]: ...
+    def state(self) -> BreakerState: ...
+
+    def reset(self) -> None: ...
 
 
 _breakers: dict[str, WeakSet[HasState]] = {}
@@ -154,10 +160,65 @@ def watch(service: str, breaker: HasState) -> None:
     _breakers[service].add(breaker)
 
 
-def breakers() -> dict[str, Literal["closed", "half-open", "open"]]:
+def breakers() -> dict[str, BreakerState]:
     """The worst state of each service's breakers in this process."""
     states = {service: [one.state for one in list(watched)] for service, watched in sorted(_breakers.items())}
     return {service: max(found, key=BREAKER_STATES.__getitem__) for service, found in states.items() if found}
+
+
+def reset_breakers(service: str) -> None:
+    """Closes those of this process."""
+    for one in list(_breakers.get(service, ())):
+        one.reset()
+
+
+def summary() -> dict[str, Any]:
+    """The main numbers of this process since it began, as one JSON object (E 11.1)."""
+    latency, llm, tools = _mean(LATENCY), _mean(LLM_LATENCY), _mean(TOOL_LATENCY)
+    return {
+        "requests": {
+            "total": sum(_values(REQUESTS, "_total", "agent").values()),
+            "byAgent": _values(REQUESTS, "_total", "agent"),
+            "byStatus": _values(REQUESTS, "_total", "status"),
+            "active": sum(_values(ACTIVE, "").values()),
+            "latencySecondsMean": latency,
+        },
+        "errors": {
+            "total": sum(_values(ERRORS, "_total").values()),
+            "byType": _values(ERRORS_BY_TYPE, "_total", "type"),
+        },
+        "llm": {
+            "calls": _values(LLM_LATENCY, "_count", "model"),
+            "latencySecondsMean": llm,
+            "tokensPrompt": sum(_values(TOKENS_PROMPT, "_sum").values()),
+            "tokensCompletion": sum(_values(TOKENS_COMPLETION, "_sum").values()),
+        },
+        "tools": {"calls": _values(TOOL_LATENCY, "_count", "tool"), "latencySecondsMean": tools},
+        "memory": {
+            "created": sum(_values(MEMORIES_CREATED, "_total").values()),
+            "retrieved": sum(_values(MEMORIES_RETRIEVED, "_total").values()),
+            "operations": _values(OPERATIONS, "_total", "operation"),
+            "tiers": _values(TIERS, "", "tier"),
+        },
+        "cacheHitRate": _values(CACHE_HIT_RATE, "", "cache"),
+        "circuitBreakers": breakers(),
+    }
+
+
+def _values(metric: MetricWrapperBase, suffix: str, label: str = "") -> dict[str, float]:
+    """The sums of the samples whose name ends with the suffix, by one label."""
+    found: dict[str, float] = {}
+    for family in metric.collect():
+        for one in family.samples:
+            if one.name == family.name + suffix:
+                key = one.labels.get(label, "")
+                found[key] = found.get(key, 0.0) + one.value
+    return found
+
+
+def _mean(metric: Histogram) -> float | None:
+    count = sum(_values(metric, "_count").values())
+    return sum(_values(metric, "_sum").values()) / count if count else None
 
 
 def tiers_found(counts: Mapping[str, int]) -> None:

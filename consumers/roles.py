@@ -17,6 +17,7 @@ from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.breakers import showing_breakers
 from turnlog.agent.use_cases.gauges import measuring
 from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.consumers.runtime import projecting, row_security, throttle_connections
@@ -69,6 +70,7 @@ async def playing(
         )
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))
+        await stack.enter_async_context(showing_breakers(runtime.log))
         stack.enter_context(metrics.served(metrics_port))
         if metrics_port is not None:
             await stack.enter_async_context(measuring(runtime))

@@ -5,6 +5,7 @@ the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-s
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
+circuit breakers of all processes are asked on turnlog.breakers (core NATS)
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 tenants' own durables sub~<tenant>~<name>
 """
@@ -25,6 +26,7 @@ SESSION_BUCKET = "turnlog_sessions"
 TICKET_BUCKET = "turnlog_tickets"
 KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
+BREAKERS = "turnlog.breakers"
 SUBSCRIBER = "sub"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
 DOMAIN = "turnlog"

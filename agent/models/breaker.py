@@ -64,6 +64,10 @@ class Breaker:
         if self.state == "half-open" or (self.state == "closed" and self._failures >= self._limit):
             self._opened_at, self._passed = self._clock(), 0
 
+    def reset(self) -> None:
+        """As if the server had never failed. Calls under way are counted on."""
+        self._opened_at, self._failures, self._passed = None, 0, 0
+
     def released(self) -> None:
         """For a call whose end does not show the server's health (cancelled, rate limited)."""
         self._running = max(0, self._running - 1)

@@ -11,7 +11,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from turnlog.agent import metrics
 from turnlog.agent.models.breaker import Breaker
-from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
+from turnlog.agent.models.errors import (
+    BreakerOpen,
+    ModelError,
+    ModelModerated,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+    redact,
+)
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
@@ -24,6 +32,8 @@ _FIXES = {
     404: "no such model or path; check the model's name and that API_BASE_URL ends where the API begins (…/v1)",
     402: "the account has no credit left",
 }
+
+_MODERATED = ("content_filter", "content_policy_violation")  # Azure's code, OpenAI's
 
 
 def shown_url(url: str) -> str:
@@ -137,6 +147,8 @@ class Caller:
             return ModelUnavailable(f"{text} (rate limited)", retry_after_s=_retry_after(error))
         if status >= 500 or status == 408:
             return ModelUnavailable(text, retry_after_s=_retry_after(error))
+        if error.code in _MODERATED:
+            return ModelModerated(f"{text} (its moderation refused the request)", status)
         fix = _FIXES.get(402 if status == 429 else status, "the request is not accepted")
         return ModelRefused(f"{text} ({fix})", status)
 

@@ -59,6 +59,12 @@ class ModelRefused(ModelError):
         self.status = status
 
 
+class ModelModerated(ModelRefused):
+    """The server's moderation refused what was asked."""
+
+    code = "model-moderated"
+
+
 _KEY_LIKE = re.compile(r"\b(sk|pk|key|gsk|xai)-[\w*.-]{4,}|(?i:bearer)\s+\S+")
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from turnlog.agent import metrics
+from turnlog.agent import metrics, recent_traces
 from turnlog.agent.models.protocol import Completion
 from turnlog.events import tracing
 from turnlog.events.contracts import Event
@@ -43,7 +43,12 @@ class Named(Protocol):
 def answer(agent: str, request: Event) -> Iterator[None]:
     """One answer of an agent; part of the trace of the request for it."""
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: request.thread}
-    with metrics.answering(agent), tracing.span(f"{INVOKE_AGENT} {agent}", about, request.traceparent):
+    name = f"{INVOKE_AGENT} {agent}"
+    with (
+        metrics.answering(agent),
+        recent_traces.traced_request(request.tenant, name, request.traceparent, about),
+        tracing.span(name, about, request.traceparent),
+    ):
         yield
 
 
@@ -55,11 +60,13 @@ def chat(named: Named, asked_for: str | None) -> Iterator[Callable[[Completion],
     """
     model = asked_for or named.model
     about = {OPERATION: CHAT, PROVIDER: named.provider, REQUEST_MODEL: model}
-    with tracing.span(f"{CHAT} {model}", about, current=False) as span:
+    name = f"{CHAT} {model}"
+    with recent_traces.traced(name, about) as tags, tracing.span(name, about, current=False) as span:
 
         def done(made: Completion) -> None:
             label = model if model == named.model else metrics.OTHER
             metrics.completed(label, made.latency_ms / 1_000, made.tokens_in, made.tokens_out)
+            tags.update({INPUT_TOKENS: made.tokens_in, OUTPUT_TOKENS: made.tokens_out})
             if span is not None:
                 span.set_attributes({RESPONSE_MODEL: made.model, FINISH_REASONS: [made.finish_reason or ""]})
                 span.set_attributes({INPUT_TOKENS: made.tokens_in, OUTPUT_TOKENS: made.tokens_out})
@@ -86,6 +93,6 @@ def tool(name: str, call_id: str, known: bool) -> Iterator[None]:
     label = name if known else metrics.OTHER
     about = {OPERATION: EXECUTE_TOOL, TOOL_NAME: label, TOOL_CALL_ID: call_id}
     started = time.perf_counter()
-    with tracing.span(f"{EXECUTE_TOOL} {label}", about):
+    with recent_traces.traced(f"{EXECUTE_TOOL} {label}", about), tracing.span(f"{EXECUTE_TOOL} {label}", about):
         yield
     metrics.TOOL_LATENCY.labels(label).observe(time.perf_counter() - started)

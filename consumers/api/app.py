@@ -33,6 +33,7 @@ from turnlog.consumers.api.routes import (
     seed_e,
     seed_e_admin,
     seed_e_chat,
+    seed_e_watch,
     sockets,
     threads,
     timeline,
@@ -57,6 +58,7 @@ MODULES = (
     seed_e_chat,
     seed_e,
     seed_e_admin,
+    seed_e_watch,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
 ONCE = [Depends(write_id)]  # for routes that do not take the id too

@@ -13,7 +13,8 @@ from turnlog.agent.access.secret import secret_of
 from turnlog.agent.use_cases.operations import rebuild
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready"}
-READS = {"/api/recall", "/api/threads/x/context"}  # with a body that is too long for a URL
+# With a body that is too long for a URL, or a method that a seed names.
+READS = {"/api/recall", "/api/threads/x/context", "/ai-agent/refresh-context"}
 CHANGES = {
     "turns": [{"role": "user", "content": "hers"}],
     "content": "Ann likes coffee.",
@@ -42,6 +43,13 @@ def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
         for method in METHODS & one.keys():
             if path not in WITHOUT_TOKEN:
                 yield method.upper(), re.sub(r"\{\w+\}", "x", path), one[method]
+
+
+def as_named(found: dict[str, Any]) -> dict[str, Any]:
+    """The paths with {thread} and {memory} where seed E says {id}."""
+    names = {"/conversations/{id}": "/conversations/{thread}", "/memories/{id}": "/memories/{memory}"}
+    pattern = re.compile("|".join(map(re.escape, names)))
+    return {pattern.sub(lambda one: names[one[0]], path): one for path, one in found["paths"].items()}
 
 
 def forged(api: Api) -> dict[str, str]:
@@ -103,7 +111,7 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
         kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
         known = {"{thread}": "t", "{memory}": kept}
-        found = (await document(api))["paths"]
+        found = as_named(await document(api))
         paths = [path for path, one in found.items() if "get" in one and any(name in path for name in known)]
         for rebuilt in (False, True):
             if rebuilt:
@@ -140,7 +148,7 @@ async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -
         mine = ("/api/threads", "/api/threads/t/turns", "/api/memories")
         before = [await said(ann, path) for path in mine]
         reached = set()
-        for path, one in (await document(api))["paths"].items():
+        for path, one in as_named(await document(api)).items():
             if any(name in path for name in known):
                 asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
                 for method in METHODS & one.keys() - {"get"}:

@@ -1,0 +1,64 @@
+"""What an administrator watches in the interface of seed E: metrics, traces, circuit breakers."""
+
+from helpers.api import Serve
+from helpers.openai_server import Step
+from helpers.stage import MemoryServer
+
+from turnlog.agent.models.calls import Caller
+
+ADMIN = "/admin/ai-agent"
+SECRET = "what-nobody-may-read"
+
+
+async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(serve: Serve) -> None:
+    with MemoryServer() as model:
+        async with (
+            serve("agent", api_base_url=model.url, model="m") as api,
+            api.client() as ann,
+            api.client("root", role="admin") as admin,
+            api.client("root", role="admin", tenant="acme") as other,
+        ):
+            before = (await admin.get(f"{ADMIN}/metrics")).json()
+            assert (await ann.post("/ai-agent/chat", json={"message": SECRET})).status_code == 200
+            model.first["answer"] = [Step(status=400)]
+            failed = await ann.post("/ai-agent/chat", json={"message": SECRET, "locale": "en"})
+            assert (failed.status_code, failed.json()["category"]) == (502, "unknown")
+            assert failed.json()["message"].startswith("Something went wrong")
+            model.first["answer"] = [Step(status=400, code="content_filter")]
+            moderated = (await ann.post("/ai-agent/chat", json={"message": SECRET, "stream": True})).text
+            assert '"category":"moderation"' in moderated and "请换一种说法" in moderated
+            recent = await admin.get(f"{ADMIN}/traces/recent")
+            refused, bad, good = recent.json()
+            assert good["name"] == "invoke_agent orchestrator"
+            assert {"chat m", "memory retrieve"} <= {one["name"] for one in good["spans"]}
+            chat = next(one for one in good["spans"] if one["name"] == "chat m")
+            assert (chat["parentSpanId"], chat["traceId"]) == (good["spans"][0]["spanId"], good["traceId"])
+            assert int(chat["tags"]["gen_ai.usage.output_tokens"]) > 0 and good["duration"] >= chat["duration"] > 0
+            assert (good["status"], bad["status"], bad["slow"]) == ("ok", "error", False)
+            assert bad["spans"][0]["logs"][0]["message"] == "model-refused"
+            assert (await admin.get(f"{ADMIN}/traces/errors")).json() == [refused, bad]
+            assert (await other.get(f"{ADMIN}/traces/recent")).json() == []
+            assert SECRET not in recent.text
+            after = (await admin.get(f"{ADMIN}/metrics")).json()
+            assert after["requests"]["total"] - before["requests"]["total"] == 3
+            assert after["llm"]["tokensPrompt"] > before["llm"]["tokensPrompt"]
+            assert (await ann.get(f"{ADMIN}/metrics")).status_code == 403
+
+
+async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(serve: Serve) -> None:
+    breaker = Caller("http://127.0.0.1:9", secret=None, service="probe").breaker
+    async with serve() as api, serve() as second, api.client("root", role="admin") as admin:
+        assert second.url != api.url
+        for _ in range(5):
+            breaker.admit()
+            breaker.failed()
+        path = f"{ADMIN}/circuit-breakers"
+        open_ = {"service": "probe", "state": "open", "processes": 2}
+        assert open_ in (await admin.get(path)).json()
+        health = (await admin.get("/ai-agent/health")).json()
+        assert (health["state"], health["parts"][-1]["detail"]) == ("degraded", "left alone: probe")
+        assert (await admin.delete(f"{path}/probe")).json() == open_ | {"state": "closed"}
+        assert breaker.state == "closed"
+        assert (await admin.delete(f"{path}/nothing")).status_code == 404
+        async with api.client() as ann:
+            assert (await ann.delete(f"{path}/probe")).status_code == 403
