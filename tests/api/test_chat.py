@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.api import Api, Serve
+from helpers.api import Serve
+from helpers.callers import socket
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, task_of
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
 DIALOGUES = (
@@ -35,11 +36,6 @@ class NamingServer(MemoryServer):
 def model() -> Iterator[NamingServer]:
     with NamingServer() as server:
         yield server
-
-
-def socket(api: Api, topic: str, query: str = "", **given: Any) -> connect:
-    address = f"{api.url.replace('http', 'ws', 1)}/xyzen/ws/v1/chat/sessions/s/topics/{topic}{query}"
-    return connect(address, proxy=None, **given)
 
 
 async def said(ws: ClientConnection, message: str, **more: Any) -> list[dict[str, Any]]:

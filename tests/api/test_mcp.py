@@ -2,38 +2,19 @@
 
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from helpers.api import Api, Serve
+from helpers.api import Serve
+from helpers.callers import call, mcp_of
 from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 
 from turnlog.consumers.api.mcp.tools import make_server
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
-
-
-@asynccontextmanager
-async def mcp_of(api: Api, user: str = "ann", **given: Any) -> AsyncIterator[Client]:
-    header = {"Authorization": f"Bearer {api.token(user, **given)}"}
-    async with (
-        httpx2.AsyncClient(headers=header, timeout=60) as http,
-        Client(streamable_http_client(f"{api.url}/mcp", http_client=http)) as client,
-    ):
-        yield client
-
-
-async def call(client: Client, tool: str, **arguments: Any) -> Any:
-    answer = await client.call_tool(tool, arguments)
-    assert not answer.is_error, answer
-    return answer.structured_content
 
 
 async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(serve: Serve) -> None:

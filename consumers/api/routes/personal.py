@@ -50,7 +50,7 @@ async def export(given: Export, caller: Eraser, request: Request) -> JobStatus:
 
 
 @router.get("/export/{job}", response_class=StreamingResponse)
-async def exported_file(job: OwnJob, _: Eraser) -> StreamingResponse:
+async def exported_file(_: Eraser, job: OwnJob) -> StreamingResponse:
     """The document as JSON."""
     if job.file is None or job.status.state != "done":
         raise NotFound("there is no export, or it is not written yet; /api/jobs/{job} shows how far it is")
