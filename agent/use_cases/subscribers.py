@@ -3,6 +3,7 @@
 The durable in JetStream is the record of a subscriber, and NATS keeps its password: turnlog does not.
 """
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from nats.js.errors import NotFoundError
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError, cause
 from turnlog.events.subjects import DOMAIN, STREAM, check_tenant, subscriber_durable, subscriber_of, tenant_filter
+
+logger = logging.getLogger("turnlog.agent")
 
 # Lets a durable's subscriber connect with this password, or no longer with None. Returns what is left to configure by
 # hand where the servers are not turnlog's own, None when it is done.
@@ -64,7 +67,7 @@ async def create_subscriber(
 ) -> NewSubscriber:
     """A durable on the tenant's events, and a password that opens it alone. from_now: without the events until now.
 
-    Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises.
+    Raises InvalidToken, SubscriberExists, LogUnavailable, and what admit raises: then there is no durable either.
     """
     durable = subscriber_durable(tenant, name)
     if any(one.durable == durable for one in await list_subscribers(runtime, tenant)):
@@ -81,8 +84,20 @@ async def create_subscriber(
     except (NatsError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"NATS did not make the durable {durable}: {cause(error)}") from error
     password = secrets.token_urlsafe(32)
-    left = await admit(durable, password)
+    try:
+        left = await admit(durable, password)
+    except BaseException:
+        await _undo(runtime, durable)
+        raise
     return NewSubscriber(name, tenant, durable, STREAM, DOMAIN, durable, password, left)
+
+
+async def _undo(runtime: Runtime, durable: str) -> None:
+    """Nobody has the password of the durable. What failed before says more than a failure here, which is logged."""
+    try:
+        await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
+    except (NatsError, OSError, TimeoutError) as error:
+        logger.warning("the durable %s without a password was not removed: %s", durable, cause(error))
 
 
 async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo]:

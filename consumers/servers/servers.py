@@ -1,6 +1,7 @@
 """Both servers of a home: start or attach, stop, status, and leases, which decide how long they run."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from turnlog.consumers.servers.errors import folder_errors
+from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed, folder_errors
 from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
 from turnlog.consumers.servers.identity import Identity, server_identity
 from turnlog.consumers.servers.nats_config import MEGABYTE, NatsAddress, NatsConfig
@@ -132,7 +133,9 @@ async def lease(home: Path) -> AsyncIterator[None]:
 
 
 async def change_subscriber(home: Path, durable: str, password: str | None) -> None:
-    """Lets a subscriber connect to the home's NATS; with None no longer. Raises ServerStartFailed, ServerStopFailed.
+    """Lets a subscriber connect to the home's NATS; with None no longer.
+
+    Raises ServerStartFailed, ServerStopFailed: then it cannot connect, and the server runs without it if it can.
 
     nats-server restarts, and its clients connect again: after a second reload instead, nobody answered the requests
     of the account that was new (2.15.1).
@@ -142,8 +145,14 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
         with folder_errors(here.path):
             nats = _nats(here, server_identity(here.path), ServerOptions())
             nats.keep_subscriber(durable, password)
-            await nats.stop()
-            await nats.start()
+            try:
+                await nats.stop()
+                await nats.start()
+            except (ServerStartFailed, ServerStopFailed):
+                nats.keep_subscriber(durable, None)
+                with contextlib.suppress(ServerStartFailed):
+                    await nats.start()
+                raise
 
 
 def status(home: Path) -> Status:

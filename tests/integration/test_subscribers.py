@@ -26,8 +26,9 @@ from turnlog.agent.use_cases.subscribers import (
     remove_subscriber,
 )
 from turnlog.consumers.runtime import opened
-from turnlog.consumers.servers import stop
+from turnlog.consumers.servers import change_subscriber, stop
 from turnlog.consumers.servers.binaries import nats_binary
+from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.subscribing import admitting
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import STREAM, publish_subject
@@ -159,6 +160,19 @@ async def no_answer_lands_in_the_log(client: Client, mine: NewSubscriber, subjec
         # Served after the one above, so its answer, if it had landed, is stored by then.
         if asked == subject:
             await client.request(subject, b"{}", timeout=5)
+
+
+async def test_a_subscriber_that_nats_does_not_start_with_leaves_nothing(home: Path) -> None:
+    async def with_a_bad_password(durable: str, password: str | None) -> None:
+        await change_subscriber(home, durable, "\0")  # nats-server does not know its escape in a configuration
+
+    async with opened(Settings(home=home, plaintext=True)) as runtime:
+        await runtime.log.append(turn(tenant="acme"))
+        with pytest.raises(ServerStartFailed):
+            await create_subscriber(runtime, "acme", "analytics", with_a_bad_password)
+        assert await list_subscribers(runtime, "acme") == []
+        made = await create_subscriber(runtime, "acme", "analytics", admitting(runtime.settings))
+        assert await answer_to(runtime, made) == b"PONG\r\n"
 
 
 async def test_a_home_from_before_there_were_accounts_keeps_its_events(home: Path) -> None:
