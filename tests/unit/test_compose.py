@@ -3,6 +3,7 @@
 tests/schemas/compose-spec.json is the specification's schema (github.com/compose-spec/compose-spec, Apache-2.0).
 """
 
+import asyncio
 import json
 import re
 import subprocess
@@ -23,6 +24,8 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers.cli import app
 from turnlog.consumers.roles import ROLES
 from turnlog.consumers.servers.binaries import nats_binary
+from turnlog.consumers.servers.nats_config import ACCOUNT
+from turnlog.consumers.subscribing import admitting
 from turnlog.events.stream import StreamOptions, stream_config
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +107,7 @@ def test_defaults_give_usable_settings_with_given_servers(monkeypatch: pytest.Mo
 def test_addresses_name_services_and_their_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     found = settings_of("agent", monkeypatch)
     nodes = [name for name in compose()["services"] if name.startswith("nats-")]
-    assert found.nats_url == ",".join(f"nats://turnlog@{node}:4222" for node in nodes)
+    assert found.nats_url == ",".join(f"nats://turnlog:turnlog@{node}:4222" for node in nodes)
     assert found.database_url == "postgresql://turnlog:turnlog@postgres:5432/turnlog"
     routes = re.search(r"routes: \[(.*)\]", compose()["configs"]["nats"]["content"])
     assert routes and routes[1].split(", ") == [f"nats://{node}:6222" for node in nodes]
@@ -147,10 +150,21 @@ def test_nothing_secret_has_a_fixed_value() -> None:
             assert "${" in line, line
 
 
-def test_real_nats_server_accepts_the_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subscriber", [False, True])
+async def test_real_nats_server_accepts_the_configuration(tmp_path: Path, subscriber: bool) -> None:
+    """As it is, and with what `turnlog subscribers create` prints merged into its accounts."""
+    text = with_defaults(compose()["configs"]["nats"]["content"])
+    if subscriber:
+        settings = Settings(home=tmp_path, nats_url="nats://elsewhere", database_url="postgresql://elsewhere")
+        printed = str(await admitting(settings)("sub~acme~analytics", "secret"))
+        _, _, rest = printed.partition(f"  {ACCOUNT} {{\n")
+        opening = f"  {ACCOUNT} {{\n"
+        assert text.count(opening) == 1
+        own, accounts = rest.split("\n  }\n", 1)
+        text = text.replace(opening, f"{accounts.removesuffix('}')}{opening}{own}\n")
     path = tmp_path / "turnlog.conf"
-    path.write_text(with_defaults(compose()["configs"]["nats"]["content"]), "utf-8")
+    path.write_text(text, "utf-8")
     command = [str(nats_binary()), "--config", str(path), *compose()["services"]["nats-1"]["command"][2:], "-t"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "sync_interval: always" in path.read_text("utf-8")
