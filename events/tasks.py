@@ -12,7 +12,7 @@ T = TypeVar("T")
 CANCEL_AGAIN_S = 0.1
 
 
-async def cancel(*tasks: asyncio.Task[Any]) -> None:
+async def cancel(*tasks: asyncio.Future[Any]) -> None:
     """Cancels the tasks until they have ended. Their results and errors are left in them."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
+import anyio
+
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
@@ -43,21 +45,24 @@ async def throttled(
 
 async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
     """The items as they come, until the event is set: for streams without an end."""
-    ending = asyncio.create_task(stopping.wait())
-    async with aclosing(items):
-        try:
-            while not stopping.is_set():
-                following = asyncio.ensure_future(anext(items))
-                await asyncio.wait({following, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    await cancel(following)
-                    return
-                try:
-                    yield following.result()
-                except StopAsyncIteration:
-                    return
-        finally:
-            ending.cancel()
+    waiting: set[asyncio.Future[Any]] = {asyncio.create_task(stopping.wait())}
+    try:
+        while not stopping.is_set():
+            following = asyncio.ensure_future(anext(items))
+            waiting.add(following)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                return
+            waiting.remove(following)
+            try:
+                yield following.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        # When a client leaves, anyio cancels every further wait too, and the items would never be closed.
+        with anyio.CancelScope(shield=True):
+            await cancel(*waiting)
+            await items.aclose()
 
 
 class Running(Generic[T]):

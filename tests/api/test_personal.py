@@ -5,8 +5,12 @@ import json
 from typing import Any
 
 import httpx2
+import pytest
 from helpers.api import Serve
 from helpers.servers import eventually
+
+from turnlog.events.log import Log
+from turnlog.events.subjects import STREAM
 
 SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 
@@ -62,6 +66,30 @@ async def test_events_of_a_thread_stream_and_go_on_behind_the_last_id(serve: Ser
                                 break
         said = [one["event"]["data"]["content"] for one in seen if one["type"] == "turn_recorded"]
         assert said == [SAID["turns"][0]["content"], "first", "second"]
+
+
+async def test_a_client_that_leaves_a_stream_leaves_nothing_behind(
+    serve: Serve, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def readers() -> set[str]:
+        return {one.name for one in await log.nc.jetstream().consumers_info(STREAM)}
+
+    async with serve() as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json=SAID)
+        await ann.get("/api/threads/t")
+        before = await readers()
+        for _ in range(3):
+            async with ann.stream("GET", "/api/threads/t/events") as response:
+                async for line in response.aiter_lines():
+                    if line.startswith("data: "):
+                        break
+                assert await readers() > before
+
+        async def are_gone() -> bool:
+            return await readers() == before
+
+        await eventually(are_gone)
+    assert not [one for one in caplog.messages if "internal error" in one]
 
 
 async def test_a_person_takes_everything_along_clears_a_part_and_is_erased(serve: Serve) -> None:
