@@ -12,6 +12,7 @@ from tests.benchmarks import (
     embedding,
     evidence,
     langgraph_turns,
+    load,
     memories,
     memory_jobs,
     memory_recall,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "memory-jobs": memory_jobs.measure,
     "answers": answers.measure,
     "server": server.measure,
+    "load": load.measure,
 }
 
 

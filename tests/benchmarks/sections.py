@@ -81,10 +81,12 @@ SECTIONS = (
     ),
     Section(
         "HTTP server",
-        ("server",),
+        ("server", "load"),
         "One process with projectors, agent and API beside a process with a bare FastAPI route that does one SELECT. "
         "Appends: 8 connections, each request after the one before. Reads: p95 at 50 requests a second, from the "
         "moment each was due. Questions: server-sent events for as many users at once, from the request to the end of "
-        "the stream, less the 2 s that the model takes. CPU is the server's own, per request.",
+        "the stream, less the 2 s that the model takes. CPU is the server's own, per request. Open connections: ten "
+        "rounds in which each stream gets a turn of its thread, each WebSocket an answer; p95 from the moment a round "
+        "begins, memory of the whole process.",
     ),
 )
