@@ -91,6 +91,15 @@ def test_every_query_of_alerts_and_dashboard_is_promql_over_metrics_that_exist(q
         assert {one.name for one in selector.matchers.matchers} <= labels_of[selector.name]
 
 
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    """`make alerts` evaluates them."""
+    rules = yaml.safe_load((DOCS / "prometheus-alerts.yml").read_text())["groups"]
+    cases = yaml.safe_load((Path(__file__).parent / "prometheus_alerts.test.yml").read_text())["tests"]
+    found = [(rule["alertname"], bool(rule["exp_alerts"])) for case in cases for rule in case["alert_rule_test"]]
+    alerts = [rule["alert"] for group in rules for rule in group["rules"]]
+    assert sorted(found) == sorted((alert, fires) for alert in alerts for fires in (True, False))
+
+
 def series_of(metric: MetricWrapperBase) -> list[str]:
     if isinstance(metric, Histogram):
         return [f"{metric._name}{end}" for end in ("_bucket", "_sum", "_count")]
