@@ -20,7 +20,7 @@ from turnlog.agent.recall.confidence import Evidence, evidence_for
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
 from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query, Scored, rank
-from turnlog.agent.recall.scope import ScopeIndex
+from turnlog.agent.recall.scope import REACH, ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
@@ -103,6 +103,25 @@ class _Loaded:
     columns: Columns | None = None
     keys: tuple[Key, ...] = ()
 
+    @property
+    def names(self) -> Collection[str]:
+        """Terms of the speakers' names."""
+        return self.index.speakers.keys()
+
+    def serves(self, before_seq: int, now: Stamp) -> bool:
+        """Whether a search for turns before a sequence finds the same here as in the whole scope of today.
+
+        now: of the chunks before the sequence. Of later chunks only the next REACH count, as neighbours; more of them
+        change nothing but how rare words are, a little.
+        """
+        if self.columns is None or np.count_nonzero(self.firsts >= before_seq) < REACH:
+            return False
+        old = self.firsts < before_seq
+        turns = sum(len(chunk.seqs) for chunk, is_old in zip(self.columns.chunks, old.tolist(), strict=True) if is_old)
+        embedded = int(self.index.embedded[old].sum())
+        last = int(self.firsts[old].max(initial=0))
+        return now == Stamp(int(old.sum()), embedded, last, turns)
+
 
 @dataclass(frozen=True, slots=True)
 class _Best:
@@ -150,19 +169,24 @@ class Recall:
         """
         scope = await with_parents(conn, scope)
         state = await self._state(conn, scope)
-        names = await self._names(conn, scope, state) if state.chunks else ()
+        chunks = await self._chunks_of(conn, scope, state, before_seq)
+        names = chunks.names if chunks else ()
         self.question = question = read_question(query, now, zone, names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
         count = k if self._reranker is None else max(k, self._reranker.candidates)
 
-        async def found_by(asked: Sequence[Query]) -> list[_Best]:
-            pairs = zip(asked, question.parts, strict=True)
-            return [await self._found(conn, scope, one, part.undated, state, count, before_seq) for one, part in pairs]
-
         embedded = await self._with_vectors(queries, state)
         self.evidence = None
-        if not state.chunks:
+        if chunks is None:
             return []
+        found_in = chunks
+
+        async def found_by(asked: Sequence[Query]) -> list[_Best]:
+            return [
+                await self._found(conn, scope, one, part.undated, found_in, count, before_seq)
+                for one, part in zip(asked, question.parts, strict=True)
+            ]
+
         try:
             found = await found_by(embedded)
         except VectorMismatch as error:
@@ -190,32 +214,36 @@ class Recall:
         self._samples.pop(scope, None)  # a concurrent search may have removed it
         return await scope_stamp(conn, scope, self._model)
 
-    async def _names(self, conn: Connection, scope: Scope, state: ScopeSample | Stamp) -> Collection[str]:
-        """Terms of the speakers' names."""
-        if isinstance(state, ScopeSample):
-            return state.names
-        return (await self._whole_scope(conn, scope, state)).index.speakers.keys()
-
     async def _found(
         self,
         conn: Connection,
         scope: Scope,
         query: Query,
         undated: str,
-        state: ScopeSample | Stamp,
+        chunks: "ScopeSample | _Loaded",
         k: int,
         before_seq: int | None,
     ) -> _Best:
-        if isinstance(state, ScopeSample):
-            keys, index = await candidate_chunks(conn, scope, query.text, query.vector, self._model, state, k)
-            loaded = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
-        else:
-            loaded = await self._whole_scope(conn, scope, state)
-        return await _best(conn, scope, query, undated, loaded, k, before_seq)
+        if isinstance(chunks, ScopeSample):
+            keys, index = await candidate_chunks(conn, scope, query.text, query.vector, self._model, chunks, k)
+            chunks = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
+        return await _best(conn, scope, query, undated, chunks, k, before_seq)
 
-    async def _whole_scope(self, conn: Connection, scope: Scope, state: Stamp) -> _Loaded:
+    async def _chunks_of(
+        self, conn: Connection, scope: Scope, state: ScopeSample | Stamp, before_seq: int | None
+    ) -> "ScopeSample | _Loaded | None":
+        """Of a small scope all; None without any. They are indexed again where they changed, but not for every turn
+        that is added behind those that are sought."""
+        if isinstance(state, ScopeSample) or not state.chunks:
+            return state if isinstance(state, ScopeSample) else None
         kept = self._whole.get(scope)
-        loaded = kept[1] if kept and kept[0] == state else _indexed(await whole_scope(conn, scope, self._model))
+        if kept and kept[0] == state:
+            return kept[1]
+        if kept and before_seq is not None:
+            before = await scope_stamp(conn, scope, self._model, before_seq)
+            if kept[1].serves(before_seq, before):
+                return kept[1]
+        loaded = _indexed(await whole_scope(conn, scope, self._model))
         self._whole[scope] = (state, loaded)
         return loaded
 

@@ -7,6 +7,7 @@ from conftest import Settled
 from helpers.sample_events import turn
 
 from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.events.contracts import ThreadDeleted
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
@@ -138,3 +139,42 @@ async def test_turns_of_one_topic_are_found_by_their_index_among_many_others(db:
         assert "memory_vectors_topics" in str(await plan.fetchall())
         assert {one.seq % 1000 for one in await search(db, "boat", 50, scope)} == {0}
     assert len(await search(db, "boat", 50, essay)) == 20
+
+
+async def test_turns_behind_those_that_are_sought_do_not_change_the_index(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    said = [turn(f"The boat number {n} sails to port {n % 3}.", minutes=n) for n in range(12)]
+    await log.append_many(said)
+    await settled()
+    kept = Recall(None)
+    first = await kept.search(db, T, "boat port 2", 3, 9)
+    [(_, index)] = kept._whole.values()
+    await log.append_many([turn("Another boat.", minutes=20), turn("Yes, a boat.", "assistant", minutes=21)])
+    await settled()
+    assert await kept.search(db, T, "boat port 2", 3, 9) == first
+    assert kept._whole[T][1] is index
+    # Ten is sought now, and the two turns behind it are not all of its neighbours.
+    assert 10 in {one.seq for one in await kept.search(db, T, "boat number 9", 3, 11)}
+    assert kept._whole[T][1] is not index
+
+
+@pytest.mark.parametrize("change", ["repeated", "deleted", "written again"])
+async def test_a_change_among_the_turns_that_are_sought_is_seen(
+    log: Log, db: Connection, settled: Settled, change: str
+) -> None:
+    said = [f"The boat number {n} sails." for n in range(12)]
+    await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
+    await settled()
+    kept = Recall(None)
+    assert len(await kept.search(db, T, "boat sails", 20, 9)) == 8
+    if change == "repeated":
+        await log.append(turn(said[0], minutes=20))
+    else:
+        await log.append(turn("").model_copy(update={"data": ThreadDeleted()}))
+    if change == "written again":
+        await log.append_many([turn(text, minutes=n) for n, text in enumerate(said, 30)])
+    await settled()
+    found = await kept.search(db, T, "boat sails", 20, 9)
+    assert [one.seq for one in found] == [one.seq for one in await search(db, "boat sails", 20, before=9)]
+    assert len(found) == (9 if change == "repeated" else 0)

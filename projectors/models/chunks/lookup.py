@@ -118,13 +118,13 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
     return [str(topic) for (topic,) in await rows.fetchall()]
 
 
-async def scope_stamp(conn: Connection, scope: Scope, model: str | None) -> Stamp:
-    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks."""
+async def scope_stamp(conn: Connection, scope: Scope, model: str | None, before_seq: int | None = None) -> Stamp:
+    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: only of the chunks before this sequence."""
     rows = await conn.execute(
         "SELECT count(*), count(*) FILTER (WHERE embedding_model = %(model)s), coalesce(max(seq), 0), "
         f"coalesce(sum(cardinality(seqs)), 0) FROM ({scope.searched.rows('embedding_model, seq, seqs')} "
-        f"LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
-        {**scope.params, "model": model},
+        f"AND v.seq < %(before)s LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
+        {**scope.params, "model": model, "before": 2**62 if before_seq is None else before_seq},
     )
     found = await rows.fetchone()
     assert found is not None
