@@ -14,7 +14,7 @@
    speaker   a bonus when the query names the chunk's speaker
    question  a penalty for turns that ask: they name the subject and do not have the answer
    opens     a bonus for the first turn after a pause, which often has news
-   detail    a bonus for a number, a name or a quotation; these three only in threads in which no assistant speaks
+   detail    a bonus for a number, a name or a quotation; with an assistant long turns get less of these three
    assistant a part of what words give, taken from long answers of the assistant unless its words are asked for
    time      a bonus for a time that the question names, and a smaller one for the days after it
    feedback  similarity to the two best so far, which leads from one part of an answer to the others

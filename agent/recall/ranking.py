@@ -20,13 +20,14 @@ class Weights:
     k1, b: of BM25 (Robertson & Zaragoza 2009). before, after: shares that a turn gets of the turns 1, 2, 3 before and
     after it. answer: share of the turn before it when that is a question. words: of what context adds to BM25. dense,
     near: per standard deviation of the cosine, of the turn and of its context. speaker, question, opens, detail:
-    points; the last three in talk between people only: who talks to an assistant asks and tells in one turn, and nearly
-    every turn has a detail. feedback: per standard deviation of the cosine to the best of a first ranking. again: per
-    better turn of the same session, when a query asks for several things. alone: factor of speaker, question, opens and
-    detail without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to neighbours;
-    a longer one lends less, in proportion. assistant: share of its points for words that a long answer of the assistant
-    loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a thread with one
-    speaker, whose turns do not reply to each other. time: points of a chunk of a time that the query names.
+    points; in a chat with an assistant turns over `brief` get less of the last three, in proportion: they ask and tell
+    at once, and nearly all have a detail. feedback: per standard deviation of the cosine to the best of a first
+    ranking. again: per better turn of the same session, when a query asks for several things. alone: factor of speaker,
+    question, opens and detail without vectors, where scores are lower. brief: terms up to which a turn lends its full
+    shares to neighbours; a longer one lends less, in proportion. assistant: share of its points for words that a long
+    answer of the assistant loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours'
+    shares in a thread with one speaker, whose turns do not reply to each other. time: points of a chunk of a time that
+    the query names.
     """
 
     k1: float = 0.9
@@ -104,7 +105,7 @@ def rank(
         return []
     found = features(query, scope, weights)
     prior = 1.0 if found.dense.any() else weights.alone
-    form = scope.people * np.float32(prior)
+    form = np.maximum(scope.people, _brevity(scope, weights)) * np.float32(prior)
     parts = {
         "bm25": found.bm25,
         "dense": found.dense * weights.dense,

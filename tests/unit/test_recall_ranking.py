@@ -214,14 +214,13 @@ def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> Non
     assert 0 < context[1] < context[3]
 
 
-def test_the_form_of_a_turn_counts_in_talk_between_people_and_not_with_an_assistant() -> None:
-    """Two threads of one user."""
-    told = ["user: a llama?", "user: a llama in 2019"]
-    threads = ["people", "people", "chat", "chat", "chat"]
-    index = scope(*told, *told, "assistant: Hello!", threads=threads)
-    parts = {one.chunk: one.parts for one in rank(Query("llama"), index)}
-    assert parts[0]["question"] < 0 < parts[1]["detail"]
-    assert (parts[2]["question"], parts[3]["detail"]) == (0, 0)
+def test_the_form_of_a_long_turn_counts_in_talk_between_people_and_less_with_an_assistant() -> None:
+    """Two threads of one user. A short turn to an assistant counts as between people."""
+    told = ["user: a llama?", "user: a llama in 2019", f"user: a llama in 2019? {'much more about it ' * 50}"]
+    index = scope(*told, *told, "assistant: Hello!", threads=[*["people"] * 3, *["chat"] * 4])
+    parts = {one.chunk: one.parts for one in rank(Query("llama"), index, 7)}
+    assert parts[0]["question"] == parts[3]["question"] < 0 < parts[1]["detail"] == parts[4]["detail"]
+    assert parts[2]["question"] < parts[5]["question"] < 0 < parts[5]["detail"] < parts[2]["detail"]
 
 
 def test_the_assistants_words_count_fully_where_they_are_asked_for_and_not_where_the_users_are() -> None:
