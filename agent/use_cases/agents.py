@@ -1,7 +1,10 @@
 """Agents of a tenant as stored, changeable data: list, configure, switch off and on (G1; E 2.2, 11.1)."""
 
+import contextlib
 from dataclasses import replace
 
+import psycopg
+from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, answering_agent
@@ -14,6 +17,7 @@ from turnlog.projectors.models.agents import AGENTS_THREAD, AgentRow, agents_of
 SOURCE = "turnlog/agents"
 READS = ("agents",)
 TOOLS = ("recall_memory",)
+PATIENCE_S = 2.0
 
 
 class InvalidAgent(TurnlogError):
@@ -75,9 +79,11 @@ async def switch_agent(runtime: Runtime, tenant: str, type_: str, enabled: bool 
 
 
 async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> None:
-    """Whether the agent would answer now. Raises NotFound, AgentDisabled."""
-    async with runtime.pool.connection() as conn:
-        await answering_agent(conn, tenant, type_)
+    """Whether the agent would answer now. While Postgres is away nothing is refused: the agent looks again before it
+    answers. Raises NotFound, AgentDisabled."""
+    with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
+        async with runtime.pool.connection(PATIENCE_S) as conn:
+            await answering_agent(conn, tenant, type_)
 
 
 def _as_used(runtime: Runtime, agent: AgentRow) -> AgentRow:

@@ -8,7 +8,14 @@ from collections.abc import AsyncIterator
 
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.sessions.memory import ShortTermMemory
-from turnlog.agent.sessions.value import MemoryContext, MemoryCreateRequest, MemoryQueryRequest, SessionValue
+from turnlog.agent.sessions.value import (
+    MemoryContext,
+    MemoryCreateRequest,
+    MemoryQueryRequest,
+    MemoryWriteRequest,
+    MemoryWriteResult,
+    SessionValue,
+)
 from turnlog.events.subjects import check_conversation, check_id, check_tenant
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
@@ -40,6 +47,11 @@ async def create_session(
         recent_turns=recent_turns,
         model_context_window=window,
     )
+    return await create_requested(runtime, tenant, request)
+
+
+async def create_requested(runtime: Runtime, tenant: str, request: MemoryCreateRequest) -> SessionValue:
+    """As create_session, with all fields of B's request."""
     async with _memory(runtime, tenant) as memory:
         return await memory.create(request)
 
@@ -53,8 +65,19 @@ async def session_context(runtime: Runtime, tenant: str, conversation: str, quer
     """The history as a prompt gets it. query: the user's next words, which count too. A summary that is due is
     requested."""
     check_id("thread", conversation)
+    return await query_memory(runtime, tenant, MemoryQueryRequest(conversation_id=conversation, query=query))
+
+
+async def query_memory(runtime: Runtime, tenant: str, request: MemoryQueryRequest) -> MemoryContext:
+    """As session_context, with all fields of B's request."""
     async with _memory(runtime, tenant) as memory:
-        return await memory.query_memory_context(MemoryQueryRequest(conversation_id=conversation, query=query))
+        return await memory.query_memory_context(request)
+
+
+async def write_turn(runtime: Runtime, tenant: str, request: MemoryWriteRequest) -> MemoryWriteResult:
+    """Appends a question, its answer or both to the session's conversation. Raises InvalidMemoryRequest for neither."""
+    async with _memory(runtime, tenant) as memory:
+        return await memory.write_turn(request)
 
 
 async def list_checkpoints(runtime: Runtime, tenant: str, conversation: str) -> list[SegmentCheckpoint]:

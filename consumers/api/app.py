@@ -30,6 +30,7 @@ from turnlog.consumers.api.routes import (
     person,
     personal,
     recall,
+    seed_b,
     seed_e,
     seed_e_admin,
     seed_e_chat,
@@ -59,6 +60,7 @@ MODULES = (
     seed_e,
     seed_e_admin,
     seed_e_watch,
+    seed_b,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
 ONCE = [Depends(write_id)]  # for routes that do not take the id too

@@ -12,7 +12,7 @@ from turnlog.agent.use_cases.operations import rebuild
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready"}
 # With a body that is too long for a URL, or a method that a seed names.
-READS = {"/api/recall", "/api/threads/x/context", "/ai-agent/refresh-context"}
+READS = {"/api/recall", "/api/threads/x/context", "/short-memory/query", "/ai-agent/refresh-context"}
 CHANGES = {
     "turns": [{"role": "user", "content": "hers"}],
     "content": "Ann likes coffee.",
@@ -95,7 +95,7 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
     ):
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
         kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
-        known = {"{thread}": "t", "{memory}": kept}
+        known = {"{thread}": "t", "{conversation_id}": "t", "{memory}": kept}
         found = as_named(await document(api))
         paths = [path for path, one in found.items() if "get" in one and any(name in path for name in known)]
         for rebuilt in (False, True):
@@ -129,7 +129,7 @@ async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -
     ):
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
         kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
-        known = {"{thread}": "t", "{memory}": kept}
+        known = {"{thread}": "t", "{conversation_id}": "t", "{memory}": kept}
         mine = ("/api/threads", "/api/threads/t/turns", "/api/memories")
         before = [await said(ann, path) for path in mine]
         reached = set()

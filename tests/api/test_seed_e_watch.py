@@ -28,7 +28,7 @@ async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(s
             moderated = (await ann.post("/ai-agent/chat", json={"message": SECRET, "stream": True})).text
             assert '"category":"moderation"' in moderated and "请换一种说法" in moderated
             recent = await admin.get(f"{ADMIN}/traces/recent")
-            refused, bad, good = recent.json()
+            refused, bad, good = recent.json()[:3]
             assert good["name"] == "invoke_agent orchestrator"
             assert {"chat m", "memory retrieve"} <= {one["name"] for one in good["spans"]}
             chat = next(one for one in good["spans"] if one["name"] == "chat m")
@@ -36,7 +36,7 @@ async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(s
             assert int(chat["tags"]["gen_ai.usage.output_tokens"]) > 0 and good["duration"] >= chat["duration"] > 0
             assert (good["status"], bad["status"], bad["slow"]) == ("ok", "error", False)
             assert bad["spans"][0]["logs"][0]["message"] == "model-refused"
-            assert (await admin.get(f"{ADMIN}/traces/errors")).json() == [refused, bad]
+            assert (await admin.get(f"{ADMIN}/traces/errors")).json()[:2] == [refused, bad]
             assert (await other.get(f"{ADMIN}/traces/recent")).json() == []
             assert SECRET not in recent.text
             after = (await admin.get(f"{ADMIN}/metrics")).json()

@@ -1,0 +1,44 @@
+"""Seed B's operations over HTTP: its example of a whole conversation, with its requests and results."""
+
+from helpers.api import Serve
+
+MEMORY = "/short-memory"
+
+
+async def test_the_flow_of_the_seed_in_its_field_names(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob, api.client(tenant="acme") as other:
+        place = {"conversation_id": "conv-123"}
+        rules = {"token_threshold_ratio": 0.8, "recent_turns": 1, "model_context_window": 256}
+        snapshot = {"user_snapshot": {"name": "Ann", "allergies": ["penicillin"]}}
+        made = await ann.post(f"{MEMORY}/create", json=place | rules | snapshot | {"agent_code": "triage_agent"})
+        assert made.status_code == 201, made.text
+        assert made.json()["meta"]["user_id"] == "ann"
+        assert made.json()["user_snapshot"]["allergies"] == ["penicillin"]
+        assert made.json()["flow_context"]["current_agent_key"] == "triage_agent"
+        turn = place | {"user_query": "I have a headache.", "agent_response": "Since when?"}
+        key = {"Idempotency-Key": "1"}
+        for _ in range(2):
+            written = await ann.post(f"{MEMORY}/write", json=turn, headers=key)
+            assert written.status_code == 201 and written.json()["mode"] == "FULL_HISTORY", written.text
+        await ann.post(f"{MEMORY}/write", json=place | {"agent_response": "Rest.", "agent_code": "doctor"})
+        asked = place | {"query": "And now?", "enterprise_id": "default", "patient_id": "ann"}
+        context = (await ann.post(f"{MEMORY}/query", json=asked)).json()
+        assert context["history"].count("headache") == 1 and "Rest." in context["full_history"]
+        assert context["should_checkpoint_summary"] is False
+        assert (await ann.post(f"{MEMORY}/query", json=asked | {"token_threshold_ratio": 0.01})).json()[
+            "should_checkpoint_summary"
+        ]
+        done = await ann.post(f"{MEMORY}/checkpoint", json=place | {"summary": "A headache."})
+        assert done.json()["message_context"]["mode"] == "SUMMARY_N", done.text
+        session = (await ann.get(f"{MEMORY}/sessions/conv-123")).json()
+        assert session["message_context"]["summary"] == "A headache."
+        assert len((await ann.get(f"{MEMORY}/sessions/conv-123/checkpoints")).json()) == 1
+        assert (await ann.post(f"{MEMORY}/reset", json=place)).json()["flow_context"]["turn_count"] == 0
+        for wrong in (asked | {"enterprise_id": "acme"}, asked | {"patient_id": "bob"}):
+            assert (await ann.post(f"{MEMORY}/query", json=wrong)).status_code == 404
+        assert (await ann.post(f"{MEMORY}/write", json=turn | {"user_id": "bob"})).status_code == 404
+        for client in (bob, other):
+            assert (await client.post(f"{MEMORY}/query", json=place)).status_code == 404
+            assert (await client.post(f"{MEMORY}/write", json=turn)).status_code == 404
+            assert (await client.get(f"{MEMORY}/sessions/conv-123")).status_code == 404
+        assert (await bob.post(f"{MEMORY}/create", json=place)).status_code == 404

@@ -1,0 +1,38 @@
+"""What a person reads when there is no answer, by the kind of error (E 5.2)."""
+
+from typing import get_args
+
+import pytest
+
+from turnlog.agent.answering.fallback import Category, Locale, fallback_of
+from turnlog.agent.models.errors import BreakerOpen, ModelModerated, ModelRefused, ModelTimedOut, ModelUnavailable
+from turnlog.agent.use_cases.asking import NoAnswer
+from turnlog.events.errors import TurnlogError
+
+ERRORS: dict[Category, TurnlogError] = {
+    "timeout": ModelTimedOut("slow"),
+    "circuit_open": BreakerOpen("open", retry_after_s=12.4),
+    "network": ModelUnavailable("away"),
+    "moderation": ModelModerated("no"),
+    "unknown": ModelRefused("a wrong key"),
+}
+
+
+@pytest.mark.parametrize("category", ERRORS)
+def test_a_lost_answer_is_explained_by_its_cause_in_both_languages(category: Category) -> None:
+    error = ERRORS[category]
+    said = {locale: fallback_of(NoAnswer(str(error), error.code), locale) for locale in get_args(Locale)}
+    assert {one.category for one in said.values()} == {category}
+    assert said["zh"].message != said["en"].message and said["en"].message.isascii()
+    assert said["zh"].should_retry == (category != "moderation")
+
+
+def test_the_words_of_the_seed_and_its_times() -> None:
+    slow = fallback_of(ERRORS["timeout"], "zh")
+    assert (slow.message, slow.suggestions) == (
+        "处理时间较长，请稍后再试或简化您的问题。",
+        ("简化问题", "分步询问"),
+    )
+    assert fallback_of(ERRORS["network"], "zh").retry_after_s == 5
+    assert fallback_of(ERRORS["circuit_open"], "zh").retry_after_s == 12
+    assert fallback_of(NoAnswer("unknown why"), "zh").retry_after_s == 10
