@@ -5,13 +5,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turnlog.agent.archive.restoring import restored_of_user
 from turnlog.agent.privacy import erase, rows
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.plan import Plan, Step, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.privacy.sanitise import SanitiseLevel
+from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.traces import Person, person_of
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
@@ -194,3 +195,16 @@ async def export_transcript(
     """Oldest first. level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
     found = await transcript(runtime, tenant, thread, limit=_ALL)
     return clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
+
+
+async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> list[Message]:
+    """The transcript, oldest first, without what other people said and what was answered to them: only the user's own
+    turns where others speak too. Raises NotFound, InvalidToken."""
+    found = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
+    shared = any(turn.user not in (None, user) for turn in found)
+    return [turn for turn in found if turn.user == user] if shared else found
+
+
+def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:
+    """A JSON value with every text in it masked."""
+    return sanitise_json(document, level, runtime.settings.phone_regions.split(","))

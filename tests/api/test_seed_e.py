@@ -60,6 +60,13 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
                 "user_per_minute"
             ] == 0
             assert (await admin.get(f"{ADMIN}/users/ann/usage")).json()[0]["calls"] == 3
+            await ann.post(f"{path}/messages", json={"role": "user", "content": "I am at ann@example.com."})
+            export = (await ann.get(f"{AGENT}/user-data/export")).json()
+            assert (export["userId"], export["sanitizeLevel"], export["memories"]) == ("ann", "MODERATE", [])
+            told = export["conversations"][0]
+            assert (told["id"], told["title"], told["metadata"]) == (made["id"], "Dogs", {"a": [1]})
+            assert told["messages"][-2] == (await ann.get(f"{path}/messages", params={"limit": 2})).json()[0]
+            assert "ann@example.com" not in told["messages"][-1]["content"]
             assert (await ann.delete(path)).status_code == 204
             assert (await ann.get(f"{AGENT}/conversations")).json() == []
 

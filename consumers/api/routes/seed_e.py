@@ -1,15 +1,18 @@
 """The memory API of seed E (11.5) under /ai-agent, in its field names, over the same use cases."""
 
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel, Field
+from pydantic_core import to_json
 
 from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases import entities, memories, memory_changes, threads, turns
+from turnlog.agent.use_cases import entities, memories, memory_changes, personal_data, threads, turns
 from turnlog.agent.use_cases.entities import EntityFound
 from turnlog.agent.use_cases.memories import MemoryFilter
 from turnlog.agent.use_cases.memory_changes import MemoryInput
@@ -17,7 +20,7 @@ from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Caller, Eraser, Place, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Limit
-from turnlog.consumers.api.routes.personal import as_file, clear, exported
+from turnlog.consumers.api.routes.personal import as_file, clear
 from turnlog.consumers.api.routes.seed_e_records import (
     ConversationRecord,
     EntityRecord,
@@ -33,6 +36,8 @@ from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/ai-agent", tags=["seed E"])
 Id = Annotated[str, Path(min_length=1, max_length=255)]
+_ALL = 2**31
+WORDS = frozenset({"title", "summary", "content", "category", "toolCalls", "metadata"})
 Role = Literal["user", "assistant", "tool", "system"]
 
 
@@ -181,8 +186,9 @@ async def update_entity(id: UUID, given: EntityChange, caller: Writer) -> Entity
 
 @router.get("/user-data/export", response_class=StreamingResponse)
 async def export(caller: Eraser) -> StreamingResponse:
-    """All that is stored of the caller, with personal details masked."""
-    return as_file(exported(caller, SanitiseLevel.MODERATE))
+    """{userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other routes
+    have them, with personal details masked. POST /api/export has all that is stored of the caller."""
+    return as_file(_exported(caller))
 
 
 router.delete("/user-data")(clear)
@@ -200,3 +206,26 @@ async def _messages(place: Place, found: list[Message]) -> list[MessageRecord]:
 async def _entity(caller: Caller, found: EntityFound) -> EntityRecord:
     id_ = entities.entity_id(caller.tenant, caller.user, found.type, found.name)
     return EntityRecord.of(caller.user, id_, found, ids_by_name(await entities.entities_by_id(*_whose(caller))))
+
+
+async def _exported(caller: Caller) -> AsyncIterator[str]:
+    """As pieces of JSON text, one conversation at most in memory."""
+    level, place = SanitiseLevel.MODERATE, _whose(caller)
+    head = {"userId": caller.user, "exportedAt": datetime.now(UTC), "sanitizeLevel": level.name}
+    yield to_json(head).decode()[:-1] + ', "memories": ['
+    for at, one in enumerate(await memories.list_memories(*place, limit=_ALL)):
+        yield ("," if at else "") + _masked(caller, MemoryRecord.of(one))
+    yield '], "conversations": ['
+    for at, talk in enumerate(await threads.list_threads(*place, limit=_ALL)):
+        found = await personal_data.own_words(caller.runtime, caller.tenant, talk.thread, caller.user)
+        messages = await _messages((caller.runtime, caller.tenant, talk.thread), found)
+        about, said = _masked(caller, ConversationRecord.of(caller, talk)), [_masked(caller, one) for one in messages]
+        yield ("," if at else "") + f'{about[:-1]}, "messages": [{",".join(said)}]}}'
+    yield "]}\n"
+
+
+def _masked(caller: Caller, record: BaseModel) -> str:
+    """Ids, names and times stay."""
+    plain = record.model_dump(mode="json")
+    words = {name: value for name, value in plain.items() if name in WORDS}
+    return to_json(plain | personal_data.masked(caller.runtime, words, SanitiseLevel.MODERATE)).decode()
