@@ -12,6 +12,7 @@ import anyio
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.use_cases.agents import check_answers
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.problems import Stopping
@@ -136,6 +137,8 @@ class Streams:
         Raises NotFound for another user's thread, what `throttled` raises, and what asking raises before the question
         is on the log.
         """
+        if agent is not None:  # before a conversation begins that nobody would answer in
+            await check_answers(caller.runtime, caller.tenant, agent)
         place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
         running = self._running.get(asked)
         if running is None or running.error is not None:

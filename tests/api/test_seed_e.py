@@ -10,6 +10,63 @@ from turnlog.agent.use_cases.agents import switch_agent
 from turnlog.agent.use_cases.asking import NoAnswer, follow
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
+# As the design documents name them (A 2.3, E 11.1, 11.5), with turnlog's names of what a path varies by.
+ENDPOINTS = """
+GET /api/conversations
+GET /api/chat/history
+POST /ai-agent/chat
+POST /ai-agent/agent
+GET /ai-agent/history
+DELETE /ai-agent/conversation
+POST /ai-agent/refresh-context
+GET /ai-agent/usage
+GET /ai-agent/rate-limit
+GET /ai-agent/quota
+GET /ai-agent/health
+GET /admin/ai-agent/config
+PUT /admin/ai-agent/config/quota
+PUT /admin/ai-agent/config/rate-limit/{type}
+GET /admin/ai-agent/agents
+GET /admin/ai-agent/agents/{type}
+PUT /admin/ai-agent/agents/{type}
+PUT /admin/ai-agent/agents/{type}/toggle
+GET /admin/ai-agent/users/{user}/usage
+DELETE /admin/ai-agent/users/{user}/rate-limit
+GET /admin/ai-agent/metrics
+GET /admin/ai-agent/metrics/prometheus
+GET /admin/ai-agent/traces/recent
+GET /admin/ai-agent/traces/errors
+GET /admin/ai-agent/circuit-breakers
+DELETE /admin/ai-agent/circuit-breakers/{service}
+POST /ai-agent/conversations
+GET /ai-agent/conversations
+GET /ai-agent/conversations/{id}
+DELETE /ai-agent/conversations/{id}
+POST /ai-agent/conversations/{id}/messages
+GET /ai-agent/conversations/{id}/messages
+POST /ai-agent/conversations/{id}/stream
+GET /ai-agent/memories
+POST /ai-agent/memories
+DELETE /ai-agent/memories/{id}
+PATCH /ai-agent/memories/{id}/importance
+GET /ai-agent/entities
+POST /ai-agent/entities
+PUT /ai-agent/entities/{id}
+GET /ai-agent/user-data/export
+DELETE /ai-agent/user-data
+"""
+
+
+async def test_every_endpoint_of_the_seeds_is_served_and_those_of_admins_to_nobody_else(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("root", role="admin") as admin:
+        found = (await ann.get("/openapi.json")).json()["paths"]
+        named = [line.split() for line in ENDPOINTS.strip().splitlines()]
+        assert [one for one in named if one[0].lower() not in found.get(one[1], {})] == []
+        for method, path in named:
+            if path.startswith(ADMIN):
+                refused = await ann.request(method, path.replace("{", "").replace("}", ""), json={})
+                assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
+        assert (await admin.get(f"{ADMIN}/agents")).status_code == 200
 
 
 async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
@@ -117,6 +174,7 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             assert [one["type"] for one in (await admin.get(f"{ADMIN}/agents")).json()] == ["orchestrator"]
             call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
             assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 404
+            assert (await ann.get(f"{AGENT}/conversations")).json() == []
             set_ = {"systemPrompt": "You review essays.", "temperature": 0.7, "maxTokens": 123, "model": "essays"}
             made = await admin.put(essay, json=set_)
             assert (set_ | {"type": "essay", "enabled": True}).items() <= made.json().items(), made.text
