@@ -34,7 +34,7 @@ _SHARED = """
 SELECT EXISTS (SELECT FROM messages
   WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id <> %(user)s)"""
 _THREAD = """
-SELECT label, created_at, last_active_at, message_count FROM thread_activity
+SELECT label, metadata, created_at, last_active_at, message_count FROM thread_activity
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
 _MESSAGES = """
 SELECT to_jsonb(t) - ARRAY['tenant', 'thread_id', 'user_id'] AS row FROM messages t

@@ -197,12 +197,20 @@ async def export_transcript(
     return clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
 
 
-async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> list[Message]:
-    """The transcript, oldest first, without what other people said and what was answered to them: only the user's own
-    turns where others speak too. Raises NotFound, InvalidToken."""
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """turns: oldest first; where others speak too (shared), only the user's own and the answers to them."""
+
+    turns: list[Message]
+    shared: bool
+
+
+async def own_words(runtime: Runtime, tenant: str, thread: str, user: str) -> OwnWords:
+    """Raises NotFound, InvalidToken."""
     found = (await transcript(runtime, tenant, thread, limit=_ALL)).turns
-    shared = any(turn.user not in (None, user) for turn in found)
-    return [turn for turn in found if turn.user == user] if shared else found
+    if all(turn.user in (None, user) for turn in found):
+        return OwnWords(found, False)
+    return OwnWords([turn for turn in found if turn.user == user], True)
 
 
 def masked(runtime: Runtime, document: Any, level: SanitiseLevel) -> Any:

@@ -8,6 +8,7 @@ from turnlog.agent.answering.request import Question, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.use_cases.agents import switch_agent
 from turnlog.agent.use_cases.asking import NoAnswer, follow
+from turnlog.agent.use_cases.turns import NewTurn, add_turn
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
 # As the design documents name them (A 2.3, E 11.1, 11.5), with turnlog's names of what a path varies by.
@@ -124,6 +125,10 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
             assert (told["id"], told["title"], told["metadata"]) == (made["id"], "Dogs", {"a": [1]})
             assert told["messages"][-2] == (await ann.get(f"{path}/messages", params={"limit": 2})).json()[0]
             assert "ann@example.com" not in told["messages"][-1]["content"]
+            theirs = NewTurn("user", "I am Bob.")
+            await add_turn(api.runtime, "default", made["id"], theirs, user="bob")
+            shared = (await ann.get(f"{AGENT}/user-data/export")).json()["conversations"][0]
+            assert "corgi" in str(shared) and "Bob" not in str(shared)
             assert (await ann.delete(path)).status_code == 204
             assert (await ann.get(f"{AGENT}/conversations")).json() == []
 

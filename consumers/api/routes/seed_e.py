@@ -1,6 +1,7 @@
 """The memory API of seed E (11.5) under /ai-agent, in its field names, over the same use cases."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -217,10 +218,11 @@ async def _exported(caller: Caller) -> AsyncIterator[str]:
         yield ("," if at else "") + _masked(caller, MemoryRecord.of(one))
     yield '], "conversations": ['
     for at, talk in enumerate(await threads.list_threads(*place, limit=_ALL)):
-        found = await personal_data.own_words(caller.runtime, caller.tenant, talk.thread, caller.user)
-        messages = await _messages((caller.runtime, caller.tenant, talk.thread), found)
-        about, said = _masked(caller, ConversationRecord.of(caller, talk)), [_masked(caller, one) for one in messages]
-        yield ("," if at else "") + f'{about[:-1]}, "messages": [{",".join(said)}]}}'
+        talk_place = (caller.runtime, caller.tenant, talk.thread)
+        words = await personal_data.own_words(*talk_place, caller.user)
+        record = ConversationRecord.of(caller, replace(talk, summary=None) if words.shared else talk)
+        said = [_masked(caller, one) for one in await _messages(talk_place, words.turns)]
+        yield ("," if at else "") + f'{_masked(caller, record)[:-1]}, "messages": [{",".join(said)}]}}'
     yield "]}\n"
 
 
