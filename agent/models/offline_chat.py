@@ -12,8 +12,8 @@ from typing import Any
 
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
+from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
-from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
 from turnlog.events.contracts import ToolCall
 from turnlog.projectors.models.terms import terms
 

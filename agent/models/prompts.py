@@ -43,3 +43,14 @@ def data(**parts: str | Sequence[object]) -> str:
 def prompt_hash(text: str) -> str:
     """16 hex digits of the SHA-256 of the prompt template and its version."""
     return hashlib.sha256(f"{VERSION}\n{text}".encode()).hexdigest()[:16]
+
+
+# Only about what was said: what the model knows from elsewhere it may still answer.
+DOUBT = (
+    "[NOTE] No earlier turn was found that seems to answer this. If the question is about what was said before or "
+    "about the user, and nothing else here answers it, say that you do not know it rather than guess."
+)
+DOUBT_ZH = (
+    "[提示] 在之前的对话中没有找到看来能回答这个问题的内容。如果问的是以前说过的事或用户的情况，"
+    "而这里其他内容也没有答案，请直接说不知道，不要猜测。"
+)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.models.language import is_chinese
+from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall.ranking import ROLES, rarity
 from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex
 from turnlog.projectors.models.terms import terms as to_terms
@@ -27,15 +28,6 @@ LOW = 0.5  # below it, an answer is less likely than none
 BEST_TURNS = 3  # of each person
 ASKED = 0.5  # what the words of a turn that asks count
 BIAS, HELD, LEAD = -0.9, 4.0, 10.0
-# Only about what was said: what the model knows from elsewhere it may still answer.
-DOUBT = (
-    "[NOTE] No earlier turn was found that seems to answer this. If the question is about what was said before or "
-    "about the user, and nothing else here answers it, say that you do not know it rather than guess."
-)
-DOUBT_ZH = (
-    "[提示] 在之前的对话中没有找到看来能回答这个问题的内容。如果问的是以前说过的事或用户的情况，"
-    "而这里其他内容也没有答案，请直接说不知道，不要猜测。"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.agents import check_answers
-from turnlog.events.contracts import AnswerRequested, Event
+from turnlog.events.contracts import REMOVALS, AnswerRequested, Event
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.message import message_by_event
-from turnlog.projectors.models.thread_lookup import is_there
 
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0
@@ -165,9 +164,8 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
         async for piece in _pieces(runtime, request, seq, arrived):
             yield piece
     except NoAnswer as error:
-        async with runtime.pool.connection() as conn:
-            if not await is_there(conn, request.tenant, request.thread):
-                raise NotFound(f"thread {request.thread!r} was deleted before the answer came") from error
+        if await runtime.log.thread_head_of(request.tenant, request.thread, REMOVALS) > seq:
+            raise NotFound(f"thread {request.thread!r} was deleted before the answer came") from error
         raise
 
 

@@ -13,7 +13,15 @@ from turnlog.agent.runtime import Runtime
 WRITE = "turnlog.write"
 REPEATED = b"idempotent-replayed"
 # A body for what is too long for a URL.
-READ_ONLY = frozenset({"/api/recall", "/api/threads/{thread}/context", "/v1/embeddings"})
+READ_ONLY = frozenset(
+    {
+        "/api/recall",
+        "/api/threads/{thread}/context",
+        "/v1/embeddings",
+        "/short-memory/query",
+        "/ai-agent/refresh-context",
+    }
+)
 # Sent again, they follow the answer under way, as a stream too.
 JOINING = frozenset(
     {

@@ -71,7 +71,8 @@ async def test_nobody_reaches_another_persons_thread_or_memory(serve: Serve) -> 
                     ("forget", {"memory_id": kept}),
                 ):
                     assert "[not-found]" in str(await client.call_tool(tool, arguments)), f"{tool} rebuilt={rebuilt}"
-                assert await call(client, "recall", query="tea") == {"turns": [], "memories": []}
+                found = await call(client, "recall", query="tea")
+                assert found["turns"] == found["memories"] == []
                 assert (await call(client, "threads"))["threads"] == (await call(client, "memories"))["memories"] == []
             assert await status_of_socket(api, "t", api.token("bob")) == 404
             assert await status_of_socket(api, "t", api.token()) == 101

@@ -301,11 +301,11 @@ MEMORIES: st.SearchStrategy[Make] = st.one_of(
     st.builds(JobRan, job=st.just("decay"), due_at=TIMES, duration_ms=SHARES, errors=SEQS),
     st.builds(
         AgentConfigured,
-        agent=st.sampled_from(["essay", "orchestrator"]),
+        agent=st.sampled_from(["school", "orchestrator"]),
         system_prompt=st.none() | st.sampled_from(["a", "b"]),
         temperature=st.none() | SHARES,
     ),
-    st.builds(AgentSwitched, agent=st.sampled_from(["essay", "orchestrator"]), enabled=st.booleans()),
+    st.builds(AgentSwitched, agent=st.sampled_from(["school", "orchestrator"]), enabled=st.booleans()),
     st.builds(
         LimitsChanged,
         plan=st.sampled_from(get_args(Plan)),

@@ -19,6 +19,7 @@ from turnlog.agent.use_cases import asking as conversing
 from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Text
 from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
+from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded
 
 ROLES = ("projectors", "agent")
@@ -218,7 +219,7 @@ async def test_a_thread_that_is_removed_while_it_is_answered_stays_removed(
             await conn.execute("SELECT FROM projection_positions ORDER BY projection, partition FOR UPDATE")
             await stage.runtime.log.append(event(removal))
             go.set()
-            with pytest.raises(NoAnswer, match="deleted"):
+            with pytest.raises(NotFound, match="deleted"):
                 await asking
         await stage.rest("agent")
         assert await stage.rows("SELECT count(*) FROM messages") == [(0,)]

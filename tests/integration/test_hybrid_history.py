@@ -11,7 +11,7 @@ from helpers.sample_events import event, turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
+from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall.episodes import relevant_episodes, relevant_seqs
 from turnlog.agent.recall.hybrid import HybridHistory, InvalidRecall, hybrid_history
 from turnlog.agent.recall.search import Recall

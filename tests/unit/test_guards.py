@@ -26,6 +26,7 @@ MAY_IMPORT = {
 ENVIRONMENT = {
     "agent/settings.py": "reads every setting, once",
     "consumers/cli/__init__.py": "sets the threads of numpy's BLAS before numpy is loaded, unless they are set",
+    "agent/models/nano_e5.py": "keeps a variable that the engine sets from its child processes",
     "consumers/cli/demo.py": "hands its environment on to the processes it starts",
 }
 # A start and a stop of servers cost a second; every other test uses those of its worker.

@@ -11,8 +11,8 @@ from turnlog.agent.models.language import is_chinese, sentences, split_speaker
 from turnlog.agent.models.offline_chat import OfflineChat
 from turnlog.agent.models.offline_tasks import OfflineTextTasks, candidates, cut, shortlist
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
+from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.models.protocol import ChatRequest
-from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH
 
 ENGLISH = [
     "user: Hi! How are you?",

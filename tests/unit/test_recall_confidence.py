@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.recall import Query, ScopeIndex, rank
-from turnlog.agent.recall.confidence import DOUBT, DOUBT_ZH, LOW, Evidence, doubt, evidence_for
+from turnlog.agent.recall.confidence import LOW, Evidence, doubt, evidence_for
 from turnlog.agent.recall.questions import read_question
 from turnlog.projectors.models.terms import terms
 

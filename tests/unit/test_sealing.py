@@ -73,6 +73,7 @@ CLEAR = {
     "counts by our own names": {"rejected", "counts", "scanned", "found_in"},
     "what a server said": {"error"},
     "what the operator said; no key must be made for it": {"reason", "system_prompt"},
+    "one of two fixed lines of our own": {"doubt"},
     "where a file is": {"path"},
     "envelopes, which are sealed within": {"events"},
 }
