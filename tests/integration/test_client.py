@@ -393,4 +393,4 @@ with turnlog.open(nats_url={nats_url!r}, database_url={database_url!r}, roles=["
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode and error.splitlines()[-1] == "KeyboardInterrupt"
+    assert process.returncode and "KeyboardInterrupt" in error.splitlines()
