@@ -98,6 +98,16 @@ async def test_a_thread_belongs_to_who_wrote_first(serve: Serve) -> None:
             )
 
 
+async def test_an_append_that_expects_a_new_thread_learns_nothing_of_another_users_thread(serve: Serve) -> None:
+    async with serve() as api, api.client("ann") as ann, api.client("bob") as bob:
+        path, body = "/api/threads/t/turns", {"turns": [{"role": "user", "content": "mine"}]}
+        assert (await ann.post(path, json=body)).status_code == 201
+        for given, headers in ((body, {"If-Match": '"0"'}), (body | {"expected": 0}, {})):
+            refused = await bob.post(path, json=given, headers=headers)
+            assert (refused.status_code, refused.json()["detail"]) == (404, "there is no thread 't'")
+            assert "etag" not in refused.headers
+
+
 async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_somebody_else(serve: Serve) -> None:
     async with serve() as api, api.client("ann") as ann, api.client("bob") as bob:
         question = {"query": "What is my dog called?"}

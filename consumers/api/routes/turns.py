@@ -88,6 +88,7 @@ async def append_turns(
     try:
         added = await turns.add_turns(*place, made, user=caller.user, **about)
     except WrongExpectedVersion as error:
+        await caller.owns(thread)  # a new conversation was expected: of another user's one, nothing is said
         if if_match is None:
             raise
         raise Refused(412, error.code, str(error), {"ETag": tag_of(await thread_version(*place))}) from error
