@@ -5,12 +5,14 @@ the answer of the first write, and a refusal of the same key with another body.
 """
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_bytes
 from uuid import UUID
 
+import psycopg
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -33,6 +35,9 @@ _FIND = "SELECT request, answer FROM repeatable_writes WHERE tenant = %(tenant)s
 _ANSWER = """
 WITH fast AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE repeatable_writes w SET answer = %(answer)s FROM fast WHERE tenant = %(tenant)s AND id = %(id)s"""
+_RENEW = """
+UPDATE repeatable_writes SET held_until = now() + make_interval(secs => %(lease)s)
+WHERE tenant = %(tenant)s AND id = %(id)s AND answer IS NULL"""
 _GIVE_UP = "DELETE FROM repeatable_writes WHERE tenant = %(tenant)s AND id = %(id)s AND answer IS NULL"
 EXPIRED = "DELETE FROM repeatable_writes WHERE begun_at < %(before)s"
 
@@ -85,6 +90,16 @@ async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) ->
             raise WriteUnderWay("the same write is under way and has not ended; send it again in a moment")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, MAX_POLL_S)
+
+
+async def hold(runtime: Runtime, write: Write) -> None:
+    """Renews the lease of a write that takes longer, until it is cancelled."""
+    given = {"tenant": write.tenant, "id": write.id, "lease": LEASE_S}
+    while True:
+        await asyncio.sleep(LEASE_S / 3)
+        with contextlib.suppress(psycopg.OperationalError):  # Postgres is away: the next one may reach it
+            async with _pool(runtime).connection() as conn:
+                await conn.execute(_RENEW, given)
 
 
 async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:

@@ -1,5 +1,6 @@
 """Answers of writes that are sent again (Idempotency-Key): kept when the first one ends, and sent as they were."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnlog.agent.access.repeated_writes import Write, begin_write, give_up, keep_answer
+from turnlog.agent.access.repeated_writes import Write, begin_write, give_up, hold, keep_answer
 from turnlog.agent.runtime import Runtime
+from turnlog.events.tasks import cancel
 
-WRITE = "turnlog.write"
+WRITE, HOLDING, FAILED = "turnlog.write", "turnlog.holding", "turnlog.failed"
 REPEATED = b"idempotent-replayed"
 # A body for what is too long for a URL.
 READ_ONLY = frozenset(
@@ -48,10 +50,18 @@ def may_repeat(request: Request) -> bool:
 
 async def begin(request: Request, runtime: Runtime, write: Write) -> None:
     """Raises Repeated, KeyReused, WriteUnderWay."""
-    found = await begin_write(runtime, write, joins=_template(request) in JOINING)
+    joins = _template(request) in JOINING
+    found = await begin_write(runtime, write, joins=joins)
     if found is not None:
         raise Repeated(_response(found))
     request.scope[WRITE] = (runtime, write)
+    if not joins:
+        request.scope[HOLDING] = asyncio.create_task(hold(runtime, write))
+
+
+def failed(request: Request) -> None:
+    """For a response that began as a success and tells of an error: it is not kept."""
+    request.scope[FAILED] = True
 
 
 class Answers:
@@ -68,6 +78,8 @@ class Answers:
         try:
             await self._app(scope, receive, answer.send)
         finally:
+            if HOLDING in scope:
+                await cancel(scope[HOLDING])
             if WRITE in scope and not answer.ended:
                 await give_up(*scope[WRITE])
 
@@ -92,7 +104,7 @@ class _Answer:
             self.ended = message["status"] < 400 and self._is_joined(message)
         elif not self.ended and self._start["status"] < 400:
             self._body.append(message.get("body", b""))
-            if not message.get("more_body", False):
+            if not message.get("more_body", False) and FAILED not in self._scope:
                 runtime, write = self._scope[WRITE]
                 await keep_answer(runtime, write, _document(self._start, b"".join(self._body)))
                 self.ended = True

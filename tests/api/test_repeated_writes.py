@@ -214,6 +214,45 @@ async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monk
         assert len((await ann.get("/api/memories")).json()["items"]) == 1
 
 
+async def test_a_write_that_takes_longer_than_its_lease_is_done_once(
+    serve: Serve, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_writes, "LEASE_S", 0.3)
+    model.reply("late", delay=1.5)
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
+        body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
+        path, headers = "/v1/chat/completions", KEY | {"X-Turnlog-Thread": "t"}
+        first = asyncio.create_task(ann.post(path, json=body, headers=headers))
+        await eventually(lambda: asked(model))
+        again = await ann.post(path, json=body, headers=headers)
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.content == (await first).content
+        assert (await ann.get("/api/threads/t")).json()["messages"] == 2
+
+
+async def asked(model: MemoryServer) -> bool:
+    return bool(model.asked("answer"))
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/responses", {"input": "hello"}),
+    ],
+)
+async def test_a_stream_that_ended_with_an_error_may_be_sent_again_with_its_key(
+    serve: Serve, model: MemoryServer, path: str, given: dict[str, Any]
+) -> None:
+    model.fail(401)
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
+        body = given | {"model": "m", "stream": True}
+        assert "answered 401" in (await ann.post(path, json=body, headers=KEY)).text
+        again = await ann.post(path, json=body, headers=KEY)
+        assert "echo:" in again.text and "error" not in again.text.replace('"error": null', "")
+        assert "idempotent-replayed" not in again.headers
+
+
 async def test_kept_answers_are_encrypted_and_go_after_two_days_and_with_their_user(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         for client in (ann, bob):

@@ -68,10 +68,11 @@ ByHeaders = Annotated[Named, Depends(named)]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An answer whose question is stored. pieces: what follows `begun`."""
+    """An answer whose question is stored."""
 
     begun: Begun
     running: Running[Piece]
+    request: Request
 
     @property
     def headers(self) -> dict[str, str]:
@@ -93,4 +94,4 @@ async def start(request: Request, caller: Caller, wanted: Wanted) -> Started:
     running = streams.run(complete(caller.runtime, person, wanted))
     async with aclosing(running.read()) as pieces:
         _, first = await anext(pieces)
-    return Started(cast(Begun, first), running)
+    return Started(cast(Begun, first), running, request)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
+from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
 from turnlog.consumers.api.openai.begin import MODEL_FIELDS, ByHeaders, Named, Started, start
@@ -107,6 +108,7 @@ class _Chunks:
                     if usage and isinstance(piece, Completion):
                         yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
         except Exception as error:  # the response has begun: the client learns of it in the stream
+            repeats.failed(self._started.request)
             yield f"data: {error_body(error)}\n\n"
             return
         yield "data: [DONE]\n\n"

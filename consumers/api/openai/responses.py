@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Said, Wanted
 from turnlog.agent.use_cases.resent import History
+from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker
 from turnlog.consumers.api.openai.begin import ByHeaders, Named, Started, start
@@ -130,6 +131,7 @@ class _Answer:
                     yield _line(event, number)
                     number += 1
         except Exception as error:  # the response has begun: the client learns of it in the stream
+            repeats.failed(self._started.request)
             said = json.loads(error_body(error))["error"]
             failed = self._response("failed", error={"code": said["code"], "message": said["message"]})
             yield _line({"type": "response.failed", "response": failed}, number)
