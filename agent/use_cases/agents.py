@@ -2,10 +2,12 @@
 
 import contextlib
 from dataclasses import replace
+from uuid import UUID
 
 import psycopg
 from psycopg_pool import PoolTimeout
 from pydantic import ValidationError
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, answering_agent
 from turnlog.agent.runtime import Runtime
@@ -56,9 +58,11 @@ async def configure_agent(
     temperature: float | None = None,
     max_tokens: int | None = None,
     model: str | None = None,
+    event_id: UUID | None = None,
 ) -> AgentRow:
     """Sets all of an agent, or makes it; None is as the server's settings. It holds for the next answer.
 
+    event_id: a call that is repeated with it is stored once.
     Raises InvalidAgent, InvalidToken.
     """
     given = {"system_prompt": system_prompt, "temperature": temperature, "max_tokens": max_tokens, "model": model}
@@ -66,15 +70,20 @@ async def configure_agent(
         data = AgentConfigured.model_validate({"agent": type_.lower(), **given})
     except ValidationError as error:
         raise _invalid(error) from None
-    await runtime.log.append(_event(tenant, data))
+    await runtime.log.append(_event(tenant, data, event_id))
     return await get_agent(runtime, tenant, type_)
 
 
-async def switch_agent(runtime: Runtime, tenant: str, type_: str, enabled: bool | None = None) -> AgentRow:
-    """enabled: None turns it to the other state. Raises NotFound, InvalidToken."""
+async def switch_agent(
+    runtime: Runtime, tenant: str, type_: str, enabled: bool | None = None, *, event_id: UUID | None = None
+) -> AgentRow:
+    """enabled: None turns it to the other state. event_id: a call that is repeated with it is stored once.
+
+    Raises NotFound, InvalidToken.
+    """
     known = await get_agent(runtime, tenant, type_)
     to = not known.enabled if enabled is None else enabled
-    await runtime.log.append(_event(tenant, AgentSwitched(agent=known.type, enabled=to)))
+    await runtime.log.append(_event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id))
     return await get_agent(runtime, tenant, known.type)
 
 
@@ -92,8 +101,8 @@ def _as_used(runtime: Runtime, agent: AgentRow) -> AgentRow:
     return replace(agent, system_prompt=prompt, model=agent.model or settings.model)
 
 
-def _event(tenant: str, data: AgentConfigured | AgentSwitched) -> Event:
-    return Event(source=SOURCE, tenant=check_tenant(tenant), thread=AGENTS_THREAD, data=data)
+def _event(tenant: str, data: AgentConfigured | AgentSwitched, id_: UUID | None) -> Event:
+    return Event(id=id_ or uuid7(), source=SOURCE, tenant=check_tenant(tenant), thread=AGENTS_THREAD, data=data)
 
 
 def _invalid(error: ValidationError) -> InvalidAgent:

@@ -89,7 +89,7 @@ async def show_agent(type: AgentType, caller: Operator) -> AgentConfig:
 
 
 @router.put("/agents/{type}")
-async def configure_agent(type: AgentType, given: AgentChange, caller: Operator, _: WriteId) -> AgentConfig:
+async def configure_agent(type: AgentType, given: AgentChange, caller: Operator, write_id: WriteId) -> AgentConfig:
     """Changes an agent, or makes it. It holds for the next answer."""
     return _agent(
         await agents.configure_agent(
@@ -100,14 +100,15 @@ async def configure_agent(type: AgentType, given: AgentChange, caller: Operator,
             temperature=given.temperature,
             max_tokens=given.maxTokens,
             model=given.model,
+            event_id=write_id,
         )
     )
 
 
 @router.put("/agents/{type}/toggle")
-async def toggle_agent(type: AgentType, caller: Operator, _: WriteId, given: Toggle = Toggle()) -> AgentConfig:
+async def toggle_agent(type: AgentType, caller: Operator, write_id: WriteId, given: Toggle = Toggle()) -> AgentConfig:
     """An agent that is switched off refuses questions with 409 and the code agent-disabled."""
-    return _agent(await agents.switch_agent(caller.runtime, caller.tenant, type, given.enabled))
+    return _agent(await agents.switch_agent(caller.runtime, caller.tenant, type, given.enabled, event_id=write_id))
 
 
 @router.get("/users/{user}/usage")
