@@ -105,7 +105,8 @@ async def write_id(
     place = "\0".join((caller.tenant, caller.user, request.method, request.url.path, idempotency_key))
     access = caller.system.kept(Access)
     scopes = " ".join(sorted(caller.identity.scopes))
-    asked = f"{scopes}\0{request.url.query}\0".encode() + await request.body()
+    headers = "\0".join(request.headers.get(name, "") for name in repeats.HEADERS)
+    asked = f"{scopes}\0{request.url.query}\0{headers}\0".encode() + await request.body()
     write = Write(
         caller.tenant,
         caller.user,

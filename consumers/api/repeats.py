@@ -24,6 +24,11 @@ READ_ONLY = frozenset(
         "/ai-agent/refresh-context",
     }
 )
+# Besides the body they say what a write does.
+HEADERS = (
+    *("if-match", "x-turnlog-thread", "x-turnlog-memory"),
+    *("x-openwebui-chat-id", "x-conversation-id", "x-sm-conversation-id"),
+)
 # Sent again, they follow the answer under way, as a stream too.
 JOINING = frozenset(
     {

@@ -14,6 +14,7 @@ from helpers.stage import MemoryServer
 from turnlog.agent.access import repeated_writes
 from turnlog.agent.jobs.caches import clean_caches
 from turnlog.agent.progress import no_progress
+from turnlog.consumers.api.repeats import HEADERS
 from turnlog.events.subjects import publish_subject
 
 Request = tuple[str, str, dict[str, Any] | None]
@@ -200,6 +201,20 @@ async def test_a_key_of_a_token_with_other_rights_opens_nothing(serve: Serve) ->
         assert (await reader.post("/api/memories", json=body, headers=KEY)).status_code in (403, 422)
 
 
+async def test_a_key_with_another_header_that_says_what_to_do_is_refused(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
+        for thread, status in (("t", 200), ("other", 400)):
+            sent = await ann.post("/v1/chat/completions", json=body, headers=KEY | {"X-Turnlog-Thread": thread})
+            assert sent.status_code == status, sent.text
+        found = (await ann.get("/openapi.json")).json()["paths"].values()
+        writes = [operation for path in found for name, operation in path.items() if name != "get"]
+        named = {
+            one["name"].lower() for write in writes for one in write.get("parameters", []) if one["in"] == "header"
+        }
+        assert named == {*HEADERS, "idempotency-key", "x-turnlog-user"}, "a new header belongs into HEADERS"
+
+
 async def test_a_write_whose_process_died_is_done_by_the_next(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease stays behind in the database."""
     async with serve() as api, api.client() as ann:
@@ -280,6 +295,8 @@ async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: S
         requests = {
             "/api/preferences": ("PATCH", {"set": {"enable_memory": True}}),
             "/api/operations/limits/vip": ("PUT", {"user_per_minute": 500}),
+            "/admin/ai-agent/agents/essay": ("PUT", {"temperature": 0.5}),
+            "/admin/ai-agent/agents/essay/toggle": ("PUT", {}),
         }
         for path, (method, body) in requests.items():
             first = await ann.request(method, path, json=body, headers=KEY)
