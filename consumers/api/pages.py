@@ -55,9 +55,16 @@ def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:
         place = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except ValueError:
         place = None
-    if not isinstance(place, list) or [type(part) for part in place] != list(kinds):
+    if not isinstance(place, list) or [type(part) for part in place] != list(kinds) or not all(map(_storable, place)):
         raise BadCursor(f"{cursor[:40]!r} is no cursor; use `next` of the page before as it is")
     return place
+
+
+def _storable(part: str | int) -> bool:
+    """Whether Postgres can compare it with a bigint or a text."""
+    if isinstance(part, int):
+        return -(2**63) <= part < 2**63
+    return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)
 
 
 def id_of(text: str) -> UUID:

@@ -55,7 +55,7 @@ async def entities_of(
         "SELECT type, name, description, attributes, relations, sources, mention_count, first_seen_at, last_seen_at "
         "FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s "
         "AND (%(type)s::text IS NULL OR type = %(type)s) "
-        "AND (%(count)s::int IS NULL OR (mention_count, last_seen_at) < (%(count)s, %(seen_at)s::timestamptz) "
+        "AND (%(count)s::bigint IS NULL OR (mention_count, last_seen_at) < (%(count)s, %(seen_at)s::timestamptz) "
         "OR (mention_count, last_seen_at) = (%(count)s, %(seen_at)s) "
         'AND (type, name_key COLLATE "C") > (%(after_type)s, %(name_key)s)) '
         'ORDER BY mention_count DESC, last_seen_at DESC, type, name_key COLLATE "C" LIMIT %(limit)s',

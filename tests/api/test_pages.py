@@ -2,11 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
 from helpers.api import Api, Serve
 
+from turnlog.consumers.cursors import cursor_of
 from turnlog.events.subjects import publish_subject
 
 # Lists without a cursor, and why.
@@ -19,6 +21,7 @@ WHOLE = {
     "/api/operations/schedule": "one row for each job of the server",
     "/api/jobs": "what one user began in one process in the last ten minutes",
 }
+NOW = "2026-11-24T00:00:00.000000+00:00"
 OF_SEEDS = ("/ai-agent/", "/admin/ai-agent/", "/short-memory/")  # as the seeds have them
 Write = Callable[[int], Awaitable[Any]]
 
@@ -136,3 +139,28 @@ async def test_a_cursor_of_another_list_is_refused(serve: Serve, path: str) -> N
         for cursor in ("x", "WzFd", "WyJhIiwgImIiLCAiYyIsICJkIiwgImUiXQ", "WyJhIiwgImIiXQ"):
             refused = await ann.get(path, params={"cursor": cursor})
             assert (refused.status_code, refused.json()["code"]) == (422, "bad-cursor"), refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/api/threads", (NOW, "a\0b")),
+        ("/api/memories", (NOW, 2**63, str(UUID(int=1)))),
+        ("/api/entities", (2**63, NOW, "PERSON", "Mia")),
+        ("/api/entities", (1, NOW, "PERSON\0", "Mia")),
+        ("/api/entities", (1, NOW, "PERSON", "Mia\ud800")),
+    ],
+)
+async def test_a_cursor_that_postgres_could_not_read_is_refused(
+    serve: Serve, path: str, place: tuple[str | int, ...]
+) -> None:
+    async with serve() as api, api.client() as ann:
+        refused = await ann.get(path, params={"cursor": cursor_of(*place)})
+        assert (refused.status_code, refused.json()["code"]) == (422, "bad-cursor"), refused.text
+
+
+async def test_a_cursor_behind_more_mentions_than_there_can_be_begins_with_the_first(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        await ann.post("/api/entities", json={"type": "PERSON", "name": "Mia"})
+        page = await ann.get("/api/entities", params={"cursor": cursor_of(2**40, NOW, "PERSON", "Mia")})
+        assert [one["name"] for one in page.json()["items"]] == ["Mia"]
