@@ -134,8 +134,9 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
     if locale is not None:
         said = fallback_of(error, locale)
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
-        shown |= {"suggestions": list(said.suggestions), "shouldRetry": said.should_retry}
-        return problem(status, error.code, str(error), retry_after=said.retry_after_s, **shown)
+        again = said.should_retry and (status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS)
+        shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
+        return problem(status, error.code, str(error), retry_after=said.retry_after_s if again else None, **shown)
     retry = getattr(error, "retry_after_s", None)
     if retry is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry = RETRY_S

@@ -178,7 +178,12 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             essay = f"{ADMIN}/agents/ESSAY"
             assert [one["type"] for one in (await admin.get(f"{ADMIN}/agents")).json()] == ["orchestrator"]
             call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
-            assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 404
+            unknown = await ann.post(f"{AGENT}/agent", json=call)
+            assert (unknown.status_code, unknown.json()["shouldRetry"]) == (404, False)
+            assert "retry-after" not in unknown.headers
+            for wrong in ("a\0b", "é", ""):
+                assert (await ann.post(f"{AGENT}/agent", json=call | {"agentType": wrong})).status_code == 422
+                assert (await ann.get(f"{AGENT}/rate-limit", params={"agentType": wrong})).status_code == 422
             assert (await ann.get(f"{AGENT}/conversations")).json() == []
             set_ = {"systemPrompt": "You review essays.", "temperature": 0.7, "maxTokens": 123, "model": "essays"}
             made = await admin.put(essay, json=set_)

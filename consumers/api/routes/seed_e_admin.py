@@ -16,7 +16,8 @@ from turnlog.events.contracts import Plan
 from turnlog.projectors.models.agents import AgentRow
 
 router = APIRouter(prefix="/admin/ai-agent", tags=["seed E"])
-AgentType = Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$", description="In any case of its letters.")]
+AGENT_TYPE = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+AgentType = Annotated[str, Path(pattern=AGENT_TYPE, description="In any case of its letters.")]
 
 
 class Quota(BaseModel):

@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic import BaseModel, Field
@@ -26,6 +26,7 @@ from turnlog.consumers.api.caller import Asker, Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.problems import problem_of
 from turnlog.consumers.api.routes.seed_e import Id, delete_conversation, list_messages
+from turnlog.consumers.api.routes.seed_e_admin import AGENT_TYPE
 from turnlog.consumers.api.routes.seed_e_records import EntityRecord, MemoryRecord, MessageRecord, ids_by_name
 from turnlog.consumers.api.streams import STREAM, Running, Streams
 from turnlog.events.errors import TurnlogError
@@ -45,12 +46,12 @@ class Question(BaseModel):
 class Chat(Question):
     """agentType: another agent than the one that coordinates."""
 
-    agentType: str | None = Field(None, min_length=1, max_length=64)
+    agentType: str | None = Field(None, pattern=AGENT_TYPE)
     stream: bool = False
 
 
 class AgentCall(Question):
-    agentType: str = Field(min_length=1, max_length=64)
+    agentType: str = Field(pattern=AGENT_TYPE)
 
 
 class AgentResponse(BaseModel):
@@ -142,12 +143,14 @@ async def own_usage(caller: Reader, by: By = "day") -> list[Usage]:
 
 @router.get("/rate-limit")
 async def rate_limit(
-    caller: Reader, conversationId: str | None = None, agentType: str = DEFAULT_AGENT
+    caller: Reader,
+    conversationId: str | None = None,
+    agentType: Annotated[str, Query(pattern=AGENT_TYPE)] = DEFAULT_AGENT,
 ) -> list[RateLimit]:
     """Requests at once, and those of the last minute and hour: of the caller, the conversation and the agent."""
     return [
         RateLimit(name=one.name, limit=one.limit, used=one.used, remaining=one.left, reset=one.resets_at)
-        for one in await _guards(caller, conversationId, agentType)
+        for one in await _guards(caller, conversationId, agentType.lower())
         if one.name not in QUOTAS
     ]
 
