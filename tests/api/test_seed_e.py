@@ -1,5 +1,7 @@
 """The interface of seed E: its paths and field names."""
 
+import asyncio
+
 import pytest
 from helpers.api import Serve
 from helpers.stage import MemoryServer
@@ -207,6 +209,16 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             assert (await other.get(essay)).status_code == 404
             assert (await ann.put(essay, json={})).status_code == 403
             assert (await admin.put(f"{ADMIN}/agents/1x", json={})).status_code == 422
+
+
+async def test_a_published_request_for_an_impossible_agent_ends(serve: Serve) -> None:
+    async with serve("agent", api_base_url="http://127.0.0.1:9/v1", model="m") as api:
+        question = question_events(Question("default", "t", "hello", "ann", agent="a\0b"))
+        seq = await append_question(api.runtime.log, question)
+        with pytest.raises(NoAnswer, match="there is no agent"):
+            async with asyncio.timeout(10):
+                async for _ in follow(api.runtime, "default", "t", seq):
+                    pass
 
 
 async def test_a_request_for_an_agent_that_was_switched_off_meanwhile_is_not_answered(serve: Serve) -> None:
