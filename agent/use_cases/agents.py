@@ -14,6 +14,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import AgentConfigured, AgentSwitched, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant
+from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.models.agents import AGENTS_THREAD, AgentRow, agents_of
 
 SOURCE = "turnlog/agents"
@@ -63,14 +64,14 @@ async def configure_agent(
     """Sets all of an agent, or makes it; None is as the server's settings. It holds for the next answer.
 
     event_id: a call that is repeated with it is stored once.
-    Raises InvalidAgent, InvalidToken.
+    Raises InvalidAgent, ThreadParked, InvalidToken.
     """
     given = {"system_prompt": system_prompt, "temperature": temperature, "max_tokens": max_tokens, "model": model}
     try:
         data = AgentConfigured.model_validate({"agent": type_.lower(), **given})
     except ValidationError as error:
         raise _invalid(error) from None
-    await runtime.log.append(_event(tenant, data, event_id))
+    await _append(runtime, _event(tenant, data, event_id))
     return await get_agent(runtime, tenant, type_)
 
 
@@ -79,11 +80,11 @@ async def switch_agent(
 ) -> AgentRow:
     """enabled: None turns it to the other state. event_id: a call that is repeated with it is stored once.
 
-    Raises NotFound, InvalidToken.
+    Raises NotFound, ThreadParked, InvalidToken.
     """
     known = await get_agent(runtime, tenant, type_)
     to = not known.enabled if enabled is None else enabled
-    await runtime.log.append(_event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id))
+    await _append(runtime, _event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id))
     return await get_agent(runtime, tenant, known.type)
 
 
@@ -93,6 +94,14 @@ async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> Non
     with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
         async with runtime.pool.connection(PATIENCE_S) as conn:
             await answering_agent(conn, tenant, type_)
+
+
+async def _append(runtime: Runtime, event: Event) -> None:
+    """Behind a parked event it would change nothing. Raises ThreadParked."""
+    await runtime.settle_thread(event.tenant, AGENTS_THREAD, READS)
+    async with runtime.pool.connection() as conn:
+        refuse_parked(AGENTS_THREAD, await first_parked(conn, READS, event.tenant, AGENTS_THREAD))
+    await runtime.log.append(event)
 
 
 def _as_used(runtime: Runtime, agent: AgentRow) -> AgentRow:
