@@ -34,6 +34,12 @@ DOMAIN = "turnlog"
 OWN_THREADS = ("memories/", "shadow/", "store/", "jobs/", "erasures/", "limits/", "access/", "agents/")
 MEMORIES, SHADOW, STORE, JOBS, ERASURES, LIMITS, ACCESS, AGENTS = OWN_THREADS
 
+# Events of operators and of turnlog itself: one of them changes more than one thread.
+OPERATOR_TYPES = (
+    *("limits_changed", "agent_configured", "agent_switched", "api_key_created", "api_key_revoked"),
+    *("job_ran", "thread_archived", "thread_restored", "user_erased"),
+)
+
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _ENCODED = re.compile(r"[~=A-Za-z0-9_-]{1,160}\Z")
@@ -216,6 +222,13 @@ def subscriber_services(durable: str) -> list[tuple[str, str]]:
     api = [f"CONSUMER.{what}.{STREAM}.{durable}" for what in ("INFO", "MSG.NEXT")]
     same = [f"$JS.ACK.{STREAM}.{durable}.>", f"turnlog.{place[0]}.*.*"]
     return [(f"$JS.API.{one}", f"$JS.{DOMAIN}.API.{one}") for one in api] + [(one, one) for one in same]
+
+
+def operator_subjects(durable: str) -> list[str]:
+    """What a subscriber may not publish: events that would change how its whole tenant is served."""
+    place = subscriber_of(durable)
+    assert place is not None
+    return [f"turnlog.{place[0]}.*.{type_}" for type_ in OPERATOR_TYPES]
 
 
 def key_subject(key_id: str) -> str:

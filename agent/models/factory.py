@@ -87,7 +87,7 @@ def make_reranker(settings: Settings) -> "Reranker | None":
         return None
     from turnlog.agent.models.reranking import Reranker
 
-    key = settings.rerank_api_key or settings.api_key
+    key = settings.rerank_api_key or (None if settings.rerank_base_url else settings.api_key)
     return Reranker(
         settings.rerank_base_url or settings.api_base_url or OPENAI_URL,
         key.get_secret_value() if key else None,

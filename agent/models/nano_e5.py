@@ -136,7 +136,7 @@ def _load() -> E5:
     before = os.environ.get("OMP_NUM_THREADS")
     engine = E5(num_threads=1)
     if before is None:
-        del os.environ["OMP_NUM_THREADS"]
+        os.environ.pop("OMP_NUM_THREADS", None)
     else:
         os.environ["OMP_NUM_THREADS"] = before
     return engine

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from psycopg import OperationalError
+from psycopg import DataError, OperationalError
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -159,6 +159,12 @@ def add_handlers(app: FastAPI) -> None:
     async def database_away(_: Request, error: Exception) -> JSONResponse:
         logger.warning("Postgres cannot be reached: %s", error)
         return problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+
+    @app.exception_handler(DataError)
+    async def not_storable(_: Request, error: DataError) -> JSONResponse:
+        """Such as a NUL in a text that is searched for."""
+        logger.warning("Postgres cannot take a value: %s", type(error).__name__)
+        return problem(422, "invalid-value", "the database cannot take a value of the request, such as a NUL in a text")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnlog.events.subjects import subscriber_services
+from turnlog.events.subjects import operator_subjects, subscriber_services
 
 USER, ACCOUNT = "turnlog", "TURNLOG"
 MEGABYTE = 1024 * 1024
@@ -106,7 +106,8 @@ def exports(durables: Iterable[str]) -> list[str]:
 def subscriber_account(durable: str, password: str) -> list[str]:
     services = subscriber_services(durable)
     sent = ", ".join(_quoted(named) for _, named in services)
-    permissions = f'{{ publish: {{ allow: [{sent}] }}, subscribe: {{ allow: ["_INBOX.>"] }} }}'
+    never = ", ".join(map(_quoted, operator_subjects(durable)))
+    permissions = f'{{ publish: {{ allow: [{sent}], deny: [{never}] }}, subscribe: {{ allow: ["_INBOX.>"] }} }}'
     return [
         f"  {_quoted(durable)} {{",
         f"    users: [{{ user: {_quoted(durable)}, password: {_quoted(password)}, permissions: {permissions} }}]",

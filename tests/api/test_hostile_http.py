@@ -119,6 +119,7 @@ async def test_bad_heads_are_refused(serve: Serve) -> None:
             "no UTF-8 in a header": (request("GET /api/threads", "Authorization: Bearer \xff\xfe"), 401),
             "no UTF-8 as the user": (request("GET /api/threads", token, "X-Turnlog-User: \xff"), 403),
             "the character 0 in the path": (request("GET /api/threads/%00", token), 422),
+            "the character 0 in what is looked for": (request("GET /api/entities?type=%00", token), 422),
             "a method of its own": (request("BREW /api/threads", token), 400),
             "TRACE": (request("TRACE /api/threads", token), 405),
             "OPTIONS": (request("OPTIONS /api/threads", token), 405),

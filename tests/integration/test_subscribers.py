@@ -31,7 +31,7 @@ from turnlog.consumers.servers.binaries import nats_binary
 from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.subscribing import admitting
 from turnlog.events.errors import NotFound
-from turnlog.events.subjects import STREAM, publish_subject
+from turnlog.events.subjects import OPERATOR_TYPES, STREAM, publish_subject
 
 API = "$JS.turnlog.API"
 
@@ -127,6 +127,7 @@ async def everything_else_is_refused(
     ]
     subjects = [f"{api}.{one}" for api in (API, "$JS.API") for one in asked]
     subjects += ["turnlog.other.t.turn_recorded", "turnlog.log.0.acme.t.turn_recorded", "turnlog.keys.k"]
+    subjects += [f"turnlog.acme.t.{type_}" for type_ in OPERATOR_TYPES]
     subjects += [f"$JS.ACK.{STREAM}.{other.durable}.1.1.1.1.0", "turnlog.acme.t"]
     for subject in subjects:
         refused.clear()
