@@ -12,9 +12,10 @@ from turnlog.agent.throttle.guards import COUNT, DEFAULTS, RESET, Guard, guards_
 from turnlog.events.contracts import Event, LimitName, LimitsChanged, Plan
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_place
+from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.models.limits import LIMITS_THREAD
 
-SOURCE = "turnlog/limits"
+SOURCE, READS = "turnlog/limits", ("limits",)
 Limits = dict[Plan, dict[LimitName, float]]
 
 
@@ -27,7 +28,7 @@ class InvalidLimit(TurnlogError):
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
     """By plan and name; the defaults where nothing was changed. Raises InvalidToken."""
     check_place(tenant)
-    await runtime.settle_thread(tenant, LIMITS_THREAD, ("limits",))
+    await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
     async with runtime.pool.connection() as conn:
         rows = await conn.execute(
             "SELECT plan, name, most FROM limits WHERE tenant = %s AND thread_id = %s", (tenant, LIMITS_THREAD)
@@ -46,7 +47,7 @@ async def change_limits(
 
     plan: user, or vip, which is for admins too. event_id: a call that is repeated with it is stored once.
 
-    Raises InvalidLimit, InvalidToken.
+    Raises InvalidLimit, InvalidToken; ThreadParked behind an event that could not be read: it would change nothing.
     """
     check_place(tenant)
     try:
@@ -55,6 +56,9 @@ async def change_limits(
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         raise InvalidLimit(f"{where}: {problem['msg'].lower()}") from None
+    await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
+    async with runtime.pool.connection() as conn:
+        refuse_parked(LIMITS_THREAD, await first_parked(conn, READS, tenant, LIMITS_THREAD))
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data))
     return await limits_of(runtime, tenant)

@@ -13,6 +13,7 @@ from turnlog.agent.use_cases.asking import NoAnswer, follow
 from turnlog.agent.use_cases.turns import NewTurn, add_turn
 from turnlog.events.subjects import publish_subject
 from turnlog.projectors.models.agents import AGENTS_THREAD
+from turnlog.projectors.models.limits import LIMITS_THREAD
 
 AGENT, ADMIN = "/ai-agent", "/admin/ai-agent"
 # As the design documents name them (A 2.3, E 11.1, 11.5), with turnlog's names of what a path varies by.
@@ -213,14 +214,18 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             assert (await admin.put(f"{ADMIN}/agents/1x", json={})).status_code == 422
 
 
-async def test_an_agent_behind_a_parked_event_is_not_changed_and_the_cause_is_named(serve: Serve) -> None:
+async def test_agents_and_limits_behind_a_parked_event_are_not_changed_and_the_cause_is_named(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin:
-        subject = publish_subject("default", AGENTS_THREAD, "agent_configured")
-        await api.runtime.log.nc.jetstream().publish(subject, b"{")
-        for path, body in (("essay", {"temperature": 0.5}), ("orchestrator/toggle", {})):
-            refused = await admin.put(f"{ADMIN}/agents/{path}", json=body)
+        for thread, type_ in ((AGENTS_THREAD, "agent_configured"), (LIMITS_THREAD, "limits_changed")):
+            await api.runtime.log.nc.jetstream().publish(publish_subject("default", thread, type_), b"{")
+        for path, body in (
+            ("agents/essay", {"temperature": 0.5}),
+            ("agents/orchestrator/toggle", {}),
+            ("config/quota", {"dailyTokens": 5}),
+        ):
+            refused = await admin.put(f"{ADMIN}/{path}", json=body)
             assert (refused.status_code, refused.json()["code"]) == (409, "thread-parked"), refused.text
-        assert await api.runtime.log.head() == 1
+        assert await api.runtime.log.head() == 2
 
 
 async def test_a_published_request_for_an_impossible_agent_ends(serve: Serve) -> None:
