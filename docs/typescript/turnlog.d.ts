@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Ready
-         * @description 503 while a projection has stopped, or Postgres or NATS is away.
+         * @description 503 while a projection or a reactor has stopped, or Postgres or NATS is away.
          */
         get: operations["ready_health_ready_get"];
         put?: never;
@@ -139,7 +139,7 @@ export interface paths {
         };
         /**
          * List Turns
-         * @description The transcript. The ETag is the last sequence of the page.
+         * @description The transcript. The ETag is the conversation's version, for an append that depends on what was read.
          */
         get: operations["list_turns_api_threads__thread__turns_get"];
         put?: never;
@@ -248,7 +248,7 @@ export interface paths {
         };
         /**
          * List Memories
-         * @description The memories that were said last, those with the highest score first.
+         * @description The memories that were said last, those with the highest score first; the next page has those said before.
          */
         get: operations["list_memories_api_memories_get"];
         put?: never;
@@ -410,7 +410,7 @@ export interface paths {
         };
         /**
          * List Conflicts
-         * @description Contradictions that wait for an answer.
+         * @description Contradictions that wait for an answer, oldest first.
          */
         get: operations["list_conflicts_api_conflicts_get"];
         put?: never;
@@ -530,7 +530,7 @@ export interface paths {
         };
         /**
          * List Receipts
-         * @description What the model saw for each answer.
+         * @description What the model saw for each answer, oldest first.
          */
         get: operations["list_receipts_api_threads__thread__receipts_get"];
         put?: never;
@@ -732,7 +732,7 @@ export interface paths {
         };
         /**
          * List Dead Letters
-         * @description Parked and dropped events of the tenant.
+         * @description Parked and dropped events of the tenant, in the order of the log.
          */
         get: operations["list_dead_letters_api_operations_dead_letters_get"];
         put?: never;
@@ -1007,7 +1007,7 @@ export interface paths {
         };
         /**
          * List Conversations
-         * @description Most recently active first.
+         * @description Most recently active first. Where more follow, the header `Link` has the address of the next page (RFC 8288).
          */
         get: operations["list_conversations_api_conversations_get"];
         put?: never;
@@ -1191,10 +1191,30 @@ export interface paths {
         put?: never;
         /**
          * Chat
-         * @description With `stream` as server-sent events: content {chunk}, tool_start {name, args}, tool_end {name, result}, restart,
-         *     done {response}, error.
+         * @description With `stream` as server-sent events: agent_switch {from, to} where agentType names another agent, content
+         *     {chunk}, tool_start {name, args}, tool_end {name, result}, restart, done {response}, error.
          */
         post: operations["chat_ai_agent_chat_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/ai-agent/agent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Call Agent
+         * @description The whole answer of this agent. 404 where there is no such agent, 409 while it is switched off.
+         */
+        post: operations["call_agent_ai_agent_agent_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1258,6 +1278,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/ai-agent/refresh-context": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Refresh Context
+         * @description What is known of the caller, read now. Every answer reads it too: no copy of it can be out of date.
+         */
+        post: operations["refresh_context_ai_agent_refresh_context_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/ai-agent/usage": {
         parameters: {
             query?: never;
@@ -1265,7 +1305,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Own Usage */
+        /**
+         * Own Usage
+         * @description Calls, tokens and cost of language models, by day, month, agent or model.
+         */
         get: operations["own_usage_ai_agent_usage_get"];
         put?: never;
         post?: never;
@@ -1284,7 +1327,7 @@ export interface paths {
         };
         /**
          * Rate Limit
-         * @description Requests at once, and those of the last minute and hour.
+         * @description Requests at once, and those of the last minute and hour: of the caller, the conversation and the agent.
          */
         get: operations["rate_limit_ai_agent_rate_limit_get"];
         put?: never;
@@ -1315,6 +1358,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/ai-agent/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Parts
+         * @description Postgres, NATS, the projections and the models. The answer is 200 while a part is away: `state` says so.
+         */
+        get: operations["parts_ai_agent_health_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/ai-agent/conversations": {
         parameters: {
             query?: never;
@@ -1322,7 +1385,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List Conversations */
+        /**
+         * List Conversations
+         * @description Most recently active first.
+         */
         get: operations["list_conversations_ai_agent_conversations_get"];
         put?: never;
         /** Create Conversation */
@@ -1434,7 +1500,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List Entities */
+        /**
+         * List Entities
+         * @description Most mentioned first.
+         */
         get: operations["list_entities_ai_agent_entities_get"];
         put?: never;
         /** Add Entity */
@@ -1474,7 +1543,8 @@ export interface paths {
         };
         /**
          * Export
-         * @description All that is stored of the caller, with personal details masked.
+         * @description {userId, memories, conversations with their messages, exportedAt, sanitizeLevel}: records as the other routes
+         *     have them, with personal details masked. POST /api/export has all that is stored of the caller.
          */
         get: operations["export_ai_agent_user_data_export_get"];
         put?: never;
@@ -1559,6 +1629,67 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/ai-agent/agents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Agents
+         * @description The agent that answers where none is named, and those that were made.
+         */
+        get: operations["list_agents_admin_ai_agent_agents_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/agents/{type}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show Agent */
+        get: operations["show_agent_admin_ai_agent_agents__type__get"];
+        /**
+         * Configure Agent
+         * @description Changes an agent, or makes it. It holds for the next answer.
+         */
+        put: operations["configure_agent_admin_ai_agent_agents__type__put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/agents/{type}/toggle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Toggle Agent
+         * @description An agent that is switched off refuses questions with 409 and the code agent-disabled.
+         */
+        put: operations["toggle_agent_admin_ai_agent_agents__type__toggle_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/ai-agent/users/{user}/usage": {
         parameters: {
             query?: never;
@@ -1588,6 +1719,248 @@ export interface paths {
         post?: never;
         /** Reset Rate */
         delete: operations["reset_rate_admin_ai_agent_users__user__rate_limit_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics Summary
+         * @description Of this process since it began; /admin/ai-agent/metrics/prometheus has all of them.
+         */
+        get: operations["metrics_summary_admin_ai_agent_metrics_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/traces/recent": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Recent Traces
+         * @description The tenant's latest requests that this process answered, newest first.
+         */
+        get: operations["recent_traces_admin_ai_agent_traces_recent_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/traces/errors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Failed Traces
+         * @description As /traces/recent, only those with an error.
+         */
+        get: operations["failed_traces_admin_ai_agent_traces_errors_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/circuit-breakers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Breakers
+         * @description The breakers of all processes, which all tenants share.
+         */
+        get: operations["list_breakers_admin_ai_agent_circuit_breakers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/ai-agent/circuit-breakers/{service}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Reset Breaker
+         * @description Closes the service's breakers in every process.
+         */
+        delete: operations["reset_breaker_admin_ai_agent_circuit_breakers__service__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/create": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create
+         * @description CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's.
+         */
+        post: operations["create_short_memory_create_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/query": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Query
+         * @description QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
+         *     out or the caller.
+         */
+        post: operations["query_short_memory_query_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/write": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Write
+         * @description WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
+         *     once.
+         */
+        post: operations["write_short_memory_write_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/checkpoint": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Checkpoint
+         * @description CheckpointShortMemory: ends the segment with this summary.
+         */
+        post: operations["checkpoint_short_memory_checkpoint_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/reset": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reset
+         * @description Earlier turns leave the session, not the transcript.
+         */
+        post: operations["reset_short_memory_reset_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/sessions/{conversation_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get
+         * @description GetShortMemory.
+         */
+        get: operations["get_short_memory_sessions__conversation_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/short-memory/sessions/{conversation_id}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Checkpoints
+         * @description Oldest first.
+         */
+        get: operations["checkpoints_short_memory_sessions__conversation_id__checkpoints_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1752,7 +2125,62 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** AgentResponse */
+        /** AgentCall */
+        AgentCall: {
+            /** Message */
+            message: string;
+            /** Conversationid */
+            conversationId?: string | null;
+            /**
+             * Locale
+             * @default zh
+             * @enum {string}
+             */
+            locale?: "zh" | "en";
+            /** Agenttype */
+            agentType: string;
+        };
+        /**
+         * AgentChange
+         * @description All of an agent; what is left out is as the server's settings. temperature: of the model, 0 to 2.
+         */
+        AgentChange: {
+            /** Systemprompt */
+            systemPrompt?: string | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Maxtokens */
+            maxTokens?: number | null;
+            /** Model */
+            model?: string | null;
+        };
+        /**
+         * AgentConfig
+         * @description systemPrompt, model: as they are used. temperature, maxTokens: null leaves them to the model's server.
+         */
+        AgentConfig: {
+            /** Systemprompt */
+            systemPrompt?: string | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Maxtokens */
+            maxTokens?: number | null;
+            /** Model */
+            model?: string | null;
+            /** Type */
+            type: string;
+            /** Enabled */
+            enabled: boolean;
+            /** Tools */
+            tools: string[];
+            /** Updatedat */
+            updatedAt: string | null;
+        };
+        /**
+         * AgentResponse
+         * @description data.fastRoute: whether the answer came without a model. delegatedTo: the agent that another one asked to answer.
+         *     suggestions: what to ask next.
+         */
         AgentResponse: {
             /** Message */
             message: string;
@@ -1760,8 +2188,16 @@ export interface components {
             agentType: string;
             /** Conversationid */
             conversationId: string;
+            /** Data */
+            data: {
+                [key: string]: unknown;
+            };
             /** Toolsused */
             toolsUsed: string[];
+            /** Delegatedto */
+            delegatedTo: string | null;
+            /** Suggestions */
+            suggestions: string[];
         };
         /** Alive */
         Alive: {
@@ -1775,7 +2211,8 @@ export interface components {
          * Answer
          * @description items: turns, best first. degraded, memories_degraded: why vectors took no part.
          *
-         *     question: how it was read, with explain.
+         *     confidence: the chance that something here answers it, 0 to 1; below 0.5 an answer is less likely than none. null
+         *     where that cannot be judged, as for a summary. question: how it was read, with explain.
          */
         Answer: {
             /** Query */
@@ -1790,6 +2227,8 @@ export interface components {
             }[];
             /** Degraded */
             degraded: string | null;
+            /** Confidence */
+            confidence: number | null;
             /** Memories Degraded */
             memories_degraded: string | null;
             /** Question */
@@ -1800,13 +2239,14 @@ export interface components {
         /**
          * AnswerReceipt
          * @description Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
-         *     known.
+         *     known, v4 no doubt.
          *
          *     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
          *     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
          *     the question, if the context was built from a state of its own and not from the thread in the log (the
          *     conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None. known: what was
-         *     shown with the memories; None without a block of memories.
+         *     shown with the memories; None without a block of memories. doubt: the line before the question that says that
+         *     nothing found answers it; None without one, and where it is the last of the notes.
          */
         AnswerReceipt: {
             /**
@@ -1865,6 +2305,8 @@ export interface components {
             /** Notes */
             notes?: string[] | null;
             known?: components["schemas"]["KnownOfUser"] | null;
+            /** Doubt */
+            doubt?: string | null;
         };
         /**
          * Appended
@@ -1960,12 +2402,23 @@ export interface components {
             projections: components["schemas"]["Lag"][];
             embedding: components["schemas"]["Backlog"];
         };
-        /** Chat */
+        /**
+         * Chat
+         * @description agentType: another agent than the one that coordinates.
+         */
         Chat: {
             /** Message */
             message: string;
             /** Conversationid */
             conversationId?: string | null;
+            /**
+             * Locale
+             * @default zh
+             * @enum {string}
+             */
+            locale?: "zh" | "en";
+            /** Agenttype */
+            agentType?: string | null;
             /**
              * Stream
              * @default false
@@ -2012,6 +2465,33 @@ export interface components {
             } | null;
         } & {
             [key: string]: components["schemas"]["JsonValue"];
+        };
+        /**
+         * CheckpointRequest
+         * @description recent_turns: the newest turns that stay in full; null is the session's rule.
+         */
+        CheckpointRequest: {
+            /** Conversation Id */
+            conversation_id: string;
+            /** Summary */
+            summary: string;
+            /** Recent Turns */
+            recent_turns?: number | null;
+        };
+        /**
+         * Circuit
+         * @description state: the worst of all processes. processes: how many have a breaker for the service.
+         */
+        Circuit: {
+            /** Service */
+            service: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "closed" | "half-open" | "open";
+            /** Processes */
+            processes: number;
         };
         /**
          * Clearing
@@ -2112,6 +2592,8 @@ export interface components {
             relevant: number[];
             /** Context Hash */
             context_hash: string;
+            /** Doubt */
+            doubt?: string | null;
         };
         /** Conversation */
         Conversation: {
@@ -2125,7 +2607,15 @@ export interface components {
              */
             lastActiveAt: string;
         };
-        /** ConversationRecord */
+        /** ConversationGiven */
+        ConversationGiven: {
+            /** Conversation Id */
+            conversation_id: string;
+        };
+        /**
+         * ConversationRecord
+         * @description summary: of its older turns, once there is one. metadata: as it was created with.
+         */
         ConversationRecord: {
             /** Id */
             id: string;
@@ -2133,6 +2623,17 @@ export interface components {
             userId: string;
             /** Title */
             title: string | null;
+            /** Summary */
+            summary: string | null;
+            /** Metadata */
+            metadata: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Createdat
+             * Format: date-time
+             */
+            createdAt: string;
             /**
              * Updatedat
              * Format: date-time
@@ -2466,6 +2967,21 @@ export interface components {
             /** Resets At */
             resets_at: string | null;
         };
+        /**
+         * Health
+         * @description state: the worst of the parts. behind: events left to apply, of the slowest projection; None: unknown.
+         */
+        Health: {
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "up" | "degraded" | "down";
+            /** Parts */
+            parts: components["schemas"]["Part"][];
+            /** Behind */
+            behind?: number | null;
+        };
         /** Importance */
         Importance: {
             /** Importance */
@@ -2680,6 +3196,25 @@ export interface components {
             [key: string]: unknown;
         };
         /**
+         * MemoryCreateRequest
+         * @description None: the settings' default.
+         */
+        MemoryCreateRequest: {
+            /** Conversation Id */
+            conversation_id: string;
+            /** User Id */
+            user_id?: string | null;
+            /** Agent Code */
+            agent_code?: string | null;
+            /** Token Threshold Ratio */
+            token_threshold_ratio?: number | null;
+            /** Recent Turns */
+            recent_turns?: number | null;
+            /** Model Context Window */
+            model_context_window?: number | null;
+            user_snapshot?: components["schemas"]["UserSnapshot"] | null;
+        };
+        /**
          * MemoryHistory
          * @description Every version of a memory, by the time since when each held.
          */
@@ -2714,7 +3249,36 @@ export interface components {
                 [key: string]: unknown;
             } | null;
         };
-        /** MemoryRecord */
+        /**
+         * MemoryQueryRequest
+         * @description query: the user's message that is not on the log yet. The last three: None uses the session's rule.
+         *
+         *     enterprise_id must be the memory's tenant and patient_id the session's user, when they are given.
+         */
+        MemoryQueryRequest: {
+            /** Conversation Id */
+            conversation_id: string;
+            /** Enterprise Id */
+            enterprise_id?: string | null;
+            /** Patient Id */
+            patient_id?: string | null;
+            /**
+             * Query
+             * @default
+             */
+            query?: string;
+            /** Token Threshold Ratio */
+            token_threshold_ratio?: number | null;
+            /** Recent Turns */
+            recent_turns?: number | null;
+            /** Model Context Window */
+            model_context_window?: number | null;
+        };
+        /**
+         * MemoryRecord
+         * @description metadata: the client's own, and what turnlog knows: confidence, source, conversationId, messageId, dedupeKey,
+         *     pendingConflict, scoreTier, score, scoreDetails. A name that both have is the client's.
+         */
         MemoryRecord: {
             /**
              * Id
@@ -2738,7 +3302,7 @@ export interface components {
             /** Metadata */
             metadata: {
                 [key: string]: unknown;
-            } | null;
+            };
             /**
              * Createdat
              * Format: date-time
@@ -2861,6 +3425,49 @@ export interface components {
             score: components["schemas"]["Score"];
         };
         /**
+         * MemoryWriteRequest
+         * @description One turn: question or answer may be empty, not both. user_id: None uses the session's.
+         *
+         *     turn_id: chosen by the caller, new for each turn; a call that got no answer is repeated with the same one.
+         */
+        MemoryWriteRequest: {
+            /** Conversation Id */
+            conversation_id: string;
+            /** User Id */
+            user_id?: string | null;
+            /** Agent Code */
+            agent_code?: string | null;
+            /**
+             * User Query
+             * @default
+             */
+            user_query?: string;
+            /**
+             * Agent Response
+             * @default
+             */
+            agent_response?: string;
+            /** Turn Id */
+            turn_id?: string | null;
+        };
+        /** MemoryWriteResult */
+        MemoryWriteResult: {
+            /** Conversation Id */
+            conversation_id: string;
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "FULL_HISTORY" | "SUMMARY_N";
+            /**
+             * Updated At
+             * @description Unix seconds
+             */
+            updated_at: number;
+        } & {
+            [key: string]: unknown;
+        };
+        /**
          * Message
          * @description model: another one than the server's own.
          */
@@ -2966,7 +3573,10 @@ export interface components {
             /** Latencyms */
             latencyMs?: number | null;
         };
-        /** MessageRecord */
+        /**
+         * MessageRecord
+         * @description tokensUsed: of the request and the answer together, as the provider counted them.
+         */
         MessageRecord: {
             /**
              * Id
@@ -2985,6 +3595,10 @@ export interface components {
             toolCalls: {
                 [key: string]: unknown;
             }[];
+            /** Tokensused */
+            tokensUsed: number | null;
+            /** Latencyms */
+            latencyMs: number | null;
             /**
              * Createdat
              * Format: date-time
@@ -3154,10 +3768,59 @@ export interface components {
             /** Question */
             question?: string | null;
         };
+        /** Page[Conflict] */
+        Page_Conflict_: {
+            /** Items */
+            items: components["schemas"]["Conflict"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[DeadLetter] */
+        Page_DeadLetter_: {
+            /** Items */
+            items: components["schemas"]["DeadLetter"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[EntityFound] */
+        Page_EntityFound_: {
+            /** Items */
+            items: components["schemas"]["EntityFound"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[KeyInfo] */
+        Page_KeyInfo_: {
+            /** Items */
+            items: components["schemas"]["KeyInfo"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[MemoryView] */
+        Page_MemoryView_: {
+            /** Items */
+            items: components["schemas"]["MemoryView"][];
+            /** Next */
+            next?: string | null;
+        };
         /** Page[Message] */
         Page_Message_: {
             /** Items */
             items: components["schemas"]["Message-Output"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[ReceiptFound] */
+        Page_ReceiptFound_: {
+            /** Items */
+            items: components["schemas"]["ReceiptFound"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[SegmentCheckpoint] */
+        Page_SegmentCheckpoint_: {
+            /** Items */
+            items: components["schemas"]["SegmentCheckpoint"][];
             /** Next */
             next?: string | null;
         };
@@ -3169,8 +3832,26 @@ export interface components {
             next?: string | null;
         };
         /**
+         * Part
+         * @description detail: what is wrong, or None.
+         */
+        Part: {
+            /** Name */
+            name: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "up" | "degraded" | "down";
+            /** Detail */
+            detail?: string | null;
+        };
+        /**
          * Problem
          * @description The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+         *
+         *     message, category, suggestions, shouldRetry, action: for a person, in the language of the request's `locale`, where
+         *     an answer was asked for under /ai-agent.
          */
         Problem: {
             /** Type */
@@ -3197,6 +3878,16 @@ export interface components {
             errors?: {
                 [key: string]: unknown;
             }[];
+            /** Message */
+            message?: string | null;
+            /** Category */
+            category?: ("timeout" | "rate_limit" | "quota" | "circuit_open" | "network" | "moderation" | "unknown") | null;
+            /** Suggestions */
+            suggestions?: string[] | null;
+            /** Shouldretry */
+            shouldRetry?: boolean | null;
+            /** Action */
+            action?: string | null;
         };
         /**
          * Question
@@ -3276,6 +3967,22 @@ export interface components {
             /** Limit */
             limit: number;
         };
+        /**
+         * RateLimit
+         * @description reset: when a full window has room again.
+         */
+        RateLimit: {
+            /** Name */
+            name: string;
+            /** Limit */
+            limit: number;
+            /** Used */
+            used: number;
+            /** Remaining */
+            remaining: number;
+            /** Reset */
+            reset: string | null;
+        };
         /** Rated */
         Rated: {
             /**
@@ -3290,7 +3997,8 @@ export interface components {
         };
         /**
          * Ready
-         * @description ready: every projection keeps up with the log. behind: events left to apply, of the slowest projection.
+         * @description ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
+         *     slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them.
          */
         Ready: {
             /** Ready */
@@ -3299,6 +4007,8 @@ export interface components {
             behind: number;
             /** Stalled */
             stalled: string[];
+            /** Stuck */
+            stuck: string[];
         };
         /** Reason */
         Reason: {
@@ -3364,10 +4074,15 @@ export interface components {
              */
             topics?: string[];
         };
-        /** Relation */
+        /**
+         * Relation
+         * @description targetId: of an entity of the user's with the name targetName; one that is given decides over the name.
+         */
         Relation: {
             /** Type */
             type: string;
+            /** Targetid */
+            targetId?: string | null;
             /** Targetname */
             targetName: string;
         };
@@ -3574,6 +4289,44 @@ export interface components {
              */
             signature?: string;
         };
+        /** SpanLog */
+        SpanLog: {
+            /** Timestamp */
+            timestamp: number;
+            /** Message */
+            message: string;
+        };
+        /**
+         * SpanRecord
+         * @description Times in ms since 1970, duration in ms.
+         */
+        SpanRecord: {
+            /** Traceid */
+            traceId: string;
+            /** Spanid */
+            spanId: string;
+            /** Parentspanid */
+            parentSpanId: string | null;
+            /** Name */
+            name: string;
+            /** Starttime */
+            startTime: number;
+            /** Endtime */
+            endTime: number;
+            /** Duration */
+            duration: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "ok" | "error";
+            /** Tags */
+            tags: {
+                [key: string]: string;
+            };
+            /** Logs */
+            logs: components["schemas"]["SpanLog"][];
+        };
         /** StreamOptions */
         StreamOptions: {
             /**
@@ -3584,7 +4337,8 @@ export interface components {
         };
         /**
          * ThreadInfo
-         * @description A conversation in a list. archived: its turns are in a file until somebody reads or continues it.
+         * @description A conversation in a list. archived: its turns are in a file until somebody reads or continues it. summary: of its
+         *     older turns. metadata: what the client that opened it keeps with it.
          */
         ThreadInfo: {
             /** Thread */
@@ -3605,6 +4359,14 @@ export interface components {
              * @default false
              */
             archived?: boolean;
+            /** Created At */
+            created_at?: string | null;
+            /** Summary */
+            summary?: string | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * Ticket
@@ -3663,6 +4425,37 @@ export interface components {
             time: string;
         };
         /**
+         * Toggle
+         * @description enabled: null turns it to the other state.
+         */
+        Toggle: {
+            /** Enabled */
+            enabled?: boolean | null;
+        };
+        /**
+         * TraceRecord
+         * @description One request and its spans, the request's own first. slow: over 5 s.
+         */
+        TraceRecord: {
+            /** Traceid */
+            traceId: string;
+            /** Name */
+            name: string;
+            /** Starttime */
+            startTime: number;
+            /** Duration */
+            duration: number;
+            /**
+             * Status
+             * @enum {string}
+             */
+            status: "ok" | "error";
+            /** Slow */
+            slow: boolean;
+            /** Spans */
+            spans: components["schemas"]["SpanRecord"][];
+        };
+        /**
          * Turn
          * @description content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do.
          */
@@ -3701,7 +4494,8 @@ export interface components {
         };
         /**
          * Turns
-         * @description expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so.
+         * @description expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
+         *     header If-Match says the same in HTTP's own way, and goes first.
          *
          *     receipt: of the context that the turns answer, as the context's route gave it; stored together with them, and the
          *     query before them if it was not in the conversation yet. usage: of the model that made the turns.
@@ -3786,6 +4580,29 @@ export interface components {
             latency_ms?: number;
             /** Error */
             error?: string | null;
+        };
+        /**
+         * UserContext
+         * @description preferences: only those that are set.
+         */
+        UserContext: {
+            /** Userid */
+            userId: string;
+            /** Preferences */
+            preferences: {
+                [key: string]: unknown;
+            };
+            /** Memories */
+            memories: components["schemas"]["MemoryRecord"][];
+            /** Entities */
+            entities: components["schemas"]["EntityRecord"][];
+            /** Activeconversation */
+            activeConversation: string | null;
+            /**
+             * Readat
+             * Format: date-time
+             */
+            readAt: string;
         };
         /**
          * UserPreferences
@@ -3933,6 +4750,10 @@ export interface components {
         turnlog__consumers__api__routes__seed_e__NewConversation: {
             /** Title */
             title?: string | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
         };
     };
     responses: never;
@@ -4078,10 +4899,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -4139,6 +4960,8 @@ export interface operations {
             /** @description Successful Response */
             200: {
                 headers: {
+                    /** @description The conversation's version. */
+                    ETag?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4169,10 +4992,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4213,10 +5036,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4263,6 +5086,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -4307,10 +5132,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4382,6 +5207,8 @@ export interface operations {
             /** @description Successful Response */
             200: {
                 headers: {
+                    /** @description The conversation's version. */
+                    ETag?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4412,10 +5239,12 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The ETag of the conversation as you know it; 412 when it has changed. */
+                "if-match"?: string | null;
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4432,10 +5261,23 @@ export interface operations {
             /** @description Successful Response */
             201: {
                 headers: {
+                    /** @description The conversation's version. */
+                    ETag?: string;
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["Appended"][];
+                };
+            };
+            /** @description The conversation has another version, which the ETag names. */
+            412: {
+                headers: {
+                    /** @description The conversation's version. */
+                    ETag?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description Client Error */
@@ -4561,10 +5403,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4611,10 +5453,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -4718,6 +5560,8 @@ export interface operations {
                 every?: boolean;
                 /** @description At most so many. */
                 limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -4734,7 +5578,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MemoryView"][];
+                    "application/json": components["schemas"]["Page_MemoryView_"];
                 };
             };
             /** @description Client Error */
@@ -4761,10 +5605,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -4852,6 +5696,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -4940,6 +5786,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -4988,6 +5836,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5036,6 +5886,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5080,6 +5932,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5128,6 +5982,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5172,8 +6028,12 @@ export interface operations {
     list_conflicts_api_conflicts_get: {
         parameters: {
             query?: {
-                /** @description Those that were settled instead. */
+                /** @description Those that were settled too. */
                 answered?: boolean;
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -5190,7 +6050,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Conflict"][];
+                    "application/json": components["schemas"]["Page_Conflict_"];
                 };
             };
             /** @description Client Error */
@@ -5217,6 +6077,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5311,6 +6173,8 @@ export interface operations {
                 type?: string | null;
                 /** @description At most so many. */
                 limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -5327,7 +6191,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["EntityFound"][];
+                    "application/json": components["schemas"]["Page_EntityFound_"];
                 };
             };
             /** @description Client Error */
@@ -5354,6 +6218,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5399,6 +6265,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5485,6 +6353,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5571,7 +6441,12 @@ export interface operations {
     };
     list_receipts_api_threads__thread__receipts_get: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
@@ -5590,7 +6465,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ReceiptFound"][];
+                    "application/json": components["schemas"]["Page_ReceiptFound_"];
                 };
             };
             /** @description Client Error */
@@ -5661,6 +6536,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5755,6 +6632,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5797,7 +6676,12 @@ export interface operations {
     };
     list_checkpoints_api_threads__thread__session_checkpoints_get: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
+            };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
@@ -5816,7 +6700,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SegmentCheckpoint"][];
+                    "application/json": components["schemas"]["Page_SegmentCheckpoint_"];
                 };
             };
             /** @description Client Error */
@@ -5843,6 +6727,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -5980,6 +6866,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6033,6 +6921,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6116,6 +7006,10 @@ export interface operations {
         parameters: {
             query?: {
                 projection?: string | null;
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -6132,7 +7026,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeadLetter"][];
+                    "application/json": components["schemas"]["Page_DeadLetter_"];
                 };
             };
             /** @description Client Error */
@@ -6204,6 +7098,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6249,6 +7145,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6296,6 +7194,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6471,6 +7371,10 @@ export interface operations {
         parameters: {
             query?: {
                 user?: string | null;
+                /** @description At most so many. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -6487,7 +7391,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["KeyInfo"][];
+                    "application/json": components["schemas"]["Page_KeyInfo_"];
                 };
             };
             /** @description Client Error */
@@ -6514,6 +7418,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6559,6 +7465,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6602,6 +7510,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6771,6 +7681,8 @@ export interface operations {
             query?: {
                 /** @description At most so many. */
                 limit?: number;
+                /** @description `next` of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -6905,6 +7817,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -6991,6 +7905,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -7040,6 +7956,8 @@ export interface operations {
                 includeEntities?: boolean;
             };
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -7163,10 +8081,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7207,14 +8125,61 @@ export interface operations {
             };
         };
     };
+    call_agent_ai_agent_agent_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentCall"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentResponse"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     stream_ai_agent_conversations__id__stream_post: {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 id: string;
@@ -7307,10 +8272,10 @@ export interface operations {
                 conversationId: string;
             };
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7323,6 +8288,47 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    refresh_context_ai_agent_refresh_context_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserContext"];
+                };
             };
             /** @description Client Error */
             "4XX": {
@@ -7391,6 +8397,7 @@ export interface operations {
         parameters: {
             query?: {
                 conversationId?: string | null;
+                agentType?: string;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -7407,7 +8414,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Guard"][];
+                    "application/json": components["schemas"]["RateLimit"][];
                 };
             };
             /** @description Client Error */
@@ -7449,6 +8456,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Guard"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    parts_ai_agent_health_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
                 };
             };
             /** @description Client Error */
@@ -7519,10 +8567,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7609,10 +8657,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 id: string;
@@ -7698,10 +8746,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path: {
                 id: string;
@@ -7794,10 +8842,10 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
-                /** @description The same write sent again with the same key is stored once. */
-                "idempotency-key"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7841,6 +8889,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -7882,6 +8932,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -7974,6 +9026,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8019,6 +9073,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8109,6 +9165,8 @@ export interface operations {
                 includeEntities?: boolean;
             };
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8195,6 +9253,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8244,6 +9304,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8269,6 +9331,191 @@ export interface operations {
                             [key: string]: number;
                         };
                     };
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_agents_admin_ai_agent_agents_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentConfig"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_agent_admin_ai_agent_agents__type__get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                /** @description In any case of its letters. */
+                type: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentConfig"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    configure_agent_admin_ai_agent_agents__type__put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                /** @description In any case of its letters. */
+                type: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AgentChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentConfig"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    toggle_agent_admin_ai_agent_agents__type__toggle_put: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                /** @description In any case of its letters. */
+                type: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Toggle"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AgentConfig"];
                 };
             };
             /** @description Client Error */
@@ -8341,6 +9588,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8358,6 +9607,542 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    metrics_summary_admin_ai_agent_metrics_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    recent_traces_admin_ai_agent_traces_recent_get: {
+        parameters: {
+            query?: {
+                /** @description At most so many. */
+                limit?: number;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TraceRecord"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    failed_traces_admin_ai_agent_traces_errors_get: {
+        parameters: {
+            query?: {
+                /** @description At most so many. */
+                limit?: number;
+            };
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TraceRecord"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_breakers_admin_ai_agent_circuit_breakers_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Circuit"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reset_breaker_admin_ai_agent_circuit_breakers__service__delete: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                service: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Circuit"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_short_memory_create_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemoryCreateRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionValue"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    query_short_memory_query_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemoryQueryRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryContext"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    write_short_memory_write_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemoryWriteRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemoryWriteResult"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoint_short_memory_checkpoint_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckpointRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionValue"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reset_short_memory_reset_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConversationGiven"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionValue"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_short_memory_sessions__conversation_id__get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                conversation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionValue"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_short_memory_sessions__conversation_id__checkpoints_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path: {
+                conversation_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SegmentCheckpoint"][];
+                };
             };
             /** @description Client Error */
             "4XX": {
@@ -8518,6 +10303,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 "x-turnlog-thread"?: string | null;
@@ -8570,6 +10357,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
                 "x-turnlog-thread"?: string | null;
@@ -8622,6 +10411,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
@@ -8765,6 +10556,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
             };
