@@ -347,18 +347,6 @@ def test_without_json_an_error_is_one_line_on_stderr(cli: Cli) -> None:
     assert done.err == "error: there is no thread 'nope'; `turnlog threads` lists them [not-found]\n"
 
 
-def test_numbers_that_no_server_takes_are_usage_errors(cli: Cli) -> None:
-    beyond = str(2**64)
-    for call in (
-        ("threads", "--limit", beyond),
-        ("tail", "--no-follow", "--from", beyond),
-        ("dead-letters", "show", beyond),
-        ("dead-letters", "show", "0"),
-    ):
-        done = cli(*call)
-        assert (call, done.code, "Invalid value" in done.err) == (call, 2, True)
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_cannot_be_written_is_an_error_on_stderr(cli: Cli, unbuffered: str) -> None:
     with Path("/dev/full").open("wb") as full:
@@ -378,12 +366,6 @@ def test_whoever_reads_only_the_beginning_makes_no_error(cli: Cli) -> None:
     assert reading.wait(30) == 0
     assert reading.stderr is not None and reading.stderr.read() == b""
     reading.stderr.close()
-
-
-def test_an_unknown_option_is_a_usage_error(cli: Cli) -> None:
-    done = cli("threads", "--nope")
-    assert (done.code, done.out) == (2, "")
-    assert "No such option: --nope" in done.err
 
 
 def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli) -> None:
