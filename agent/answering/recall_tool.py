@@ -13,11 +13,12 @@ from turnlog.events.contracts import ToolCall
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.speech import RECALL_TOOL
 
 SCHEMA: dict[str, Any] = {
     "type": "function",
     "function": {
-        "name": "recall_memory",
+        "name": RECALL_TOOL,
         "description": (
             "Search earlier parts of this conversation that are no longer in view, and what this user said in other "
             "conversations, by meaning and by words. Returns what was said, by whom and when."
@@ -72,8 +73,8 @@ async def run_tool(
     memories: MemoriesOf | None = None,
 ) -> ToolResult:
     """A mistake of the model becomes a result that it can read; nothing is raised."""
-    if call.name != "recall_memory":
-        return ToolResult(json.dumps({"error": f"there is no tool {call.name!r}; use recall_memory"}))
+    if call.name != RECALL_TOOL:
+        return ToolResult(json.dumps({"error": f"there is no tool {call.name!r}; use {RECALL_TOOL}"}))
     try:
         arguments = json.loads(call.arguments or "{}")
         query = str(arguments["query"])

@@ -15,11 +15,26 @@ from turnlog.agent.models.offline_tasks import MODEL, PROVIDER
 from turnlog.agent.models.prompts import DOUBT, DOUBT_ZH
 from turnlog.agent.models.protocol import ChatRequest, Completion, CountTokens, Delta
 from turnlog.events.contracts import ToolCall
+from turnlog.projectors.models.speech import RECALL_TOOL
 from turnlog.projectors.models.terms import terms
 
 MAX_CHARS = 400
+_FOUND = {
+    "en": "[offline, no language model configured] I found:",
+    "zh": "[离线，未配置语言模型] 我找到：",
+}
+_NOTHING = {
+    "en": (
+        "[offline, no language model configured] I found nothing about this in the conversation. "
+        "Set API_KEY and API_BASE_URL (any OpenAI-compatible server) to get answers from a language model."
+    ),
+    "zh": (
+        "[离线，未配置语言模型] 在这段对话中没有找到相关内容。"
+        "设置 API_KEY 和 API_BASE_URL（任何兼容 OpenAI 的服务）即可获得语言模型的回答。"
+    ),
+}
 _NOTES = ("[LONG-TERM MEMORIES]", "[DOCUMENTS]", "[EARLIER IN THIS CONVERSATION]")
-_OWN = ("[Conversation Summary]", "[Recallable Topics]", DOUBT, DOUBT_ZH)
+_OWN = ("[Conversation Summary]", "[Recallable Topics]", DOUBT, DOUBT_ZH, *_FOUND.values(), *_NOTHING.values())
 _NOTE = re.compile(r"^- (?:(\d{4}-\d\d-\d\d) )?(.*)$", re.MULTILINE)
 _THINKING = re.compile(r"<thinking>.*?(</thinking>|\Z)", re.DOTALL)
 
@@ -69,7 +84,8 @@ def _quote(item: object) -> Quote:
 
 
 def said_before(messages: Sequence[Mapping[str, Any]]) -> list[Quote]:
-    """The user's and the assistant's messages before the last question, and what the graph's notes list."""
+    """The user's and the assistant's messages before the last question, without answers that quote, and what the
+    graph's notes list."""
     spoken = [m for m in messages if m.get("role") in ("user", "assistant") and _words(m)]
     return [quote for m in spoken[:-1] for quote in _quotes(_words(m), str(m.get("name") or m["role"]))]
 
@@ -81,7 +97,7 @@ def _quotes(words: str, speaker: str) -> list[Quote]:
 
 
 def _words(message: Mapping[str, Any]) -> str:
-    """The text of the conversation, without thinking and without turnlog's own messages."""
+    """The text of the conversation, without thinking and without turnlog's own messages and earlier quotes."""
     text = _THINKING.sub("", text_of(message.get("content"))).strip()
     return "" if text.startswith(_OWN) else text
 
@@ -99,23 +115,8 @@ def nearest(question: str, quotes: Sequence[Quote], limit: int) -> list[Quote]:
     return [quotes[i] for _, i in best[:limit]]
 
 
-RECALL_TOOL = "recall_memory"
 _RECALLED, _RECENT = 3, 2
 
-_FOUND = {
-    "en": "[offline, no language model configured] I found:",
-    "zh": "[离线，未配置语言模型] 我找到：",
-}
-_NOTHING = {
-    "en": (
-        "[offline, no language model configured] I found nothing about this in the conversation. "
-        "Set API_KEY and API_BASE_URL (any OpenAI-compatible server) to get answers from a language model."
-    ),
-    "zh": (
-        "[离线，未配置语言模型] 在这段对话中没有找到相关内容。"
-        "设置 API_KEY 和 API_BASE_URL（任何兼容 OpenAI 的服务）即可获得语言模型的回答。"
-    ),
-}
 _PIECE = re.compile(r"[^\s\u4e00-\u9fff]+\s*|[\u4e00-\u9fff]{1,2}\s*|\s+")
 
 

@@ -5,12 +5,19 @@ from collections.abc import Iterator
 from turnlog.events.contracts import Content, TextBlock, ToolResultBlock, TurnRecorded
 
 TOOL_RESULT_CHARS = 800
+RECALL_TOOL = "recall_memory"
+OFFLINE_MODEL = "offline-extractive"
 
 
 def spoken_text(turn: TurnRecorded) -> str:
     """The text of a turn without thinking, images and tool calls; tool results are cut to their beginning."""
     text = clean("\n".join(part for part in _texts(turn.content) if part))
     return clean(text[:TOOL_RESULT_CHARS]) if turn.role == "tool" else text
+
+
+def repeats_memory(turn: TurnRecorded) -> bool:
+    """Whether a turn only repeats what turnlog found: a result of its recall tool, or an answer without a model."""
+    return (turn.role == "tool" and turn.name == RECALL_TOOL) or turn.model == OFFLINE_MODEL
 
 
 def clean(text: str) -> str:

@@ -23,7 +23,14 @@ from turnlog.events.contracts import (
     TurnRecorded,
 )
 from turnlog.projectors.models.chunks import chunking as pieces
-from turnlog.projectors.models.chunks.chunking import MAX_PIECES, PIECE_TOKENS, chunks, estimated_tokens, fold
+from turnlog.projectors.models.chunks.chunking import (
+    MAX_PIECES,
+    PIECE_TOKENS,
+    chunks,
+    estimated_tokens,
+    fold,
+    index_texts,
+)
 from turnlog.projectors.models.speech import TOOL_RESULT_CHARS
 
 MAY_8 = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
@@ -55,6 +62,15 @@ def test_thinking_images_tool_calls_and_system_prompts_make_no_chunk() -> None:
     assert chunks(turn("You are helpful", "system")) == []
     assert chunks(turn("  \x00\n ")) == []
     assert chunks(turn((*blocks, TextBlock(text="the answer")), "assistant"))[0].text == "the answer"
+
+
+def test_what_only_repeats_memory_makes_no_chunk() -> None:
+    found = turn('{"items": [{"text": "Ann: I have a corgi"}]}', role="tool", name="recall_memory", tool_call_id="c1")
+    quoted = turn("[offline, no language model configured] I found:", role="assistant", model="offline-extractive")
+
+    assert chunks(found) == chunks(quoted) == []
+    assert index_texts(found.event) == index_texts(quoted.event) == []
+    assert chunks(turn("12 degrees", role="tool", name="weather", tool_call_id="c2"))
 
 
 def test_events_that_are_no_turns_make_no_chunk() -> None:

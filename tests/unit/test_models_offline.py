@@ -210,6 +210,13 @@ async def test_offline_chat_also_quotes_the_window_since_recall_leaves_it_out():
     assert "Ottawa" in await text_of(messages, [])
 
 
+async def test_offline_chat_does_not_quote_its_own_quotes():
+    asked = {"role": "user", "content": "Which embassy in Ottawa was it?"}
+    first = {"role": "assistant", "content": await text_of([{"role": "user", "content": "Ottawa embassy"}, asked], [])}
+    assert "Ottawa embassy" in first["content"]
+    assert "Ottawa" not in await text_of([{"role": "user", "content": "Hello."}, first, asked], [])
+
+
 async def test_offline_chat_reads_plain_text_results_and_content_parts():
     question = [{"type": "text", "text": "What did we say about tea?"}]
     messages = [{"role": "user", "content": question}, {"role": "tool", "content": "Green tea.\n\nBlack tea."}]

@@ -1,7 +1,9 @@
 """Cuts turns into the chunks that recall searches (P5, seed A 1.2). Pure.
 
 One turn is one chunk; only a turn over PIECE_TOKENS is cut, at sentence ends, with overlap, and of a huge one the first
-MAX_PIECES are made. Thinking, system prompts and tool calls give no chunk; a tool result only for its beginning.
+MAX_PIECES are made. Thinking, system prompts and tool calls give no chunk; a tool result only for its beginning. What
+only repeats memory (a result of turnlog's own recall tool, an answer that quotes without a model) gives none: recall
+would find copies before the words themselves.
 
 A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
 repeats on one day is one chunk (its `seqs` and `source_ids` list every turn, oldest first); on another day it is
@@ -17,7 +19,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
-from turnlog.projectors.models.speech import clean, spoken_text
+from turnlog.projectors.models.speech import clean, repeats_memory, spoken_text
 from turnlog.projectors.models.terms import MONTHS, terms
 
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
@@ -111,11 +113,11 @@ class Chunk:
 def chunks(recorded: Recorded) -> list[Chunk]:
     """The chunks of an event in order; [] for any event but a turn with text."""
     event, turn = recorded.event, recorded.event.data
-    if not isinstance(turn, TurnRecorded) or turn.role == "system":
+    if not isinstance(turn, TurnRecorded):
         return []
     speaker = _speaker(turn)
     made = []
-    for piece, text in enumerate(pieces(spoken_text(turn))):
+    for piece, text in enumerate(_texts(turn)):
         index_text = _index_text(event, speaker, text)
         made.append(
             Chunk(
@@ -139,9 +141,13 @@ def chunks(recorded: Recorded) -> list[Chunk]:
 def index_texts(event: Event) -> list[str]:
     """The texts of an event to embed: the index text of each of its chunks."""
     turn = event.data
-    if not isinstance(turn, TurnRecorded) or turn.role == "system":
+    if not isinstance(turn, TurnRecorded):
         return []
-    return [_index_text(event, _speaker(turn), text) for text in pieces(spoken_text(turn))]
+    return [_index_text(event, _speaker(turn), text) for text in _texts(turn)]
+
+
+def _texts(turn: TurnRecorded) -> list[str]:
+    return [] if turn.role == "system" or repeats_memory(turn) else pieces(spoken_text(turn))
 
 
 def _speaker(turn: TurnRecorded) -> str:

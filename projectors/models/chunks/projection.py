@@ -207,8 +207,8 @@ def _update(recorded: Recorded) -> Change | None:
 VECTORS = Projection(
     "vectors",
     # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word, and
-    # huge turns cut otherwise
-    3,
+    # huge turns cut otherwise; 3: chunks of what only repeats memory
+    4,
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,
     project,
