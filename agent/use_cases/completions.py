@@ -41,8 +41,8 @@ class Wanted:
     """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
 
     thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
-    of `thread`. memory: "read" stores nothing, "off" is the bare model. chat: the fields
-    of the request to the model besides messages.
+    of `thread`. memory: "read" stores nothing, "off" is the bare model. chat: the fields of the request to the model
+    besides messages. id: of the answer; a request that failed and is sent again with it stores its messages once.
     """
 
     messages: Sequence[Wire]
@@ -127,8 +127,9 @@ async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: Pla
 async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
     """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
     prompt, given = split_prompt(wanted.messages)
-    turns = [turn_of(message) for message in place.new]
-    thread = place.thread or str(uuid7())
+    known = len(given) - len(place.new)
+    turns = [replace(turn_of(one), id=uuid5(wanted.id, f"message {at}")) for at, one in enumerate(place.new, known)]
+    thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
         thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread
     if turns:

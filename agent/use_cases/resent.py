@@ -109,13 +109,16 @@ async def place_of(
 
 
 async def place_behind(runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]) -> Place:
-    """New messages that go on from the turn at a sequence. Raises NotFound."""
+    """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
+    again. Raises NotFound."""
     await check_owner(runtime, tenant, thread, user)
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
-        has_more = await messages_page(conn, tenant, thread, 1, after_seq=seq)
-    return Place(thread, new, seq if has_more else None)
+        behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
+    if [key_of_turn(turn) for turn in behind] == [key(message) for message in new[: len(behind)]]:
+        return Place(thread, new[len(behind) :])
+    return Place(thread, new, seq)
 
 
 async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> Sequence[Wire]:

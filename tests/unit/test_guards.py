@@ -49,6 +49,7 @@ OWN_SERVERS = {
     "integration/test_killed_streams.py": "kills the API, NATS and Postgres",
     "integration/test_subscribers.py": "configures NATS",
     "integration/test_user_keys.py": "kills Postgres",
+    "integration/test_worker_without_nats.py": "kills NATS",
 }
 STARTS_SERVERS = re.compile(
     r"\b(home|new_home): Path|own_servers\(|start_cluster|\bFleet\(|prepared_home|chaos\.run import"
