@@ -80,6 +80,7 @@ class Settings(BaseSettings):
     kek: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK"))
     kek_old: SecretStr | None = Field(None, validation_alias=_env("TURNLOG_KEK_OLD"))
     api_secret: SecretStr | None = Field(None, min_length=MIN_SECRET_CHARS, validation_alias=_env("TURNLOG_API_SECRET"))
+    trusted_through: int = Field(0, ge=0, validation_alias=_env("TURNLOG_TRUSTED_THROUGH"))
     jwt_issuer: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_ISSUER"))
     jwt_audience: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_AUDIENCE"))
     jwt_jwks_url: str | None = Field(None, validation_alias=_env("TURNLOG_JWT_JWKS_URL"))

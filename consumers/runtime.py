@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from psycopg_pool import AsyncConnectionPool
 
+from turnlog.agent.access.secret import secret_of
 from turnlog.agent.privacy.key_copies import checked_keks
 from turnlog.agent.privacy.keys import KeyStore, opened_keys
 from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
@@ -19,6 +20,7 @@ from turnlog.consumers import servers as embedded
 from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
+from turnlog.events.signing import Signer
 from turnlog.events.subjects import watch_type_anywhere
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
@@ -81,7 +83,8 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
     async with servers(settings) as where:
         await _migrate(where.database_url)
         async with connection_pool(where.database_url) as pool:
-            log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings))
+            signer = Signer(lambda: secret_of(settings).events, settings.trusted_through)
+            log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings), signer=signer)
             try:
                 async with _keys(settings, where, pool, log) as keys, forgetting(log):
                     log.use_keys(keys)

@@ -29,6 +29,7 @@ from turnlog.events.publish import (
 )
 from turnlog.events.read import read_to
 from turnlog.events.sealing import Keyring, owners_to_seal
+from turnlog.events.signing import Signer
 from turnlog.events.stream import DUPLICATE_WINDOW_S
 from turnlog.events.subjects import parse_stored, thread_filter
 
@@ -82,7 +83,7 @@ class Appender:
     """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one request to the server.
 
     keyring: seals the personal fields of users' events; without one they are written in clear.
-    screen: a function applied to every event before it is encoded.
+    screen: a function applied to every event before it is encoded. signer: signs those that need it.
     """
 
     def __init__(
@@ -92,9 +93,10 @@ class Appender:
         ack_s: float = 5.0,
         keyring: Keyring | None = None,
         screen: Screen = unchanged,
+        signer: Signer | None = None,
     ) -> None:
         self._nc, self._timeout_s, self._ack_s, self.keyring = nc, timeout_s, ack_s, keyring
-        self._screen = screen
+        self._screen, self._signer = screen, signer
         self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
@@ -157,7 +159,7 @@ class Appender:
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
         if self._nc.is_closed:
             raise LogClosed("this Log is closed, and nothing was stored; connect a new one and append there")
-        return outgoing(self._screen(event), expected, self._nc.max_payload, self.keyring)
+        return outgoing(self._screen(event), expected, self._nc.max_payload, self.keyring, self._signer)
 
     async def _flush(self) -> None:
         while self._queue:

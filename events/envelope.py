@@ -40,6 +40,11 @@ class Envelope(BaseModel):
         "of their JSON (docs/privacy.md)",
     )
     sealedkey: UUID | None = Field(None, description="The user's key that opens `sealed`")
+    signature: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="Of turnlog on events of limits, agents and API keys, which count only with it (docs/access.md)",
+    )
 
 
 def envelope_of(type_: str) -> type[Envelope]:

@@ -19,6 +19,7 @@ from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
+from turnlog.events.signing import Signer
 from turnlog.events.stream import StreamOptions, ensure_stream, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
 from turnlog.events.tasks import within
@@ -76,6 +77,7 @@ class Log:
     closed: set when the connection does not come back; after a lost server the client reconnects.
     keyring: seals and opens personal fields; without one events are written in clear and sealed ones cannot be read.
     screen: a function applied to every event before it is encoded; a caller that keeps a copy applies it too.
+    signer: signs events that say who may do what, and projectors check them by it; without one nothing is checked.
     """
 
     nc: Client
@@ -84,6 +86,7 @@ class Log:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     keyring: Keyring | None = None
     screen: Screen = unchanged
+    signer: Signer | None = None
     _partitions: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
@@ -94,6 +97,7 @@ class Log:
         name: str = "turnlog",
         keyring: Keyring | None = None,
         screen: Screen = unchanged,
+        signer: Signer | None = None,
     ) -> "Log":
         """Connects and creates or checks the stream. Raises LogUnavailable, StreamDrift."""
         closed = asyncio.Event()
@@ -110,7 +114,8 @@ class Log:
         except BaseException:
             await nc.close()
             raise
-        return cls(nc, partitions, Appender(nc, keyring=keyring, screen=screen), closed, keyring, screen)
+        appender = Appender(nc, keyring=keyring, screen=screen, signer=signer)
+        return cls(nc, partitions, appender, closed, keyring, screen, signer)
 
     @property
     def is_closed(self) -> bool:

@@ -15,6 +15,7 @@ from turnlog.events.codec import CONTENT_TYPE, encode
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, LogFull, LogUnavailable, TurnlogError, WrongExpectedVersion
 from turnlog.events.sealing import Keyring
+from turnlog.events.signing import Signer
 from turnlog.events.subjects import check_conversation, publish_subject, thread_filter, thread_token
 
 HEADER_ROOM = 1_024
@@ -89,7 +90,13 @@ class Refused(Exception):
         self.code = code
 
 
-def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyring | None = None) -> Outgoing:
+def outgoing(
+    event: Event,
+    expected: int | None,
+    max_payload: int,
+    keyring: Keyring | None = None,
+    signer: Signer | None = None,
+) -> Outgoing:
     """Raises InvalidEvent, InvalidToken, EventTooLarge or KeyUnavailable before anything is sent."""
     if event.data.CONVERSES:
         check_conversation(event.thread)
@@ -98,6 +105,8 @@ def outgoing(event: Event, expected: int | None, max_payload: int, keyring: Keyr
     if event.traceparent is None and (traceparent := tracing.traceparent()) is not None:
         event = event.model_copy(update={"traceparent": traceparent})
     body = encode(event, keyring, room)
+    if signer is not None:
+        body = signer.sign(event.thread, body)
     if len(body) > room:
         raise EventTooLarge.by(len(body), room, event.id)
     return Outgoing(event.id, event.tenant, event.thread, subject, body, expected, traceparent=event.traceparent)

@@ -1,6 +1,7 @@
-"""The secret behind every token and API key: an Ed25519 key that signs, and a pepper for the digests of keys.
+"""The secret behind every token and API key: an Ed25519 key that signs tokens, a pepper for the digests of keys, and a
+key that signs the events that say who may do what.
 
-Both are derived from TURNLOG_API_SECRET, so that all processes that have it agree, or from a file of the data folder.
+All are derived from TURNLOG_API_SECRET, so that all processes that have it agree, or from a file of the data folder.
 """
 
 import secrets
@@ -12,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from jwt.algorithms import OKPAlgorithm
 
 from turnlog.agent.private_files import made_once
 from turnlog.agent.settings import MIN_SECRET_CHARS, InvalidSetting, Settings
@@ -23,15 +23,18 @@ ALGORITHM = "EdDSA"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """kid: a fingerprint of the public key. pepper: 32 bytes."""
+    """kid: a fingerprint of the public key. pepper, events: 32 bytes."""
 
     signing: Ed25519PrivateKey
     kid: str
     pepper: bytes
+    events: bytes
 
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:
         """The public key as a JSON Web Key Set (RFC 7517)."""
+        from jwt.algorithms import OKPAlgorithm  # loads slowly, and who projects needs only `events`
+
         public = OKPAlgorithm.to_jwk(self.signing.public_key(), as_dict=True)
         return {"keys": [{**public, "kid": self.kid, "alg": ALGORITHM, "use": "sig"}]}
 
@@ -58,7 +61,8 @@ def secret_of(settings: Settings) -> Secret:
 def _derived(text: str) -> Secret:
     signing = Ed25519PrivateKey.from_private_bytes(_part(text, b"turnlog token signing"))
     public = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return Secret(signing, sha256(public).hexdigest()[:16], _part(text, b"turnlog api key pepper"))
+    pepper, events = _part(text, b"turnlog api key pepper"), _part(text, b"turnlog event signing")
+    return Secret(signing, sha256(public).hexdigest()[:16], pepper, events)
 
 
 def _part(text: str, purpose: bytes) -> bytes:

@@ -12,6 +12,7 @@ from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tokens import OwnIssuer
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.unparked import append_unless_parked
 from turnlog.events.contracts import ApiKeyCreated, ApiKeyRevoked, Event
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import access_thread, check_place
@@ -81,7 +82,7 @@ async def create_key(
 ) -> NewKey:
     """The key works when this returns. scopes: None is all of the role. ttl: None is without end.
 
-    Raises InvalidGrant, InvalidToken, InvalidSetting, NotProjectedInTime, LogUnavailable.
+    Raises InvalidGrant, InvalidToken, InvalidSetting, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
     if label is not None and len(label) > MAX_LABEL_CHARS:
         raise InvalidGrant(f"a label has at most {MAX_LABEL_CHARS} characters")
@@ -110,7 +111,7 @@ async def list_keys(runtime: Runtime, tenant: str, user: str | None = None) -> l
 async def revoke_key(runtime: Runtime, tenant: str, key_id: str) -> KeyInfo:
     """The key is refused everywhere when this returns; once revoked it stays so.
 
-    Raises NotFound, InvalidToken, NotProjectedInTime, LogUnavailable.
+    Raises NotFound, InvalidToken, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
     found = await _key(runtime, tenant, key_id)
     if found.revoked_at is None:
@@ -127,7 +128,8 @@ async def _key(runtime: Runtime, tenant: str, key_id: str) -> KeyInfo:
 
 async def _append(runtime: Runtime, tenant: str, user: str, data: ApiKeyCreated | ApiKeyRevoked) -> None:
     thread = access_thread(user)
-    await runtime.log.append(Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
+    event = Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)
+    await append_unless_parked(runtime, event, READS)
     await runtime.settle_thread(tenant, thread, READS)
 
 

@@ -11,10 +11,10 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, answering_agent
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.unparked import append_unless_parked
 from turnlog.events.contracts import AgentConfigured, AgentSwitched, Event
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_tenant
-from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.models.agents import AGENTS_THREAD, AgentRow, agents_of
 
 SOURCE = "turnlog/agents"
@@ -71,7 +71,7 @@ async def configure_agent(
         data = AgentConfigured.model_validate({"agent": type_.lower(), **given})
     except ValidationError as error:
         raise _invalid(error) from None
-    await _append(runtime, _event(tenant, data, event_id))
+    await append_unless_parked(runtime, _event(tenant, data, event_id), READS)
     return await get_agent(runtime, tenant, type_)
 
 
@@ -84,7 +84,8 @@ async def switch_agent(
     """
     known = await get_agent(runtime, tenant, type_)
     to = not known.enabled if enabled is None else enabled
-    await _append(runtime, _event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id))
+    event = _event(tenant, AgentSwitched(agent=known.type, enabled=to), event_id)
+    await append_unless_parked(runtime, event, READS)
     return await get_agent(runtime, tenant, known.type)
 
 
@@ -94,14 +95,6 @@ async def check_answers(runtime: Runtime, tenant: str, type_: str | None) -> Non
     with contextlib.suppress(psycopg.OperationalError, PoolTimeout):
         async with runtime.pool.connection(PATIENCE_S) as conn:
             await answering_agent(conn, tenant, type_)
-
-
-async def _append(runtime: Runtime, event: Event) -> None:
-    """Behind a parked event it would change nothing. Raises ThreadParked."""
-    await runtime.settle_thread(event.tenant, AGENTS_THREAD, READS)
-    async with runtime.pool.connection() as conn:
-        refuse_parked(AGENTS_THREAD, await first_parked(conn, READS, event.tenant, AGENTS_THREAD))
-    await runtime.log.append(event)
 
 
 def _as_used(runtime: Runtime, agent: AgentRow) -> AgentRow:

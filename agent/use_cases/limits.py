@@ -9,10 +9,10 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.identity import Role
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.guards import COUNT, DEFAULTS, RESET, Guard, guards_of, parameters
+from turnlog.agent.use_cases.unparked import append_unless_parked
 from turnlog.events.contracts import Event, LimitName, LimitsChanged, Plan
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_place
-from turnlog.projectors.engine.parking import first_parked, refuse_parked
 from turnlog.projectors.models.limits import LIMITS_THREAD
 
 SOURCE, READS = "turnlog/limits", ("limits",)
@@ -56,11 +56,8 @@ async def change_limits(
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"] if part != "[key]")
         raise InvalidLimit(f"{where}: {problem['msg'].lower()}") from None
-    await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
-    async with runtime.pool.connection() as conn:
-        refuse_parked(LIMITS_THREAD, await first_parked(conn, READS, tenant, LIMITS_THREAD))
-    id_ = event_id or uuid7()
-    await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data))
+    event = Event(id=event_id or uuid7(), source=SOURCE, tenant=tenant, thread=LIMITS_THREAD, data=data)
+    await append_unless_parked(runtime, event, READS)
     return await limits_of(runtime, tenant)
 
 

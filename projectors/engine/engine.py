@@ -14,6 +14,7 @@ from turnlog.events import tracing
 from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
+from turnlog.events.signing import Signer
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
@@ -142,7 +143,7 @@ class Runner:
             self._reader = reader
             try:
                 while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
-                    before, at = at, await step(conn, reader, current, at)
+                    before, at = at, await step(conn, reader, current, at, signer=self._log.signer)
                     self.last_error, self._backoff = problem, FIRST_BACKOFF_S
                     if at is not before and reader.ahead < TOGETHER_UP_TO:
                         await self._pause(REST_S)
@@ -156,6 +157,7 @@ async def step(
     projections: Sequence[Projection],
     at: Positions,
     wait_s: float = 0.5,
+    signer: Signer | None = None,
 ) -> Positions:
     """One batch: read → decode → then drop duplicates, apply and move, in one transaction.
 
@@ -165,7 +167,7 @@ async def step(
     if not stored:
         await positions.assert_unmoved(conn, at)
         return at
-    batch, waits = _decoded(stored)
+    batch, waits = _decoded(stored, signer)
     if batch:
         with tracing.linked("project", (one.recorded.event.traceparent for one in batch if one.recorded)):
             at = await apply_batch(conn, projections, batch, at, through=batch[-1].seq, as_read=True)
@@ -174,12 +176,12 @@ async def step(
     return at
 
 
-def _decoded(stored: Sequence[Stored]) -> tuple[list[Incoming], KeyUnavailable | None]:
+def _decoded(stored: Sequence[Stored], signer: Signer | None) -> tuple[list[Incoming], KeyUnavailable | None]:
     """Returns the events before the first one whose key cannot be fetched, and that error."""
     batch: list[Incoming] = []
     for one in stored:
         try:
-            batch.append(incoming(one))
+            batch.append(incoming(one, signer))
         except KeyUnavailable as error:
             return batch, error
     return batch, None

@@ -6,6 +6,7 @@ from typing import Any
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import KeyUnavailable, TurnlogError
 from turnlog.events.read import Stored, recorded
+from turnlog.events.signing import Signer
 from turnlog.events.subjects import parse_stored
 
 _NUL_ESCAPE, _SEALED = b"\\u0000", b'"sealed":'
@@ -26,14 +27,16 @@ class Incoming:
     size: int = 0
 
 
-def incoming(stored: Stored) -> Incoming:
-    """Decodes a message; the engine parks an undecodable one with its error.
+def incoming(stored: Stored, signer: Signer | None = None) -> Incoming:
+    """Decodes a message and checks its signature; the engine parks one that fails with its error.
 
     Raises only KeyUnavailable: the event is valid and can be read again later.
     """
     _, _, _, tenant, token, type_ = stored.subject.replace("\x00", "\ufffd").split(".")
     try:
         found = recorded(stored)
+        if signer is not None:
+            signer.check(found.event.thread, stored.seq, stored.body)
         if _NUL_ESCAPE in _words(stored, found.event):
             found = replace(found, event=without_nul(found.event))
     except KeyUnavailable:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from turnlog.events.errors import InvalidEvent, InvalidToken, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
 from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.duplicates import without_duplicates
-from turnlog.projectors.engine.incoming import incoming
+from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.positions import Positions
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
@@ -70,20 +69,21 @@ class Build:
             while pending and after < through:
                 if stored := await reader.batch(BATCH, wait_s=5.0):
                     pending, after = stored[-1].pending, min(stored[-1].seq, through)
-                    await self._apply(partition, [one for one in stored if one.seq <= through], after, dropped)
+                    batch = [incoming(one, log.signer) for one in stored if one.seq <= through]
+                    await self._apply(partition, batch, after, dropped)
                     self.progress(Progress(self.events, pending))
 
     def position(self, partition: int) -> int:
         return self._at[partition].lowest
 
     async def _apply(
-        self, partition: int, stored: Sequence[Stored], through: int, dropped: dict[str, set[int]]
+        self, partition: int, batch: Sequence[Incoming], through: int, dropped: dict[str, set[int]]
     ) -> None:
-        first = await without_duplicates(self.conn, [incoming(one) for one in stored], partition)
+        first = await without_duplicates(self.conn, batch, partition)
         at = await apply_batch(self.conn, self.projections, first, self._at[partition], through, dropped)
         await self._refuse_new_poison(at)
         self._at[partition] = at
-        self.events += len(stored)
+        self.events += len(batch)
 
     async def _refuse_new_poison(self, at: Positions) -> None:
         """What is parked live may stay parked, and so may an event that does not fit its contract: live would park it

@@ -52,7 +52,7 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
         dropped = await _seqs(conn, projection, place, "dropped")
         async for batch in _batches(_read(log, place, at.lowest)):
             events += len(batch)
-            mine = [incoming(s) for s in batch if s.seq not in dropped]
+            mine = [incoming(s, log.signer) for s in batch if s.seq not in dropped]
             await _apply(conn, projection, await without_duplicates(conn, mine, partition), at)
     return Rebuilt(projection.name, events, time.perf_counter() - started)
 
@@ -103,7 +103,7 @@ async def drop(log: Log, database_url: str, projection: Projection, seq: int) ->
 async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Replayed:
     seqs = sorted(await _seqs(conn, projection, place, "parked"))
     await _unpark(conn, projection, place)
-    batch = [incoming(await log.stored(seq)) for seq in seqs]
+    batch = [incoming(await log.stored(seq), log.signer) for seq in seqs]
     still = await _apply(conn, projection, await without_duplicates(conn, batch, at.partition), at)
     return Replayed(tuple(s for s in seqs if s not in still), tuple(sorted(still)))
 

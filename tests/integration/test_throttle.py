@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,8 +47,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def runtime(nats_url: str, database_url: str) -> AsyncIterator[Runtime]:
-    async with opened(Settings(nats_url=nats_url, database_url=database_url)) as made, projecting(made):
+async def runtime(nats_url: str, database_url: str, tmp_path: Path) -> AsyncIterator[Runtime]:
+    settings = Settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
+    async with opened(settings) as made, projecting(made):
         yield made
 
 

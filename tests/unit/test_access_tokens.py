@@ -56,7 +56,7 @@ def confused() -> str:
 
 def of_another_key() -> str:
     """Signed by a key that the token itself brings along."""
-    other = Secret(Ed25519PrivateKey.generate(), SECRET.kid, b"")
+    other = Secret(Ed25519PrivateKey.generate(), SECRET.kid, b"", b"")
     return jwt.encode(claims(), other.signing, "EdDSA", {"kid": SECRET.kid, "jwk": other.jwks["keys"][0]})
 
 

@@ -13,6 +13,8 @@ from helpers.sample_events import EVERY_CONTRACT, event
 from turnlog.events.codec import VERSIONS, decode, encode
 from turnlog.events.contracts import CONTRACTS, Event, EventData
 from turnlog.events.contracts.upcasters import UPCASTERS
+from turnlog.events.signing import Signer
+from turnlog.events.subjects import LIMITS
 from turnlog.projectors.models.registry import PROJECTIONS
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -82,3 +84,11 @@ def test_every_event_type_has_a_projector_or_a_stated_reason_for_none() -> None:
     handled = {type_ for projection in PROJECTIONS for type_ in projection.handles}
     assert handled | set(WITHOUT_READ_MODEL) == set(CONTRACTS)
     assert not handled & set(WITHOUT_READ_MODEL)
+
+
+def test_a_signed_event_of_any_release_stays_signed() -> None:
+    signer, stored = Signer(lambda: bytes(32)), (GOLDEN / "signed" / "limits_changed.v1.json").read_bytes()
+    signer.check(LIMITS, 1, stored)
+    assert signer.sign(LIMITS, stored[: stored.index(b',"signature"')] + b"}") == stored
+    assert decode(stored) == decode(golden("limits_changed", 1))
+    assert signer.sign("t", b"{}") == b"{}"

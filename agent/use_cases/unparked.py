@@ -1,0 +1,15 @@
+"""Events that must count at once: behind a parked event of their thread they would change nothing."""
+
+from collections.abc import Sequence
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.contracts import Event
+from turnlog.projectors.engine.parking import first_parked, refuse_parked
+
+
+async def append_unless_parked(runtime: Runtime, event: Event, reads: Sequence[str]) -> None:
+    """reads: the projections that handle it. Raises ThreadParked, NotProjectedInTime, LogUnavailable."""
+    await runtime.settle_thread(event.tenant, event.thread, reads)
+    async with runtime.pool.connection() as conn:
+        refuse_parked(event.thread, await first_parked(conn, reads, event.tenant, event.thread))
+    await runtime.log.append(event)

@@ -1,0 +1,54 @@
+"""Signatures of the events that say who may do what: all on the threads of limits, agents and API keys (S3, G1, G6).
+
+Whoever can publish to NATS could change them otherwise. The last attribute of their envelope is `signature`: the
+HMAC-SHA256 of all bytes before it, under a key that only turnlog's processes have. Other readers ignore it.
+"""
+
+import hmac
+import re
+from collections.abc import Callable
+from functools import cache
+
+from turnlog.events.errors import InvalidEvent, KeyUnavailable, TurnlogError
+from turnlog.events.subjects import ACCESS, AGENTS, LIMITS
+
+SIGNED_THREADS = (LIMITS, AGENTS, ACCESS)
+_SIGNATURE = re.compile(rb',"signature":"([0-9a-f]{64})"}\Z')
+
+
+class UnsignedEvent(InvalidEvent):
+    """The event would change who may do what, and no process with turnlog's secret signed it."""
+
+    code = "unsigned-event"
+
+
+class Signer:
+    """key: gives 32 bytes, at the first use. trusted_through: events up to this sequence need no signature."""
+
+    def __init__(self, key: Callable[[], bytes], trusted_through: int = 0) -> None:
+        self._key, self._trusted_through = cache(key), trusted_through
+
+    def sign(self, thread: str, body: bytes) -> bytes:
+        """The envelope with its signature, if events of the thread have one. Raises KeyUnavailable."""
+        if not thread.startswith(SIGNED_THREADS):
+            return body
+        return body[:-1] + b',"signature":"' + self._signature(body[:-1]) + b'"}'
+
+    def check(self, thread: str, seq: int, body: bytes) -> None:
+        """Raises UnsignedEvent, KeyUnavailable."""
+        if not thread.startswith(SIGNED_THREADS) or seq <= self._trusted_through:
+            return
+        found = _SIGNATURE.search(body)
+        if found is None or not hmac.compare_digest(found[1], self._signature(body[: found.start()])):
+            raise UnsignedEvent(
+                f"the event at sequence {seq} is not signed with the secret of this turnlog (TURNLOG_API_SECRET). Drop "
+                f"it if nobody knows it; if it is yours, from before events were signed or with an earlier secret, set "
+                f"TURNLOG_TRUSTED_THROUGH to {seq} or more and retry"
+            )
+
+    def _signature(self, signed: bytes) -> bytes:
+        try:
+            key = self._key()
+        except TurnlogError as error:
+            raise KeyUnavailable(f"the event can be neither signed nor checked: {error}") from error
+        return hmac.digest(key, signed, "sha256").hex().encode()
