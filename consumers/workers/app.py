@@ -6,12 +6,14 @@ and acknowledges them when their work is done.
 """
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
@@ -24,14 +26,46 @@ from turnlog.events.subjects import STREAM
 
 MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
 FETCH, FETCH_BODIES = 200, 50
+PAUSE_S = 1.0  # as long as a fetch waits, so that one that found nothing is repeated at once
 PATIENCE_S = 60.0
+
+
+class _PausingJetStream(JetStreamContext):
+    """Its pull subscriptions rest for PAUSE_S where a fetch fails at once; FastStream repeats it without a pause.
+
+    That is so while NATS is away, once the buffer of the client is full, and while the durable is missing.
+    """
+
+    def __init__(self, client: Client, **options: Any) -> None:
+        super().__init__(client, **options)
+        self._client = client
+
+    async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
+        found = await super().pull_subscribe(*args, **options)
+        fetch_now = found.fetch
+
+        async def fetch(*args: Any, **options: Any) -> list[Msg]:
+            began = time.monotonic()
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                if self._client.is_connected:  # else requests would pile up and all be sent after the reconnect
+                    return await fetch_now(*args, **options)
+            await asyncio.sleep(began + PAUSE_S - time.monotonic())
+            return []
+
+        found.fetch = fetch  # type: ignore[method-assign]
+        return found
+
+
+class _PausingClient(RobustClient):
+    def jetstream(self, **options: Any) -> JetStreamContext:
+        return _PausingJetStream(self, **options)
 
 
 class RobustBroker(NatsBroker):
     """Uses the client of events/client.py, which invalid messages cannot stop, in place of FastStream's."""
 
     async def _connect(self) -> Client:
-        client = RobustClient()
+        client = _PausingClient()
         await client.connect(**self._connection_kwargs)
         self.config.connect(client)
         return client
@@ -66,7 +100,7 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
         stream=JStream(STREAM, declare=False),
         durable=inbox.name,
         config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1, **_settings(inbox)),
-        pull_sub=PullSub(batch_size=FETCH_BODIES if inbox.reads_bodies else FETCH, timeout=1.0),
+        pull_sub=PullSub(batch_size=FETCH_BODIES if inbox.reads_bodies else FETCH, timeout=PAUSE_S),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
         title=inbox.name,

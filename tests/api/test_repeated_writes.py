@@ -308,3 +308,28 @@ async def test_the_log_itself_stores_a_write_once_whose_answer_was_lost(serve: S
             assert (again.status_code, again.json()) == (200, first.json())
             assert "idempotent-replayed" not in again.headers
             assert await api.runtime.log.head() == head, path
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_completion_that_failed_and_is_sent_again_stores_its_question_once(
+    serve: Serve, model: MemoryServer, goes_on: bool
+) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
+        body: dict[str, Any] = {"model": "m", "input": "first"}
+        if goes_on:
+            body = {"model": "m", "input": "second", "previous_response_id": (await made(ann, body))["id"]}
+        model.fail(401)
+        assert (await ann.post("/v1/responses", json=body, headers=KEY)).status_code >= 400
+        again = await ann.post("/v1/responses", json=body, headers=KEY)
+        assert again.status_code == 200 and "idempotent-replayed" not in again.headers
+        threads = (await ann.get("/api/threads")).json()["items"]
+        assert [one["thread"] for one in threads] == [again.headers["x-turnlog-thread"]]
+        turns = (await ann.get(f"/api/threads/{threads[0]['thread']}/turns")).json()["items"]
+        said = ["first", "echo: first", "second", "echo: second"]
+        assert [one["content"] for one in turns] == said[: 4 if goes_on else 2]
+
+
+async def made(client: Any, body: dict[str, Any]) -> dict[str, Any]:
+    response = (await client.post("/v1/responses", json=body)).json()
+    assert isinstance(response, dict)
+    return response

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
+from uuid import UUID
 
 from fastapi import Depends, Header, Request
 
@@ -87,11 +88,12 @@ class Started:
         raise AssertionError("an answer ends with the whole of it")
 
 
-async def start(request: Request, caller: Caller, wanted: Wanted) -> Started:
-    """Raises what `complete` raises before it calls the model; the answer is made though the client leaves."""
+async def start(request: Request, caller: Caller, wanted: Wanted, id_: UUID) -> Started:
+    """id_: of the answer. Raises what `complete` raises before it calls the model; it is made though the client
+    leaves."""
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
-    running = streams.run(complete(caller.runtime, person, wanted))
+    running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)))
     async with aclosing(running.read()) as pieces:
         _, first = await anext(pieces)
     return Started(cast(Begun, first), running, request)

@@ -14,7 +14,7 @@ from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.caller import Asker
+from turnlog.consumers.api.caller import Asker, WriteId
 from turnlog.consumers.api.openai.begin import MODEL_FIELDS, ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
 from turnlog.consumers.api.streams import STREAM
@@ -67,9 +67,9 @@ class ChatBody(BaseModel):
 
 
 @router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)
-async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request) -> Response:
+async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId) -> Response:
     """A completion with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, body.wanted(named))
+    started = await start(request, caller, body.wanted(named), write_id)
     chunks = _Chunks(started, body.model or caller.runtime.models.chat.model)
     if not body.stream:
         return JSONResponse(await chunks.whole(), headers=started.headers)

@@ -15,7 +15,7 @@ from turnlog.agent.use_cases.completions import Said, Wanted
 from turnlog.agent.use_cases.resent import History
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
-from turnlog.consumers.api.caller import Asker
+from turnlog.consumers.api.caller import Asker, WriteId
 from turnlog.consumers.api.openai.begin import ByHeaders, Named, Started, start
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable, error_body
 from turnlog.consumers.api.openai.items import id_part, messages_of, place_in, tools_of
@@ -92,9 +92,11 @@ class ResponsesBody(BaseModel):
 
 
 @router.post("/responses", response_class=JSONResponse, responses=STREAM)
-async def responses(body: ResponsesBody, caller: Asker, named: ByHeaders, request: Request) -> Response:
+async def responses(
+    body: ResponsesBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId
+) -> Response:
     """A response with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, body.wanted(named))
+    started = await start(request, caller, body.wanted(named), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
         return StreamingResponse(answer.stream(), headers=started.headers, media_type="text/event-stream")
