@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from turnlog.events import tracing
 from turnlog.events.contracts import CONTRACTS, Event
 from turnlog.events.contracts.upcasters import upcast
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
@@ -79,7 +80,8 @@ def _head(type_: str, thread: str) -> bytes:
 
 
 def decode(body: bytes, keyring: Keyring | None = None) -> Event:
-    """Decodes bytes to the newest contract; sealed fields are opened, or tombstones if their key was destroyed.
+    """Decodes bytes to the newest contract; sealed fields are opened, or tombstones if their key was destroyed. A
+    traceparent that is none is left out: it is no part of what happened.
 
     Raises InvalidEvent, UnknownEventType, FutureEventVersion, or KeyUnavailable (try again later).
     """
@@ -97,7 +99,7 @@ def decode(body: bytes, keyring: Keyring | None = None) -> Event:
                 "user": place.user,
                 "causation": envelope.get("causation"),
                 "correlation": envelope.get("correlation"),
-                "traceparent": envelope.get("traceparent"),
+                "traceparent": tracing.valid(envelope.get("traceparent")),
                 "data": data,
             }
         )

@@ -38,6 +38,11 @@ def provider() -> "TracerProvider | None":
     return _provider
 
 
+def valid(said: object) -> str | None:
+    """A traceparent as W3C's grammar has it; None for anything else, which anyone may have published."""
+    return said if isinstance(said, str) and _VALID.fullmatch(said) else None
+
+
 def traceparent() -> str | None:
     """Of the current span; without one, of the event that is being worked on."""
     if _tracer is not None:
@@ -59,7 +64,7 @@ def span(
     parent: a traceparent, for where no span is current; anyone may have published it. current False: for generators,
     whose reader runs in another context.
     """
-    parent = parent if parent and _VALID.fullmatch(parent) else None
+    parent = valid(parent)
     if _tracer is None:
         with _carrying(parent) if current and parent else contextlib.nullcontext():
             yield None
@@ -107,7 +112,7 @@ def linked(name: str, traceparents: Iterable[str | None]) -> AbstractContextMana
 def _links(traceparents: Iterable[str | None]) -> "list[Link]":
     from opentelemetry.trace import Link
 
-    found = dict.fromkeys(one for one in traceparents if one and _VALID.fullmatch(one))
+    found = dict.fromkeys(one for one in map(valid, traceparents) if one)
     return [Link(_context(one)) for one in list(found)[:MAX_LINKS]]
 
 

@@ -135,3 +135,28 @@ def test_ids_that_no_store_can_hold_are_refused_on_both_ways(thread: str) -> Non
         encode(turn(thread=thread))
     with pytest.raises(InvalidEvent):
         decode(envelope(thread=thread))
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        *(
+            "",
+            "a-<script>-b-c",
+            5,
+            ["00"],
+            f"00-{TRACE}-{SPAN}",
+            f"00-{TRACE}-{SPAN}-01-more",
+            f"00-{TRACE}-{SPAN}-01\n",
+        ),
+        *(f"00-{TRACE.upper()}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"),
+        f"ff-{TRACE}-{SPAN}-01",
+    ],
+)
+def test_a_traceparent_that_is_none_is_left_out_and_the_event_kept(traceparent: Any) -> None:
+    found = decode(envelope(traceparent=traceparent))
+    assert (found.traceparent, found.type) == (None, "turn_recorded")
+    assert decode(envelope(traceparent=f"00-{TRACE}-{SPAN}-01")).traceparent == f"00-{TRACE}-{SPAN}-01"
