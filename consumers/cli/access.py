@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, check_given, emit, out, tenant_of
+from turnlog.consumers.cli.console import BadOption, check_given, report
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import run, serve
 
 if TYPE_CHECKING:
@@ -25,12 +26,11 @@ Scopes = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(token)
-    key = typer.Typer(help="API keys: make, list, revoke.", no_args_is_help=True)
-    key.command("create")(create)
-    key.command("list")(list_)
-    key.command("revoke")(revoke)
-    app.add_typer(key, name="key")
+    add(app, token)
+    key = group(app, "key", "API keys: make, list, revoke.")
+    add(key, create)
+    add(key, list_, "list")
+    add(key, revoke)
 
 
 def token(
@@ -38,20 +38,15 @@ def token(
     role: Role = "user",
     ttl: Annotated[str, typer.Option(help="How long it is valid, such as 30m, 12h or 7d.")] = "12h",
     scope: Scopes = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Print a token for a user. It is signed, not stored, and cannot be revoked; a key can."""
     from turnlog.agent.use_cases.access import issue_token
 
     async def work(settings: "Settings") -> None:
-        made = issue_token(settings, tenant_of(settings, tenant), user, role, _duration(ttl), scope)
-        if json:
-            emit(made)
-        else:
-            out.print(made.token, markup=False)
+        made = issue_token(settings, settings.tenant, user, role, _duration(ttl), scope)
+        report(made, made.token)
 
-    run(work, json)
+    run(work)
 
 
 def create(
@@ -60,52 +55,35 @@ def create(
     scope: Scopes = None,
     label: Annotated[str | None, typer.Option(help="What it is for; shown by `key list`.")] = None,
     ttl: Annotated[str | None, typer.Option(help="How long it is valid, such as 90d. Until it is revoked.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Make an API key. It is shown once: turnlog keeps only a digest of it."""
     from turnlog.agent.use_cases.access import create_key
 
     async def use(runtime: "Runtime") -> "NewKey":
         valid = None if ttl is None else _duration(ttl)
-        return await create_key(runtime, tenant_of(runtime.settings, tenant), user, role, scope, label, valid)
+        return await create_key(runtime, runtime.settings.tenant, user, role, scope, label, valid)
 
-    serve(
-        use,
-        _created,
-        as_json=json,
-    )
+    serve(use, _created)
 
 
-def list_(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def list_(user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None) -> None:
     """List the API keys of a tenant, without their secrets."""
     from turnlog.agent.use_cases.access import list_keys
 
     serve(
-        lambda rt: list_keys(rt, tenant_of(rt.settings, tenant), user),
+        lambda rt: list_keys(rt, rt.settings.tenant, user),
         lambda keys: [_line(one) for one in keys],
-        as_json=json,
         projecting=False,
         first=lambda: check_given("user", user),
     )
 
 
-def revoke(
-    key_id: Annotated[str, typer.Argument(help="The key's id, as `key list` shows it.")],
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `key list` shows it.")]) -> None:
     """Revoke an API key; it is refused at once."""
     from turnlog.agent.use_cases.access import revoke_key
 
     serve(
-        lambda rt: revoke_key(rt, tenant_of(rt.settings, tenant), key_id),
-        lambda key: [f"revoked key {key.id} of user {key.user}"],
-        as_json=json,
+        lambda rt: revoke_key(rt, rt.settings.tenant, key_id), lambda key: [f"revoked key {key.id} of user {key.user}"]
     )
 
 

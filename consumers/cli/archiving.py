@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(archive)
-    app.command()(restore)
+    add(app, archive, tenant=False)
+    add(app, restore)
 
 
 def archive(
     older_than: Annotated[
-        int | None,
-        typer.Option(min=0, max=36_500, help="Days without a turn; MEMORY_ARCHIVE_THREADS_AFTER_DAYS."),
+        int | None, typer.Option(min=0, max=36_500, help="Days without a turn; MEMORY_ARCHIVE_THREADS_AFTER_DAYS.")
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only show which conversations.")] = False,
-    json: Json = False,
 ) -> None:
     """Move cold conversations of all tenants into files; reading one restores it."""
     from turnlog.agent.use_cases.archive import archive_conversations, list_cold_conversations
@@ -39,19 +37,18 @@ def archive(
         return await list_cold_conversations(runtime, older_than), runtime.settings.tenant
 
     if dry_run:
-        serve(found, lambda made: _cold_lines(*made), as_json=json, document=lambda made: made[0])
+        serve(found, lambda made: _cold_lines(*made), document=lambda made: made[0])
     else:
-        serve(archived, _archived_lines, as_json=json, code=lambda made: 1 if made.errors else 0)
+        serve(archived, _archived_lines, code=lambda made: 1 if made.errors else 0)
 
 
-def restore(thread: Annotated[str, typer.Argument()], tenant: Tenant = None, json: Json = False) -> None:
+def restore(thread: Annotated[str, typer.Argument()]) -> None:
     """Bring a conversation back from the archive."""
     from turnlog.agent.use_cases.archive import restore_conversation
 
     serve(
-        lambda rt: restore_conversation(rt, tenant_of(rt.settings, tenant), thread),
+        lambda rt: restore_conversation(rt, rt.settings.tenant, thread),
         lambda made: [f"{made.thread} {'is back' if made.restored else 'is not in the archive'}"],
-        as_json=json,
     )
 
 

@@ -13,17 +13,17 @@ from rich.cells import cell_len
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import (
     BadOption,
-    Json,
-    Tenant,
     check_given,
     emit,
     emit_line,
     err,
     out,
+    report,
+    say,
     shown,
     stdin_lines,
-    tenant_of,
 )
+from turnlog.consumers.cli.options import add, given
 from turnlog.consumers.cli.runner import run
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
@@ -63,8 +63,8 @@ _PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(chat)
-    app.command()(demo)
+    add(app, chat)
+    add(app, demo, tenant=False)
 
 
 def chat(
@@ -72,8 +72,6 @@ def chat(
     message: Annotated[str | None, typer.Option("--message", "-m", help="One message; then end.")] = None,
     user: Annotated[str | None, typer.Option(help="Who you are.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model than the configured one.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Chat; the answer streams. Without --message every line of stdin is a message.
 
@@ -94,55 +92,51 @@ def chat(
         check_given("user", user)
         roles = ("projectors", "reactors", "agent")
         async with opened(settings, "turnlog-chat") as runtime, playing(runtime, roles):
-            place = (tenant_of(settings, tenant), thread)
-            if settings.offline and not json:
+            place = (settings.tenant, thread)
+            as_json = given().json
+            if settings.offline and not as_json:
                 err.print("no language model is configured (API_KEY): answers quote what recall finds")
-            questions = None if json or user is None else Questions(runtime, place[0], user)
-            async for text in _lines(message, json):
+            questions = None if as_json or user is None else Questions(runtime, place[0], user)
+            async for text in _lines(message):
                 if questions and await questions.take(text):
                     continue
                 flow = Flow()
                 async for piece in ask(runtime, *place, text, user=user, model=model):
-                    if not json:
+                    if not as_json:
                         flow.show(piece)
                     if isinstance(piece, Answered):
                         made = await remembered(runtime, *place, user, piece.question_id, text)
-                        if json:
+                        if as_json:
                             (emit if message else emit_line)({**asdict(piece), "remembered": made})
                         else:
-                            _say(made)
+                            _show_remembered(made)
                 await label_thread(runtime, *place)
                 if questions:
                     await questions.put()
         return 0
 
-    run(work, json)
+    run(work)
 
 
-def demo(
-    keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False,
-    json: Json = False,
-) -> None:
+def demo(keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False) -> None:
     """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
 
     async def work(settings: Settings) -> int:
         from turnlog.consumers.cli.demo import demonstrate
 
-        say = (lambda text: None) if json else (lambda text: out.print(text, markup=False))
-        report = await demonstrate(settings, keep, say)
-        if json:
-            emit(report)
-        return int(not report["ok"])
+        found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
+        report(found)
+        return int(not found["ok"])
 
-    run(work, json)
+    run(work)
 
 
-async def _lines(message: str | None, as_json: bool) -> AsyncIterator[str]:
+async def _lines(message: str | None) -> AsyncIterator[str]:
     """The message, or stdin line by line until its end."""
     if message is not None:
         yield message
         return
-    prompt = "> " if sys.stdin.isatty() and not as_json else ""
+    prompt = "> " if sys.stdin.isatty() and not given().json else ""
     typed = stdin_lines()
     while True:
         err.print(prompt, end="")
@@ -153,7 +147,7 @@ async def _lines(message: str | None, as_json: bool) -> AsyncIterator[str]:
             yield line.strip()
 
 
-def _say(made: "Remembered | None") -> None:
+def _show_remembered(made: "Remembered | None") -> None:
     if made is None:
         return
     is_chinese = made.language == "zh"

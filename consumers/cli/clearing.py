@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, err, tenant_of
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.console import err
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(clear)
+    add(app, clear)
 
 
 def clear(
@@ -25,8 +26,6 @@ def clear(
     entities: Annotated[bool, typer.Option("--entities", help="People, schools, events and topics.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what there is, and clear nothing.")] = False,
     yes: Yes = False,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Remove a person's memories, conversations or entities from every read model.
 
@@ -37,22 +36,22 @@ def clear(
     parts = Parts(memories, conversations, entities)
 
     async def planned(runtime: "Runtime") -> "Clearing":
-        return await plan_clearing(runtime, tenant_of(runtime.settings, tenant), user, parts)
+        return await plan_clearing(runtime, runtime.settings.tenant, user, parts)
 
     async def cleared(runtime: "Runtime") -> "Clearing":
         for line in () if yes else _lines(await planned(runtime), "has"):
             err.print(line, markup=False)
         await confirm(f"Clear this? It cannot be undone. User {user}", yes)
-        return await clear_person(runtime, tenant_of(runtime.settings, tenant), user, parts)
+        return await clear_person(runtime, runtime.settings.tenant, user, parts)
 
     def done(made: "Clearing") -> Iterator[str]:
         yield from _lines(made, "is cleared of")
         yield f"the log keeps the events; `turnlog erase --user {user}` makes them unreadable"
 
     if dry_run:
-        serve(planned, lambda found: _lines(found, "has"), as_json=json)
+        serve(planned, lambda found: _lines(found, "has"))
         return
-    serve(cleared, done, as_json=json, first=lambda: someone_to_ask(yes, json))
+    serve(cleared, done, confirmed=yes)
 
 
 def _lines(found: "Clearing", has: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -16,21 +16,12 @@ User = Annotated[str, typer.Option(help="Whose memories.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Memories that were merged.", invoke_without_command=True)
-    group.callback()(listed)
-    group.command("undo")(undone)
-    app.add_typer(group, name="compactions")
+    compactions = group(app, "compactions", "Memories that were merged.", listed)
+    add(compactions, undone, "undo")
 
 
-def listed(
-    context: typer.Context,
-    user: Annotated[str | None, typer.Option(help="Whose memories.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def listed(user: Annotated[str | None, typer.Option(help="Whose memories.")] = None) -> None:
     """Which memories of a user the compaction has merged, the newest first."""
-    if context.invoked_subcommand is not None:
-        return
 
     def chosen() -> None:
         if user is None:
@@ -41,15 +32,14 @@ def listed(
     from turnlog.agent.use_cases.memory_changes import list_compactions
 
     serve(
-        lambda rt: list_compactions(rt, tenant_of(rt.settings, tenant), user or ""),
+        lambda rt: list_compactions(rt, rt.settings.tenant, user or ""),
         lambda found: [_line(one) for one in found] or ["nothing was merged"],
-        as_json=json,
         first=chosen,
         projecting=False,
     )
 
 
-def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = False) -> None:
+def undone(compaction: UUID, user: User) -> None:
     """Make the members valid again as before; they are not merged again."""
     from turnlog.agent.use_cases.memory_changes import undo_compaction
 
@@ -57,7 +47,7 @@ def undone(compaction: UUID, user: User, tenant: Tenant = None, json: Json = Fal
         count = len(made.memories)
         return ["1 memory holds again" if count == 1 else f"{count} memories hold again"]
 
-    serve(lambda rt: undo_compaction(rt, tenant_of(rt.settings, tenant), user, compaction), lines, as_json=json)
+    serve(lambda rt: undo_compaction(rt, rt.settings.tenant, user, compaction), lines)
 
 
 def _line(one: "Compaction") -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from turnlog.consumers.cli.console import err, stdin_lines
+from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
 
 Yes = Annotated[
@@ -19,11 +20,11 @@ class NotConfirmed(TurnlogError):
     code = "not-confirmed"
 
 
-def someone_to_ask(yes: bool, as_json: bool) -> None:
+def someone_to_ask(yes: bool) -> None:
     """Comes before any other work. Raises NotConfirmed where a yes is needed and there is no terminal to ask at."""
     if yes:
         return
-    if as_json:
+    if given().json:
         raise NotConfirmed("with --json there is no question, and nothing was changed; give --yes to confirm")
     if not sys.stdin.isatty():
         raise NotConfirmed("stdin is no terminal to ask at, and nothing was changed; give --yes to have it done")

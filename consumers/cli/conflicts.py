@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
 from turnlog.consumers.cli.memories import User
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 from turnlog.events.contracts import Answer
 
@@ -14,24 +14,18 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(conflicts)
-    app.command()(answer)
+    add(app, conflicts)
+    add(app, answer)
 
 
-def conflicts(
-    user: User,
-    every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def conflicts(user: User, every: Annotated[bool, typer.Option("--all", help="Answered ones too.")] = False) -> None:
     """Contradictions that wait for the user's decision."""
 
     from turnlog.agent.use_cases.memories import list_conflicts
 
     serve(
-        lambda rt: list_conflicts(rt, tenant_of(rt.settings, tenant), user, every),
+        lambda rt: list_conflicts(rt, rt.settings.tenant, user, every),
         lambda found: [line for one in found for line in _lines(one)] or ["no question is open"],
-        as_json=json,
         projecting=False,
     )
 
@@ -42,17 +36,14 @@ def answer(
     question: Annotated[
         str | None, typer.Argument(help="Its id or the beginning; not needed for the only one.")
     ] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Decide which memory of a contradiction holds: the new one, the old one or both."""
 
     from turnlog.agent.use_cases.memory_changes import answer_conflict
 
     serve(
-        lambda rt: answer_conflict(rt, tenant_of(rt.settings, tenant), user, holds, question),
+        lambda rt: answer_conflict(rt, rt.settings.tenant, user, holds, question),
         lambda made: [made.question, f"answered: {made.answer}"],
-        as_json=json,
     )
 
 

@@ -1,23 +1,20 @@
-"""What commands share: options, standard input and output."""
+"""What commands share: standard input and output."""
 
 import asyncio
 import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import check_id, check_tenant
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Tenant = Annotated[str | None, typer.Option(help="Tenant; TURNLOG_TENANT or 'default'.")]
+from turnlog.events.subjects import check_id
 
 # NATS takes no larger one.
 LAST_SEQ = 2**63 - 1
@@ -59,12 +56,6 @@ out = Words(highlight=False)
 err = Words(stderr=True, highlight=False)
 
 
-def tenant_of(settings: Settings, given: str | None) -> str:
-    """The tenant a command works for. Raises InvalidToken, for an empty one too: it is a script's variable that was
-    not set, and not the wish for the default."""
-    return check_tenant(settings.tenant if given is None else given)
-
-
 def check_given(kind: str, value: str | None) -> None:
     """Raises InvalidToken for a user or thread id that is given and is not valid."""
     if value is not None:
@@ -79,6 +70,20 @@ def pretty(document: Any) -> str:
 def emit(document: Any) -> None:
     """One JSON document on stdout."""
     sys.stdout.write(pretty(document) + "\n")
+
+
+def say(lines: Iterable[str | Text]) -> None:
+    """Lines for people on stdout."""
+    for line in lines:
+        out.print(line, markup=False)
+
+
+def report(document: Any, *lines: str) -> None:
+    """The result of a command: with --json the document, else the lines."""
+    if given().json:
+        emit(document)
+    else:
+        say(lines)
 
 
 def emit_line(document: Any) -> None:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, err, tenant_of
+from turnlog.consumers.cli.console import err
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ Thread = Annotated[str, typer.Argument()]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(context)
-    app.command()(receipts)
+    add(app, context)
+    add(app, receipts)
 
 
 def context(
@@ -33,8 +34,6 @@ def context(
         ),
     ] = None,
     as_of: Annotated[int | None, typer.Option(min=1, help="As of this sequence of the log.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """What a model would see of a thread now, or saw at --as-of: tiers with their tokens, and the messages."""
     from turnlog.agent.use_cases.context import context_as_of, context_of
@@ -42,7 +41,7 @@ def context(
     from turnlog.consumers.cli.rendering import context_lines, past_document, past_lines
 
     async def now(runtime: "Runtime") -> "ThreadContext":
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         found = await context_of(runtime, *place, query=query, window=window, hybrid=hybrid)
         if found.degraded:
             err.print(found.degraded, markup=False)
@@ -51,14 +50,13 @@ def context(
     async def then(runtime: "Runtime") -> "Rebuilt":
         if hybrid:
             raise BadQuery("--hybrid shows a thread as it is now, without --as-of")
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         return await context_as_of(runtime, *place, as_of or 0, query=query, window=window)
 
     if as_of is None:
         serve(
             now,
             lambda found: context_lines(found.context),
-            as_json=json,
             document=lambda found: found.context.as_json(),
             projecting=False,
         )
@@ -66,20 +64,18 @@ def context(
         serve(
             then,
             lambda past: past_lines(past, as_of),
-            as_json=json,
             document=lambda past: past_document(past, as_of),
             projecting=False,
         )
 
 
-def receipts(thread: Thread, tenant: Tenant = None, json: Json = False) -> None:
+def receipts(thread: Thread) -> None:
     """What the model saw for each answer of a thread; `turnlog context THREAD --as-of SEQ` shows it in full."""
     from turnlog.agent.use_cases.context import list_receipts
 
     serve(
-        lambda rt: list_receipts(rt, tenant_of(rt.settings, tenant), thread),
+        lambda rt: list_receipts(rt, rt.settings.tenant, thread),
         lambda found: map(_receipt_line, found) if found else ["no answer was made in this thread yet"],
-        as_json=json,
         document=lambda found: [_receipt_document(one) for one in found],
         projecting=False,
     )

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import LAST_SEQ, Json, pretty
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.console import LAST_SEQ, pretty
 from turnlog.consumers.cli.operating import projection_names
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -23,33 +24,29 @@ def _names() -> list[str]:
 
 Seq = Annotated[int, typer.Argument(min=1, max=LAST_SEQ)]
 Only = Annotated[
-    str | None,
-    typer.Option("--projection", help="Only of this projection or reactor.", autocompletion=_names),
+    str | None, typer.Option("--projection", help="Only of this projection or reactor.", autocompletion=_names)
 ]
 
 
 def register(app: typer.Typer) -> None:
-    letters = typer.Typer(help="Events on which a projection or a reactor failed.", no_args_is_help=True)
-    letters.command("list")(listed)
-    letters.command()(show)
-    letters.command()(retry)
-    letters.command()(drop)
-    app.add_typer(letters, name="dead-letters")
+    letters = group(app, "dead-letters", "Events on which a projection or a reactor failed.")
+    add(letters, listed, "list", tenant=False)
+    for command in (show, retry, drop):
+        add(letters, command, tenant=False)
 
 
-def listed(projection: Only = None, json: Json = False) -> None:
+def listed(projection: Only = None) -> None:
     """Parked and dropped events."""
     from turnlog.agent.use_cases.dead_letters import list_dead_letters
 
     serve(
         lambda rt: list_dead_letters(rt, projection),
         lambda found: map(_line, found) if found else ["no dead letters"],
-        as_json=json,
         projecting=False,
     )
 
 
-def show(seq: Seq, json: Json = False) -> None:
+def show(seq: Seq) -> None:
     """The stored event at a sequence, and why it is parked."""
     from turnlog.agent.use_cases.dead_letters import show_dead_letter
 
@@ -59,7 +56,6 @@ def show(seq: Seq, json: Json = False) -> None:
     serve(
         lambda rt: show_dead_letter(rt, seq),
         lambda found: [pretty(document(found))],
-        as_json=json,
         document=document,
         projecting=False,
     )
@@ -68,7 +64,6 @@ def show(seq: Seq, json: Json = False) -> None:
 def retry(
     seq: Annotated[int | None, typer.Argument(help="A parked sequence; all when not given.")] = None,
     projection: Only = None,
-    json: Json = False,
 ) -> None:
     """Apply parked events again, thread by thread in order, and repeat the work of reactors."""
 
@@ -81,12 +76,11 @@ def retry(
     serve(
         use,
         lambda done: [f"{len(done.applied)} applied, {len(done.parked)} still parked"],
-        as_json=json,
         code=lambda done: int(bool(done.parked)),
     )
 
 
-def drop(seq: Seq, projection: Only = None, yes: Yes = False, json: Json = False) -> None:
+def drop(seq: Seq, projection: Only = None, yes: Yes = False) -> None:
     """Drop a parked event from the read models; it stays in the log and in this list, and its thread continues."""
     from turnlog.agent.use_cases.dead_letters import drop_dead_letter, parked
 
@@ -98,10 +92,9 @@ def drop(seq: Seq, projection: Only = None, yes: Yes = False, json: Json = False
     serve(
         use,
         lambda done: [f"dropped {seq}; {len(done.applied)} events behind it applied"],
-        as_json=json,
         document=lambda done: {"dropped": seq, "applied": done.applied},
         projecting=False,
-        first=lambda: someone_to_ask(yes, json),
+        confirmed=yes,
     )
 
 

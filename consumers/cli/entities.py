@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -23,25 +24,18 @@ Relations = Annotated[list[str] | None, typer.Option("--relation", help="TYPE=TA
 
 
 def register(app: typer.Typer) -> None:
-    entities = typer.Typer(help="People, schools, events and topics of a user.", invoke_without_command=True)
-    entities.callback()(listed)
-    entities.command("add", help="Write an entity by hand.")(_writer(is_new=True))
+    entities = group(app, "entities", "People, schools, events and topics of a user.", listed)
+    add(entities, _writer("Write an entity by hand.", is_new=True), "add")
     replaces = "Add to an entity: a description or an attribute replaces the earlier one, relations add up."
-    entities.command("update", help=replaces)(_writer(is_new=False))
-    app.add_typer(entities, name="entities")
+    add(entities, _writer(replaces, is_new=False), "update")
 
 
 def listed(
-    context: typer.Context,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose.")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="Only these: PERSON, SCHOOL, EVENT, TOPIC, …")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 100,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """People, schools, events and topics that a user speaks of, most mentioned first."""
-    if context.invoked_subcommand is not None:
-        return
     if user is None:
         raise typer.BadParameter("say whose entities", param_hint="--user")
     whose = user
@@ -53,15 +47,10 @@ def listed(
         for one in found:
             yield from entity_lines(one)
 
-    serve(
-        lambda rt: list_entities(rt, tenant_of(rt.settings, tenant), whose, type_, limit),
-        show,
-        as_json=json,
-        projecting=False,
-    )
+    serve(lambda rt: list_entities(rt, rt.settings.tenant, whose, type_, limit), show, projecting=False)
 
 
-def _writer(is_new: bool) -> Callable[..., None]:
+def _writer(help: str, is_new: bool) -> Callable[..., None]:
     """`add` or `update`: they have the same options."""
 
     def write(
@@ -71,18 +60,17 @@ def _writer(is_new: bool) -> Callable[..., None]:
         description: Description = None,
         attribute: Attributes = None,
         relation: Relations = None,
-        tenant: Tenant = None,
-        json: Json = False,
     ) -> None:
         from turnlog.agent.use_cases.entities import EntityInput, add_entity, update_entity
 
         def use(runtime: "Runtime") -> "Awaitable[EntityFound]":
             given = EntityInput(type_, name, description, _attributes(attribute), _relations(relation))
             change = add_entity if is_new else update_entity
-            return change(runtime, tenant_of(runtime.settings, tenant), user, given)
+            return change(runtime, runtime.settings.tenant, user, given)
 
-        serve(use, entity_lines, as_json=json)
+        serve(use, entity_lines)
 
+    write.__doc__ = help
     return write
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, err, tenant_of
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.console import BadOption, err
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _STRINGS = "Name a text file in UTF-8 with a string a line, or leave --strings o
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(erase)
+    add(app, erase)
 
 
 def erase(
@@ -35,8 +36,6 @@ def erase(
         Path | None, typer.Option(help="File with more strings to search for afterwards, one a line.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Rewrite each table under a lock (VACUUM FULL).")] = False,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Erase a person: keys, rows, caches, archives and what is readable in the log; then search for what is left.
 
@@ -46,7 +45,6 @@ def erase(
     searched: list[str] = []
 
     def checked() -> None:
-        someone_to_ask(yes or dry_run, json)
         searched.extend(_lines(strings))
 
     async def planned(runtime: "Runtime") -> "Plan":
@@ -55,7 +53,7 @@ def erase(
         from turnlog.consumers.erasing import erasure_reach
 
         reach = erasure_reach(runtime.settings, progress)
-        place = tenant_of(runtime.settings, tenant), user
+        place = runtime.settings.tenant, user
         return await plan_erasure(runtime, *place, reach, namespace or (), searched)
 
     async def erased(runtime: "Runtime") -> "Receipt":
@@ -70,16 +68,16 @@ def erase(
         return await erase_person(runtime, plan, erasure_reach(runtime.settings, progress), reason, full)
 
     if dry_run:
-        serve(planned, _plan_lines, as_json=json, document=_plan_document, name="turnlog-erase", first=checked)
+        serve(planned, _plan_lines, document=_plan_document, name="turnlog-erase", first=checked)
         return
     serve(
         erased,
         lambda receipt: _receipt_lines(user, receipt),
-        as_json=json,
         document=lambda receipt: _document(user, receipt),
         code=lambda receipt: int(bool(receipt.data.found_in)),
         name="turnlog-erase",
         first=checked,
+        confirmed=yes,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(extract)
+    add(app, extract)
 
 
 def extract(
@@ -27,22 +27,14 @@ def extract(
         bool, typer.Option("--dry-run", help="Store nothing: show what the rules find in all turns, and why.")
     ] = False,
     rules: Annotated[Path | None, typer.Option(help="Rules to use in place of MEMORY_RULES_FILE.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Extract memories from what users said and no extraction has read yet."""
     from turnlog.agent.use_cases.extraction import extract_memories, preview_extraction
 
     if dry_run:
-        serve(
-            lambda rt: preview_extraction(rt, tenant_of(rt.settings, tenant), thread, user, rules),
-            _preview_lines,
-            as_json=json,
-        )
+        serve(lambda rt: preview_extraction(rt, rt.settings.tenant, thread, user, rules), _preview_lines)
     else:
-        serve(
-            lambda rt: extract_memories(rt, tenant_of(rt.settings, tenant), thread, user, rules), _lines, as_json=json
-        )
+        serve(lambda rt: extract_memories(rt, rt.settings.tenant, thread, user, rules), _lines)
 
 
 def _lines(made: "Iterable[Extracted]") -> Iterator[str | Text]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import Json
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -20,31 +20,24 @@ JobName = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    jobs = typer.Typer(help="Scheduled jobs.", invoke_without_command=True)
-    jobs.callback()(listed)
-    jobs.command("run")(run_by_hand)
-    app.add_typer(jobs, name="jobs")
+    jobs = group(app, "jobs", "Scheduled jobs.", listed, tenant=False)
+    add(jobs, run_by_hand, "run", tenant=False)
 
 
-def listed(context: typer.Context, json: Json = False) -> None:
+def listed() -> None:
     """The jobs with their schedule, their last run and their next."""
-    if context.invoked_subcommand is not None:
-        return
     from turnlog.agent.use_cases.jobs import list_jobs
 
     serve(
         list_jobs,
         lambda found: map(_line, found),
-        as_json=json,
         document=lambda found: [_document(one) for one in found],
         projecting=False,
     )
 
 
 def run_by_hand(
-    job: JobName,
-    now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None,
-    json: Json = False,
+    job: JobName, now: Annotated[str | None, typer.Option(help="Run as of this time (ISO 8601); default: now.")] = None
 ) -> None:
     """Run a job now."""
     from turnlog.agent.use_cases.jobs import run_job
@@ -54,13 +47,7 @@ def run_by_hand(
         with progress(job) as update:
             return await run_job(runtime, job, _time(now), update)
 
-    serve(
-        use,
-        lambda ran: [_ran(ran)],
-        as_json=json,
-        code=lambda ran: int(bool(ran.errors)),
-        first=lambda: _time(now),
-    )
+    serve(use, lambda ran: [_ran(ran)], code=lambda ran: int(bool(ran.errors)), first=lambda: _time(now))
 
 
 def _time(given: str | None) -> datetime:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, emit, out, tenant_of
+from turnlog.consumers.cli.console import report
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -13,52 +14,46 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    keys = typer.Typer(help="The keys that encrypt users' words in the log.", no_args_is_help=True)
-    keys.command("status")(status)
-    keys.command("new-kek")(new_kek)
-    keys.command("rotate")(rotate)
-    keys.command("rewrap")(rewrap)
-    app.add_typer(keys, name="keys")
+    keys = group(app, "keys", "The keys that encrypt users' words in the log.")
+    add(keys, status, tenant=False)
+    add(keys, new_kek, "new-kek", tenant=False)
+    add(keys, rotate)
+    add(keys, rewrap, tenant=False)
 
 
-def status(json: Json = False) -> None:
+def status() -> None:
     """Which key-encryption key is in use, and how many keys of users it wraps."""
     from turnlog.agent.use_cases.keys import key_status
 
-    serve(key_status, _status_lines, as_json=json, projecting=False)
+    serve(key_status, _status_lines, projecting=False)
 
 
-def new_kek(json: Json = False) -> None:
+def new_kek() -> None:
     """Print a new value for TURNLOG_KEK. It is not stored."""
     from turnlog.agent.privacy import kek
 
     made = kek.new_kek()
-    if json:
-        emit({"kek": made})
-    else:
-        out.print(made)
+    report({"kek": made}, made)
 
 
-def rotate(user: Annotated[str, typer.Option(help="Whose key.")], tenant: Tenant = None, json: Json = False) -> None:
+def rotate(user: Annotated[str, typer.Option(help="Whose key.")]) -> None:
     """Give a user a new key for new events; the old one still opens what it sealed."""
     from turnlog.agent.use_cases.keys import rotate_key
 
     serve(
-        lambda rt: rotate_key(rt, tenant_of(rt.settings, tenant), user),
+        lambda rt: rotate_key(rt, rt.settings.tenant, user),
         lambda made: [f"user {user} has key {made.key_id} from now on"],
-        as_json=json,
         projecting=False,
     )
 
 
-def rewrap(json: Json = False) -> None:
+def rewrap() -> None:
     """Encrypt every user's key again under TURNLOG_KEK, after a change of it; needs TURNLOG_KEK_OLD."""
     from turnlog.agent.use_cases.keys import rewrap_keys
 
     serve(
         rewrap_keys,
         lambda made: [f"{made.rewrapped:,} keys wrapped again; all are under key-encryption key {made.kek}"],
-        as_json=json,
         projecting=False,
     )
 

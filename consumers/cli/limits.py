@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -15,64 +16,53 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    limits = typer.Typer(help="How much users may ask for.", invoke_without_command=True)
-    limits.callback()(show)
-    limits.command("set")(change)
-    limits.command("reset")(reset)
-    app.add_typer(limits, name="limits")
+    limits = group(app, "limits", "How much users may ask for.", show)
+    add(limits, change, "set")
+    add(limits, reset)
 
 
 def show(
-    context: typer.Context,
     user: Annotated[str | None, typer.Option("--user", "-u", help="What this user has left.")] = None,
     role: Annotated[
         Literal["user", "vip", "admin"], typer.Option(help="The user's role: user, vip or admin.")
     ] = "user",
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """The limits of a tenant, or what one user has used of them and has left."""
-    if context.invoked_subcommand is not None:
-        return
     from turnlog.agent.use_cases.limits import limits_of, usage_left
 
     async def of_tenant(runtime: "Runtime") -> "Limits":
-        return await limits_of(runtime, tenant_of(runtime.settings, tenant))
+        return await limits_of(runtime, runtime.settings.tenant)
 
     async def of_user(runtime: "Runtime") -> "list[Guard]":
-        return await usage_left(runtime, tenant_of(runtime.settings, tenant), user or "", role)
+        return await usage_left(runtime, runtime.settings.tenant, user or "", role)
 
     if user is None:
-        serve(of_tenant, _limits, as_json=json, projecting=False)
+        serve(of_tenant, _limits, projecting=False)
     else:
-        serve(of_user, lambda found: map(_left, found), as_json=json, projecting=False)
+        serve(of_user, lambda found: map(_left, found), projecting=False)
 
 
 def change(
     limits: Annotated[list[str], typer.Argument(help="NAME=NUMBER, such as user_per_minute=60.")],
     plan: Annotated[str, typer.Option(help="Whose: user, or vip (admins too).")] = "user",
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Change limits; they hold for the next request."""
     from turnlog.agent.use_cases.limits import change_limits
 
     async def use(runtime: "Runtime") -> "Limits":
-        return await change_limits(runtime, tenant_of(runtime.settings, tenant), plan, _numbers(limits))
+        return await change_limits(runtime, runtime.settings.tenant, plan, _numbers(limits))
 
-    serve(use, _limits, as_json=json)
+    serve(use, _limits)
 
 
-def reset(
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose.")], tenant: Tenant = None, json: Json = False
-) -> None:
+def reset(user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> None:
     """Let a user's windows begin empty; the quota stays as it is."""
     from turnlog.agent.use_cases.limits import reset_rate
 
     async def use(runtime: "Runtime") -> None:
-        await reset_rate(runtime, tenant_of(runtime.settings, tenant), user)
+        await reset_rate(runtime, runtime.settings.tenant, user)
 
-    serve(use, lambda _: ["the windows are empty"], as_json=json, projecting=False)
+    serve(use, lambda _: ["the windows are empty"], projecting=False)
 
 
 def _numbers(given: Sequence[str]) -> dict[str, float]:

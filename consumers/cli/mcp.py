@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, check_given, emit, tenant_of
+from turnlog.consumers.cli.console import BadOption, check_given, emit
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import run
 
 if TYPE_CHECKING:
@@ -17,13 +18,12 @@ User = Annotated[str, typer.Option("--user", "-u", help="Whose memory it is.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Give a model turnlog's memory as tools, by the Model Context Protocol.")
-    group.command("stdio")(stdio)
-    group.command("install")(install)
-    app.add_typer(group, name="mcp")
+    mcp = group(app, "mcp", "Give a model turnlog's memory as tools, by the Model Context Protocol.")
+    add(mcp, stdio)
+    add(mcp, install)
 
 
-def stdio(user: User, tenant: Tenant = None, json: Json = False) -> None:
+def stdio(user: User) -> None:
     """Speak MCP on standard input and output, until the client closes them."""
 
     async def work(settings: "Settings") -> None:
@@ -34,26 +34,21 @@ def stdio(user: User, tenant: Tenant = None, json: Json = False) -> None:
         from turnlog.consumers.runtime import opened, row_security
 
         check_given("user", user)
-        identity = granted(tenant_of(settings, tenant), user, "user", None, None, key=False)
+        identity = granted(settings.tenant, user, "user", None, None, key=False)
         async with opened(settings, "turnlog-mcp") as runtime, row_security(runtime), playing(runtime, ROLES):
             await make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime)).run_stdio_async()
 
-    run(work, json)
+    run(work)
 
 
-def install(
-    user: User,
-    client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude",
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def install(user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude") -> None:
     """Print what to add to a client's configuration file, as JSON. Nothing is written."""
 
     async def work(settings: "Settings") -> None:
         if client not in CLIENTS:
             raise BadOption(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
         check_given("user", user)
-        words = ["mcp", "stdio", "--user", user, "--tenant", tenant_of(settings, tenant)]
+        words = ["mcp", "stdio", "--user", user, "--tenant", settings.tenant]
         emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})
 
-    run(work, json)
+    run(work)

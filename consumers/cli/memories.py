@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 from turnlog.events.contracts import MemoryKind
 
@@ -38,18 +39,14 @@ Category = Annotated[str | None, typer.Option(help="Such as the rule of a memory
 
 
 def register(app: typer.Typer) -> None:
-    memories = typer.Typer(help="A user's memories.", invoke_without_command=True)
-    memories.callback()(listed)
-    memories.command()(show)
-    memories.command()(archive)
-    memories.command()(stats)
-    app.add_typer(memories, name="memories")
-    for command in (remember, edit, rate, revert, forget):
-        app.command()(command)
+    memories = group(app, "memories", "A user's memories.", listed)
+    for command in (show, archive, stats):
+        add(memories, command)
+    for change in (remember, edit, rate, revert, forget):
+        add(app, change)
 
 
 def listed(
-    context: typer.Context,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose memories.")] = None,
     as_of: Annotated[str | None, typer.Option(help="Memories valid then: a time, a date or 'last March'.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Ended, waiting, archived and forgotten ones too.")] = False,
@@ -57,12 +54,8 @@ def listed(
     category: Category = None,
     min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum of the current importance.")] = 0.0,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, of those said last.")] = 100,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """What is remembered of a user, highest score first: score, tier, validity, quote and source."""
-    if context.invoked_subcommand is not None:
-        return
     if user is None:
         raise typer.BadParameter("say whose memories", param_hint="--user")
     whose = user
@@ -73,19 +66,17 @@ def listed(
     async def use(runtime: "Runtime") -> "list[MemoryView]":
         at = _time(runtime, as_of)
         which = MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
-        return await list_memories(runtime, tenant_of(runtime.settings, tenant), whose, which, limit)
+        return await list_memories(runtime, runtime.settings.tenant, whose, which, limit)
 
     def lines(found: "list[MemoryView]") -> list[str]:
         return [line for row in found for line in memory_lines(row)] or [f"nothing is remembered of {whose}"]
 
-    serve(use, lines, as_json=json, projecting=False)
+    serve(use, lines, projecting=False)
 
 
 def show(
     which: Which,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose; not needed with a whole id.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """A memory's history: every version with its interval and sources."""
 
@@ -93,43 +84,31 @@ def show(
     from turnlog.consumers.cli.remembering import history_lines
 
     serve(
-        lambda rt: memory_history(rt, tenant_of(rt.settings, tenant), user, which),
+        lambda rt: memory_history(rt, rt.settings.tenant, user, which),
         lambda found: history_lines(found.history, found.memory),
-        as_json=json,
         projecting=False,
     )
 
 
 def archive(
-    which: Which,
-    user: User,
-    reason: Annotated[str, typer.Option(help="Why; it is shown with the memory.")],
-    tenant: Tenant = None,
-    json: Json = False,
+    which: Which, user: User, reason: Annotated[str, typer.Option(help="Why; it is shown with the memory.")]
 ) -> None:
     """Archive a memory: it is kept and not recalled. `turnlog revert` restores it, and so does saying it again."""
 
     from turnlog.agent.use_cases.memory_changes import archive_memory
 
     serve(
-        lambda rt: archive_memory(rt, tenant_of(rt.settings, tenant), user, which, reason),
+        lambda rt: archive_memory(rt, rt.settings.tenant, user, which, reason),
         lambda made: [f"“{made.content}” is archived: {made.reason}"],
-        as_json=json,
     )
 
 
-def stats(
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def stats(user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None) -> None:
     """How many memories are in which tier, how fresh and important they are, and what the decay job does next."""
 
     from turnlog.agent.use_cases.jobs import decay_stats
 
-    serve(
-        lambda rt: decay_stats(rt, tenant_of(rt.settings, tenant), user), _stats_lines, as_json=json, projecting=False
-    )
+    serve(lambda rt: decay_stats(rt, rt.settings.tenant, user), _stats_lines, projecting=False)
 
 
 def remember(
@@ -140,8 +119,6 @@ def remember(
     importance: Annotated[float | None, typer.Option(min=0, max=1, help="Derived from the text when absent.")] = None,
     expires_at: Annotated[str | None, typer.Option(help="When it ends by itself: a time or a date.")] = None,
     metadata: Annotated[str | None, typer.Option(help="A JSON object to keep with it.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Write a memory by hand. Extraction rules that read it give it their key, so that it can be contradicted."""
 
@@ -150,75 +127,61 @@ def remember(
     async def use(runtime: "Runtime") -> "Outcome":
         about = None if metadata is None else _json(metadata)
         given = MemoryInput(text, kind, category, importance, _time(runtime, expires_at), about)
-        return await remember(runtime, tenant_of(runtime.settings, tenant), user, given)
+        return await remember(runtime, runtime.settings.tenant, user, given)
 
     def lines(made: "Outcome") -> list[str]:
         if made.question:
             return [made.question, f"`turnlog answer new --user {user}`, or old, or both"]
         return [f"{_SAID[made.what]}  {made.memory_id}"]
 
-    serve(use, lines, as_json=json)
+    serve(use, lines)
 
 
-def edit(
-    which: Which,
-    text: Annotated[str, typer.Argument(help="The new text.")],
-    user: User,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def edit(which: Which, text: Annotated[str, typer.Argument(help="The new text.")], user: User) -> None:
     """Store a new version of a memory. The one before stays in the history."""
 
     from turnlog.agent.use_cases.memory_changes import edit_memory
 
     serve(
-        lambda rt: edit_memory(rt, tenant_of(rt.settings, tenant), user, which, text),
+        lambda rt: edit_memory(rt, rt.settings.tenant, user, which, text),
         lambda made: [f"“{made.before}” is now “{text}”  {made.memory}"],
-        as_json=json,
     )
 
 
-def rate(
-    which: Which,
-    importance: Annotated[float, typer.Argument(help="0 to 1.")],
-    user: User,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def rate(which: Which, importance: Annotated[float, typer.Argument(help="0 to 1.")], user: User) -> None:
     """Set a memory's importance. Its decay starts again from now."""
 
     from turnlog.agent.use_cases.memory_changes import rate_memory
 
     serve(
-        lambda rt: rate_memory(rt, tenant_of(rt.settings, tenant), user, which, importance),
+        lambda rt: rate_memory(rt, rt.settings.tenant, user, which, importance),
         lambda made: [f"“{made.content}” has importance {made.importance:g}"],
-        as_json=json,
     )
 
 
-def revert(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
+def revert(which: Which, user: User, yes: Yes = False) -> None:
     """Make an earlier version valid again; `turnlog memories show` lists their ids. Later changes are undone."""
 
     from turnlog.agent.use_cases.memories import find_memory
     from turnlog.agent.use_cases.memory_changes import revert_memory
 
     async def use(runtime: "Runtime") -> "Reverted":
-        place = tenant_of(runtime.settings, tenant), user
+        place = runtime.settings.tenant, user
         row = await find_memory(runtime, *place, which)
         await confirm(f"Let “{row.content}” hold again, and end what took its place?", yes)
         return await revert_memory(runtime, *place, str(row.id))
 
-    serve(use, lambda made: [f"“{made.content}” holds again"], as_json=json, first=lambda: someone_to_ask(yes, json))
+    serve(use, lambda made: [f"“{made.content}” holds again"], confirmed=yes)
 
 
-def forget(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
+def forget(which: Which, user: User, yes: Yes = False) -> None:
     """Remove a memory's text, and that of its duplicates, from every read model. It cannot be restored."""
 
     from turnlog.agent.use_cases.memories import find_memory
     from turnlog.agent.use_cases.memory_changes import forget_memory
 
     async def use(runtime: "Runtime") -> "Forgotten":
-        place = tenant_of(runtime.settings, tenant), user
+        place = runtime.settings.tenant, user
         row = await find_memory(runtime, *place, which)
         await confirm(f"Forget “{row.content}”? It cannot be undone", yes)
         return await forget_memory(runtime, *place, str(row.id))
@@ -227,7 +190,7 @@ def forget(which: Which, user: User, yes: Yes = False, tenant: Tenant = None, js
         count = len(made.forgotten)
         return [f"forgot {count} {'memory' if count == 1 else 'memories'}"]
 
-    serve(use, lines, as_json=json, first=lambda: someone_to_ask(yes, json))
+    serve(use, lines, confirmed=yes)
 
 
 def _stats_lines(found: "DecayStats") -> list[str]:

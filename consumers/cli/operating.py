@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic_core import to_jsonable_python
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.options import Tenant, add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ Key = Literal["user", "agent", "model", "day", "month"]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (lag, rebuild, verify, usage):
-        app.command()(command)
+    for command in (lag, rebuild, verify):
+        add(app, command, tenant=False)
+    add(app, usage)
 
 
-def lag(json: Json = False) -> None:
+def lag() -> None:
     """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled."""
     from turnlog.agent.use_cases.lag import embedding_backlog, projection_lag
 
@@ -44,7 +46,6 @@ def lag(json: Json = False) -> None:
     serve(
         both,
         lambda found: [*map(_lag_line, found[0]), f"{'embedding':<16} {found[1].sentence()}"],
-        as_json=json,
         document=lambda found: {
             "projections": [to_jsonable_python(one) | {"behind": one.behind} for one in found[0]],
             "embedding": found[1].document(),
@@ -59,7 +60,6 @@ def rebuild(
     all_: Annotated[bool, typer.Option("--all", help="Every projection.")] = False,
     thread: Annotated[str | None, typer.Option(help="Only this thread's rows.")] = None,
     tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Rebuild read models from the log, beside the live ones, with an atomic switch. With --thread, or --tenant
     alone, only those rows are rebuilt, in place.
@@ -69,7 +69,8 @@ def rebuild(
 
     async def use(runtime: "Runtime") -> "list[Rebuilt]":
         if thread is not None or tenant is not None:
-            return await operations.rebuild_rows(runtime, name, tenant_of(runtime.settings, tenant), thread)
+            chosen = runtime.settings.tenant if tenant is None else tenant
+            return await operations.rebuild_rows(runtime, name, chosen, thread)
         with progress(f"rebuilding {name or 'all'}") as update:
             return await operations.rebuild(runtime, name, _shown(update))
 
@@ -80,14 +81,13 @@ def rebuild(
     serve(
         use,
         lambda made: map(_rebuilt_line, made),
-        as_json=json,
         document=document,
         projecting=False,
         first=lambda: _check_named(name, all_),
     )
 
 
-def verify(name: Name = None, json: Json = False) -> None:
+def verify(name: Name = None) -> None:
     """Rebuild into a shadow and compare row for row. Exit 1 on any difference."""
     from turnlog.agent.use_cases import operations
     from turnlog.consumers.cli.progress_bars import progress
@@ -99,7 +99,6 @@ def verify(name: Name = None, json: Json = False) -> None:
     serve(
         use,
         _verified_lines,
-        as_json=json,
         document=lambda found: [to_jsonable_python(one) | {"clean": one.clean} for one in found],
         code=lambda found: int(not all(one.clean for one in found)),
     )
@@ -108,15 +107,11 @@ def verify(name: Name = None, json: Json = False) -> None:
 def usage(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's.")] = None,
     by: Annotated[Key, typer.Option(help="What to sum by: user, agent, model, day or month.")] = "day",
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Calls, tokens, cost and latency of language models, summed by user, agent, model, day or month (UTC)."""
     from turnlog.agent.use_cases.usage import usage as usage_of
 
-    serve(
-        lambda rt: usage_of(rt, tenant_of(rt.settings, tenant), user, by), _usage_lines, as_json=json, projecting=False
-    )
+    serve(lambda rt: usage_of(rt, rt.settings.tenant, user, by), _usage_lines, projecting=False)
 
 
 def _check_named(name: str | None, all_: bool) -> None:

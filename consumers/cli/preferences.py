@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, Json, Tenant, tenant_of
+from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _LISTS = ("school_regions", "school_size", "school_type")
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(preferences)
+    add(app, preferences)
 
 
 def preferences(
@@ -26,8 +27,6 @@ def preferences(
         typer.Option("--set", help="NAME=VALUE, such as language=zh or enable_memory=no; lists as US,UK."),
     ] = None,
     cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """How a user wants to be answered, and whether to remember what they say; --set changes it.
 
@@ -36,12 +35,12 @@ def preferences(
     from turnlog.agent.use_cases.preferences import set_preferences, show_preferences
 
     async def use(runtime: "Runtime") -> "UserPreferences":
-        place = (tenant_of(runtime.settings, tenant), user)
+        place = (runtime.settings.tenant, user)
         if given or cleared:
             return await set_preferences(runtime, *place, _values(given or ()), cleared or ())
         return await show_preferences(runtime, *place)
 
-    serve(use, _lines, as_json=json, projecting=bool(given or cleared))
+    serve(use, _lines, projecting=bool(given or cleared))
 
 
 def _values(given: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, emit_line, err, tenant_of
+from turnlog.consumers.cli.console import emit_line, err
+from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import run, serve
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ EMBED_FIRST_S = 60.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("recall")(recall_command)
+    add(app, recall_command, "recall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,11 @@ def recall_command(
         float, typer.Option(min=0, max=1, help="Only memories of this current importance and above.")
     ] = 0.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of everything shown.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Search turns, and with a user their memories, by meaning, words, names and dates."""
     asked = Asked(thread, user, topic, k, keyword_only, tuple(one.upper() for one in kind or ()), min_importance)
     if batch is not None:
-        run(lambda settings: _batch(settings, tenant_of(settings, tenant), asked, batch), json)
+        run(lambda settings: _batch(settings, settings.tenant, asked, batch))
 
     def check() -> None:
         from turnlog.agent.use_cases.recall import BadQuery
@@ -81,14 +80,14 @@ def recall_command(
             raise BadQuery("--as-of, --history, --kind and --min-importance are about memories: say whose with --user")
 
     async def use(runtime: "Runtime") -> Answer:
-        place = tenant_of(runtime.settings, tenant)
+        place = runtime.settings.tenant
         return await _answer(runtime, place, query or "", asked, as_of, past, max_tokens, explain)
 
     def lines(answer: Answer) -> Iterator[str]:
         nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
         return _lines(answer.found, explain, nothing)
 
-    serve(use, lines, as_json=json, document=lambda answer: answer.document, first=check, projecting=False)
+    serve(use, lines, document=lambda answer: answer.document, first=check, projecting=False)
 
 
 async def _answer(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -20,15 +20,13 @@ Name = Annotated[str, typer.Argument(help="The shadow's name: letters, digits, '
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Extract memories with other rules, prompt or model, beside those that are stored.", no_args_is_help=True
-    )
-    group.command("run")(derived)
-    group.command("list")(listed)
-    group.command("diff")(compared)
-    group.command("promote")(promoted)
-    group.command("drop")(dropped)
-    app.add_typer(group, name="rederive")
+    about = "Extract memories with other rules, prompt or model, beside those that are stored."
+    rederive = group(app, "rederive", about)
+    add(rederive, derived, "run")
+    add(rederive, listed, "list")
+    add(rederive, compared, "diff")
+    add(rederive, promoted, "promote")
+    add(rederive, dropped, "drop")
 
 
 def derived(
@@ -39,8 +37,6 @@ def derived(
     prompt: Annotated[
         Path | None, typer.Option(help="Prompt to use in place of MEMORY_EXTRACT_PROMPT_FILE, or of the one built in.")
     ] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Extract from all turns into a shadow; memories do not change. Run again with the same name, it continues where
     it stopped.
@@ -50,33 +46,32 @@ def derived(
     async def use(runtime: "Runtime") -> "list[Compared]":
         from turnlog.agent.use_cases.rederiving import OtherExtractor, compare, derive
 
-        place = tenant_of(runtime.settings, tenant)
+        place = runtime.settings.tenant
         with progress("extracting") as update:
             await derive(runtime, place, name, user or (), update, OtherExtractor(rules, model, prompt))
         return await compare(runtime, place, name)
 
-    serve(use, _lines, as_json=json, document=_documents)
+    serve(use, _lines, document=_documents)
 
 
-def listed(tenant: Tenant = None, json: Json = False) -> None:
+def listed() -> None:
     """All shadows."""
     from turnlog.agent.use_cases.rederiving import all_shadows
 
     serve(
-        lambda rt: all_shadows(rt, tenant_of(rt.settings, tenant)),
+        lambda rt: all_shadows(rt, rt.settings.tenant),
         lambda found: [f"{one.shadow}  {_users(one.users)}" for one in found] or ["no shadows"],
-        as_json=json,
     )
 
 
-def compared(name: Name, tenant: Tenant = None, json: Json = False) -> None:
+def compared(name: Name) -> None:
     """How the shadow differs from the memories, and what it cost."""
     from turnlog.agent.use_cases.rederiving import compare
 
-    serve(lambda rt: compare(rt, tenant_of(rt.settings, tenant), name), _lines, as_json=json, document=_documents)
+    serve(lambda rt: compare(rt, rt.settings.tenant, name), _lines, document=_documents)
 
 
-def promoted(name: Name, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
+def promoted(name: Name, yes: Yes = False) -> None:
     """Replace the memories by the shadow's; replaced ones are closed and stay in the history."""
     from turnlog.consumers.cli.progress_bars import progress
 
@@ -85,20 +80,20 @@ def promoted(name: Name, yes: Yes = False, tenant: Tenant = None, json: Json = F
 
         await confirm(f"Take over what shadow {name} remembers?", yes)
         with progress("promoting") as update:
-            return await promote(runtime, tenant_of(runtime.settings, tenant), name, update)
+            return await promote(runtime, runtime.settings.tenant, name, update)
 
-    serve(use, _lines, as_json=json, document=_documents, first=lambda: someone_to_ask(yes, json))
+    serve(use, _lines, document=_documents, confirmed=yes)
 
 
-def dropped(name: Name, tenant: Tenant = None, json: Json = False) -> None:
+def dropped(name: Name) -> None:
     """Delete the shadow."""
 
     async def use(runtime: "Runtime") -> "Shadow":
         from turnlog.agent.use_cases.rederiving import Shadow, drop
 
-        return Shadow(name, await drop(runtime, tenant_of(runtime.settings, tenant), name))
+        return Shadow(name, await drop(runtime, runtime.settings.tenant, name))
 
-    serve(use, lambda made: [f"dropped {name} of {_users(made.users)}"], as_json=json)
+    serve(use, lambda made: [f"dropped {name} of {_users(made.users)}"])
 
 
 def _users(count: int) -> str:

@@ -14,8 +14,11 @@ import typer
 from rich.text import Text
 
 from turnlog.agent.settings import Settings, load_settings
-from turnlog.consumers.cli.console import emit, emit_line, err, out
+from turnlog.consumers.cli.confirming import someone_to_ask
+from turnlog.consumers.cli.console import emit, emit_line, err, out, say
+from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
+from turnlog.events.subjects import check_tenant
 
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
@@ -28,65 +31,68 @@ def serve(
     use: "Callable[[Runtime], Awaitable[T]]",
     show: Callable[[T], Iterable[str | Text]],
     *,
-    as_json: bool,
     document: Callable[[T], Any] = lambda result: result,
     code: Callable[[T], int] = lambda _: 0,
     name: str = "turnlog",
     projecting: bool = True,
     first: Callable[[], object] = lambda: None,
+    confirmed: bool = True,
 ) -> None:
     """Runs one use case to the exit code of the command.
 
     use: awaits the use case on the open runtime. show: the lines for people. document: what --json prints instead; the
     result itself when not given. code: the exit code for the result. projecting: apply events in this process from
     the start where no other process does; a use case that only reads needs it only when `settle` finds rows behind, and
-    starts sooner without. first: checks of the options, before any server starts.
+    starts sooner without. first: checks of the options, before any server starts. confirmed: False where the command
+    asks with `confirm` first.
     """
 
     async def work(settings: Settings) -> int:
+        someone_to_ask(confirmed)
         first()
         from turnlog.consumers import runtime as composed
 
         applying = composed.projecting if projecting else composed.projecting_when_behind
         async with composed.opened(settings, name) as runtime, applying(runtime):
             result = await use(runtime)
-        if as_json:
+        if given().json:
             emit(document(result))
         else:
-            for line in show(result):
-                out.print(line, markup=False)
+            say(show(result))
         return code(result)
 
-    run(work, as_json)
+    run(work)
 
 
 def stream(
-    use: "Callable[[Runtime], AsyncIterator[T]]",
-    show: Callable[[T], str],
-    *,
-    as_json: bool,
-    document: Callable[[T], Any] = lambda item: item,
+    use: "Callable[[Runtime], AsyncIterator[T]]", show: Callable[[T], str], document: Callable[[T], Any]
 ) -> None:
-    """Prints what a use case yields as it comes, a line each; with `as_json` one JSON document a line."""
+    """Prints what a use case yields as it comes, a line each; with --json one JSON document a line."""
 
     async def work(settings: Settings) -> None:
         from turnlog.consumers.runtime import opened
 
         async with opened(settings) as runtime:
             async for item in use(runtime):
-                if as_json:
+                if given().json:
                     emit_line(document(item))
                 else:
                     out.print(show(item), markup=False)
 
-    run(work, as_json)
+    run(work)
 
 
-def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bool = False) -> None:
-    """Runs a command that opens what it needs itself. An error becomes one line with its code, and with `as_json` a
-    document on stdout."""
+def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: object) -> None:
+    """Runs a command that opens what it needs itself, with the tenant it works for in the settings. An error becomes
+    one line with its code, and with --json a document on stdout.
+
+    changed: settings that come before those of the environment.
+    """
     try:
-        settings = load_settings()
+        settings = load_settings(**changed)
+        # An empty --tenant is a script's variable that was not set, and not the wish for the default: it is refused.
+        tenant = settings.tenant if (asked := given().tenant) is None else asked
+        settings = settings.model_copy(update={"tenant": check_tenant(tenant)})
         logging.basicConfig(
             level=settings.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
         )
@@ -94,23 +100,23 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], as_json: bo
         code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
         sys.stdout.flush()  # here, where an error of the last lines still has a code
     except TurnlogError as error:
-        fail(error.code, str(error), as_json)
+        fail(error.code, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     except BrokenPipeError:
         _leave_stdout()
         raise typer.Exit(0) from None
     except Exception as error:  # the last resort of the command line: an id and a cause, never a traceback
-        _fail_unexpectedly(error, as_json)
+        _fail_unexpectedly(error)
     else:
         raise typer.Exit(code)
 
 
-def fail(code: str, message: str, as_json: bool) -> NoReturn:
-    """Ends the command with exit code 1. With `as_json` the error is the one document on stdout; where nothing can be
+def fail(code: str, message: str) -> NoReturn:
+    """Ends the command with exit code 1. With --json the error is the one document on stdout; where nothing can be
     written there, as on a full disk, it goes to stderr."""
     try:
-        if as_json:
+        if given().json:
             emit_line({"error": {"code": code, "message": message}})
             sys.stdout.flush()
             raise typer.Exit(1)
@@ -128,15 +134,15 @@ async def _cancelled_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | 
     return await work
 
 
-def _fail_unexpectedly(error: Exception, as_json: bool) -> NoReturn:
+def _fail_unexpectedly(error: Exception) -> NoReturn:
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again", as_json)
+        fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again")
     if getattr(error, "errno", None) in _DISK_FULL or getattr(error, "sqlstate", None) == _DISK_FULL_IN_POSTGRES:
-        fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again", as_json)
+        fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again")
     reference = uuid.uuid4().hex[:8]
     logging.getLogger("turnlog").debug("internal error %s", reference, exc_info=error)
     cause = f"{type(error).__name__}: {error}"
-    fail("internal-error", f"{cause} (reference {reference}; TURNLOG_LOG_LEVEL=DEBUG shows where)", as_json)
+    fail("internal-error", f"{cause} (reference {reference}; TURNLOG_LOG_LEVEL=DEBUG shows where)")
 
 
 def _leave_stdout() -> None:

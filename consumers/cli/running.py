@@ -4,34 +4,31 @@ import asyncio
 import contextlib
 import shlex
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.agent.settings import Settings, load_settings
-from turnlog.consumers.cli.console import Json, emit, err, out
+from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.console import emit, err, report
+from turnlog.consumers.cli.options import add, given
 from turnlog.consumers.cli.runner import run
 from turnlog.events.errors import LogUnavailable, TurnlogError
 
 if TYPE_CHECKING:
+    from turnlog.agent.use_cases.checkup import Finding
     from turnlog.events.log import Log
 
 Partitions = Annotated[str | None, typer.Option(help="Such as 0-3 or 0,2; when not given, workers share them.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(up)
-    app.command()(down)
-    app.command()(serve)
-    app.command()(worker)
-    app.command()(doctor)
-    app.command("env")(env)
+    for command in (up, down, serve, worker, doctor, env):
+        add(app, command, tenant=False)
 
 
 def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="In the background; `turnlog down` ends it.")] = False,
-    json: Json = False,
 ) -> None:
     """Start the servers (where none are given) and play every role until Ctrl-C or `turnlog down`."""
 
@@ -46,7 +43,7 @@ def up(
         if detach:
             pid = await background.start(settings)
             where = {"pid": pid, "home": str(settings.home), "log": str(background.log_path(settings))}
-            emit(where) if json else out.print(f"turnlog runs in the background (pid {pid}); log: {where['log']}")
+            report(where, f"turnlog runs in the background (pid {pid}); log: {where['log']}")
             return 0
         with background.only_one(settings) as say_ready:
             async with (
@@ -57,19 +54,18 @@ def up(
             ):
                 say_ready()
                 ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
-                emit(ready | {"api_url": runtime.api_url}) if json else out.print(
-                    f"turnlog is up ({', '.join(ROLES)}) at {runtime.api_url}; Ctrl-C ends it", markup=False
-                )
+                said = f"turnlog is up ({', '.join(ROLES)}) at {runtime.api_url}; Ctrl-C ends it"
+                report(ready | {"api_url": runtime.api_url}, said)
                 await _ended(stopped, runtime.log)
                 err.print("finishing what is under way …")
             if not settings.nats_url or not settings.database_url:
                 await embedded.stop(settings.home)
         return 0
 
-    run(work, json)
+    run(work)
 
 
-def down(json: Json = False) -> None:
+def down() -> None:
     """Stop what `up` started: its roles, then the embedded servers. Data stays."""
 
     async def work(settings: Settings) -> int:
@@ -78,36 +74,33 @@ def down(json: Json = False) -> None:
 
         ended = await background.stop(settings)
         await embedded.stop(settings.home)
-        emit({"stopped": True, "pid": ended}) if json else out.print("stopped")
+        report({"stopped": True, "pid": ended}, "stopped")
         return 0
 
-    run(work, json)
+    run(work)
 
 
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; TURNLOG_API_HOST or 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="0 picks a free one; TURNLOG_API_PORT or 8484.")] = None,
-    json: Json = False,
 ) -> None:
     """Serve the HTTP API in this process until a signal, where `turnlog up` or workers play the other roles."""
-    given = {name: value for name, value in (("api_host", host), ("api_port", port)) if value is not None}
-    _play("api", None, json, given)
+    changed = {name: value for name, value in (("api_host", host), ("api_port", port)) if value is not None}
+    _play("api", None, changed)
 
 
 def worker(
     role: Annotated[str, typer.Argument(help="projectors, reactors, agent, analytics, jobs or api.")],
     partitions: Partitions = None,
-    json: Json = False,
 ) -> None:
     """Play one role in this process until a signal."""
-    _play(role, partitions, json, {})
+    _play(role, partitions, {})
 
 
-def _play(role: str, partitions: str | None, json: bool, given: Mapping[str, object]) -> None:
-    """given: settings that come before those of the environment."""
+def _play(role: str, partitions: str | None, changed: Mapping[str, object]) -> None:
+    """changed: settings that come before those of the environment."""
 
-    async def work(loaded: Settings) -> int:
-        settings = load_settings(**given) if given else loaded
+    async def work(settings: Settings) -> int:
         from turnlog.agent.use_cases.keys import refuse_plaintext
         from turnlog.consumers.roles import ROLES, playing
         from turnlog.consumers.runtime import opened_in_time
@@ -119,19 +112,17 @@ def _play(role: str, partitions: str | None, json: bool, given: Mapping[str, obj
             chosen = parse_partitions(partitions, runtime.log.partitions)
             async with playing(runtime, [role], chosen, chosen is None, settings.metrics_port):
                 where = {"api_url": runtime.api_url} if runtime.api_url else {}
-                emit({"role": role, "partitions": chosen} | where) if json else out.print(
-                    f"worker {role} runs" + "".join(f" at {url}" for url in where.values()), markup=False
-                )
+                said = f"worker {role} runs" + "".join(f" at {url}" for url in where.values())
+                report({"role": role, "partitions": chosen} | where, said)
                 async with _until_signal() as stopped:
                     await _ended(stopped, runtime.log)
         return 0
 
-    run(work, json)
+    run(work, **changed)
 
 
 def doctor(
     model: Annotated[bool, typer.Option("--model", help="Also call the models: what can they do? Four calls.")] = False,
-    json: Json = False,
 ) -> None:
     """Check settings, servers, schema, projections and models. Exit 1 when something is wrong."""
 
@@ -143,19 +134,13 @@ def doctor(
         findings = await checkup(settings, lambda: opened(settings, "turnlog-doctor"))
         if model:
             findings += await configured_models(settings)
-        if json:
-            emit(findings)
-        for finding in () if json else findings:
-            mark = "ok  " if finding.ok else "FAIL"
-            out.print(f"{mark}  {finding.check:<14} {finding.detail}", markup=False)
-            if finding.fix:
-                out.print(f"      {'':<14} → {finding.fix}", markup=False)
+        report(findings, *(line for finding in findings for line in _finding_lines(finding)))
         return int(not all(finding.ok for finding in findings))
 
-    run(work, json)
+    run(work)
 
 
-def env(json: Json = False) -> None:
+def env() -> None:
     """Where the servers are, secrets included, for other programs: eval "$(turnlog env)"."""
 
     async def work(settings: Settings) -> int:
@@ -165,13 +150,19 @@ def env(json: Json = False) -> None:
             found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
         if where.started:
             err.print("the servers do not run now; `turnlog up` starts them at these addresses")
-        if json:
+        if given().json:
             emit(found)
-        for name, value in () if json else found.items():
-            print(f"export {name}={shlex.quote(value)}")
+        else:
+            print(*(f"export {name}={shlex.quote(value)}" for name, value in found.items()), sep="\n")
         return 0
 
-    run(work, json)
+    run(work)
+
+
+def _finding_lines(finding: "Finding") -> Iterator[str]:
+    yield f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:<14} {finding.detail}"
+    if finding.fix:
+        yield f"      {'':<14} → {finding.fix}"
 
 
 def parse_partitions(text: str | None, count: int) -> list[int] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -17,14 +17,9 @@ Conversation = Annotated[str, typer.Argument(help="The conversation, which is a 
 
 
 def register(app: typer.Typer) -> None:
-    sessions = typer.Typer(help="Short-term memory: the session of a conversation.", no_args_is_help=True)
-    sessions.command()(create)
-    sessions.command()(show)
-    sessions.command()(context)
-    sessions.command()(checkpoints)
-    sessions.command()(checkpoint)
-    sessions.command()(reset)
-    app.add_typer(sessions, name="session")
+    session = group(app, "session", "Short-term memory: the session of a conversation.")
+    for command in (create, show, context, checkpoints, checkpoint, reset):
+        add(session, command)
 
 
 def create(
@@ -40,65 +35,43 @@ def create(
     recent_turns: Annotated[
         int | None, typer.Option(min=0, help="Newest turns that a summary leaves in full; MEMORY_RECENT_TURNS.")
     ] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Begin a session over the conversation so far. An existing session begins again, without earlier turns."""
     from turnlog.agent.use_cases.sessions import create_session
 
     serve(
         lambda rt: create_session(
-            rt,
-            tenant_of(rt.settings, tenant),
-            conversation,
-            user,
-            window=window,
-            threshold=threshold,
-            recent_turns=recent_turns,
+            rt, rt.settings.tenant, conversation, user, window=window, threshold=threshold, recent_turns=recent_turns
         ),
         _session_lines,
-        as_json=json,
     )
 
 
-def show(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+def show(conversation: Conversation) -> None:
     """The session: mode, summary, newest turns, global state, user."""
     from turnlog.agent.use_cases.sessions import show_session
 
-    serve(
-        lambda rt: show_session(rt, tenant_of(rt.settings, tenant), conversation),
-        _session_lines,
-        as_json=json,
-        projecting=False,
-    )
+    serve(lambda rt: show_session(rt, rt.settings.tenant, conversation), _session_lines, projecting=False)
 
 
 def context(
     conversation: Conversation,
     query: Annotated[str | None, typer.Option("--query", "-q", help="The next question, which counts too.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """The history for a prompt. Requests a summary if one is due, as an agent does."""
     from turnlog.agent.use_cases.sessions import session_context
 
     serve(
-        lambda rt: session_context(rt, tenant_of(rt.settings, tenant), conversation, query or ""),
+        lambda rt: session_context(rt, rt.settings.tenant, conversation, query or ""),
         lambda found: [_weight(found), found.history or "(no history yet)"],
-        as_json=json,
     )
 
 
-def checkpoints(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+def checkpoints(conversation: Conversation) -> None:
     """Every checkpoint of the session, oldest first."""
     from turnlog.agent.use_cases.sessions import list_checkpoints
 
-    serve(
-        lambda rt: list_checkpoints(rt, tenant_of(rt.settings, tenant), conversation),
-        _checkpoint_lines,
-        as_json=json,
-        projecting=False,
-    )
+    serve(lambda rt: list_checkpoints(rt, rt.settings.tenant, conversation), _checkpoint_lines, projecting=False)
 
 
 def checkpoint(
@@ -107,24 +80,18 @@ def checkpoint(
     recent_turns: Annotated[
         int | None, typer.Option(min=0, help="Newest turns that stay in full; the session's rule.")
     ] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """End the segment now, with a summary of your own."""
     from turnlog.agent.use_cases.sessions import write_checkpoint
 
-    serve(
-        lambda rt: write_checkpoint(rt, tenant_of(rt.settings, tenant), conversation, summary, recent_turns),
-        _session_lines,
-        as_json=json,
-    )
+    serve(lambda rt: write_checkpoint(rt, rt.settings.tenant, conversation, summary, recent_turns), _session_lines)
 
 
-def reset(conversation: Conversation, tenant: Tenant = None, json: Json = False) -> None:
+def reset(conversation: Conversation) -> None:
     """Begin the session again: earlier turns leave the short-term memory, not the transcript."""
     from turnlog.agent.use_cases.sessions import reset_session
 
-    serve(lambda rt: reset_session(rt, tenant_of(rt.settings, tenant), conversation), _session_lines, as_json=json)
+    serve(lambda rt: reset_session(rt, rt.settings.tenant, conversation), _session_lines)
 
 
 def _checkpoint_lines(found: "Sequence[SegmentCheckpoint]") -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -16,18 +16,14 @@ Name = Annotated[str, typer.Argument(help="The subscriber's name: letters, digit
 
 
 def register(app: typer.Typer) -> None:
-    subscribers = typer.Typer(help="Programs of a tenant that read its log from NATS.", no_args_is_help=True)
-    subscribers.command("create")(create)
-    subscribers.command("list")(list_)
-    subscribers.command("remove")(remove)
-    app.add_typer(subscribers, name="subscribers")
+    subscribers = group(app, "subscribers", "Programs of a tenant that read its log from NATS.")
+    add(subscribers, create)
+    add(subscribers, list_, "list")
+    add(subscribers, remove)
 
 
 def create(
-    name: Name,
-    from_now: Annotated[bool, typer.Option("--from-now", help="Without the events until now.")] = False,
-    tenant: Tenant = None,
-    json: Json = False,
+    name: Name, from_now: Annotated[bool, typer.Option("--from-now", help="Without the events until now.")] = False
 ) -> None:
     """Make a durable on a tenant's events and a NATS user that can read it, and publish for the tenant, alone.
 
@@ -37,33 +33,32 @@ def create(
     from turnlog.consumers.subscribing import admitting
 
     async def use(runtime: "Runtime") -> "NewSubscriber":
-        place = (tenant_of(runtime.settings, tenant), name)
+        place = (runtime.settings.tenant, name)
         return await create_subscriber(runtime, *place, admitting(runtime.settings), from_now)
 
-    serve(use, _created, as_json=json, projecting=False)
+    serve(use, _created, projecting=False)
 
 
-def list_(tenant: Tenant = None, json: Json = False) -> None:
+def list_() -> None:
     """List a tenant's subscribers with their positions."""
     from turnlog.agent.use_cases.subscribers import list_subscribers
 
     serve(
-        lambda rt: list_subscribers(rt, tenant_of(rt.settings, tenant)),
+        lambda rt: list_subscribers(rt, rt.settings.tenant),
         lambda found: [_line(one) for one in found],
-        as_json=json,
         projecting=False,
     )
 
 
-def remove(name: Name, tenant: Tenant = None, json: Json = False) -> None:
+def remove(name: Name) -> None:
     """Remove a subscriber: its position is lost, and it can no longer connect."""
     from turnlog.agent.use_cases.subscribers import remove_subscriber
     from turnlog.consumers.subscribing import admitting
 
     async def use(runtime: "Runtime") -> "RemovedSubscriber":
-        return await remove_subscriber(runtime, tenant_of(runtime.settings, tenant), name, admitting(runtime.settings))
+        return await remove_subscriber(runtime, runtime.settings.tenant, name, admitting(runtime.settings))
 
-    serve(use, _removed, as_json=json, projecting=False)
+    serve(use, _removed, projecting=False)
 
 
 def _created(made: "NewSubscriber") -> Iterator[str]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turnlog.consumers.cli.confirming import Yes, confirm, someone_to_ask
-from turnlog.consumers.cli.console import Json, Tenant, tenant_of
+from turnlog.consumers.cli.confirming import Yes, confirm
+from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
@@ -18,33 +18,24 @@ Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 
 
 def register(app: typer.Typer) -> None:
-    threads = typer.Typer(help="List conversations, open, rename, label and delete them.", invoke_without_command=True)
-    threads.callback()(listed)
-    threads.command("open")(open_)
-    threads.command()(rename)
-    threads.command()(label)
-    threads.command()(delete)
-    app.add_typer(threads, name="threads")
-    app.command()(messages)
-    app.command()(fork)
+    threads = group(app, "threads", "List conversations, open, rename, label and delete them.", listed)
+    add(threads, open_, "open")
+    for command in (rename, label, delete):
+        add(threads, command)
+    add(app, messages)
+    add(app, fork)
 
 
 def listed(
-    context: typer.Context,
     user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000)] = 100,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Conversations, most recently active first."""
-    if context.invoked_subcommand is not None:
-        return
     from turnlog.agent.use_cases.threads import list_threads
 
     serve(
-        lambda rt: list_threads(rt, tenant_of(rt.settings, tenant), user, limit),
+        lambda rt: list_threads(rt, rt.settings.tenant, user, limit),
         _lines,
-        as_json=json,
         document=lambda found: [_document(one) for one in found],
         projecting=False,
     )
@@ -54,79 +45,67 @@ def open_(
     thread: Thread,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Whose conversation it is.")] = None,
     label: Annotated[str | None, typer.Option(help="Its name for people.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Create a conversation without turns. The first turn creates one too."""
     from turnlog.agent.use_cases.threads import get_thread, open_thread
 
     async def use(runtime: "Runtime") -> "ThreadInfo":
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         await open_thread(runtime, *place, user, label)
         return await get_thread(runtime, *place)
 
-    serve(use, lambda made: [f"{made.thread} is open"], as_json=json, document=_document)
+    serve(use, lambda made: [f"{made.thread} is open"], document=_document)
 
 
-def rename(
-    thread: Thread,
-    label: Annotated[str, typer.Argument(help="Its name for people.")],
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def rename(thread: Thread, label: Annotated[str, typer.Argument(help="Its name for people.")]) -> None:
     """Change a conversation's label. Its id stays."""
     from turnlog.agent.use_cases.threads import get_thread, rename_thread
 
     async def use(runtime: "Runtime") -> "ThreadInfo":
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         await rename_thread(runtime, *place, label)
         return await get_thread(runtime, *place)
 
-    serve(use, lambda now: [f"{now.thread} is named {now.label}"], as_json=json, document=_document)
+    serve(use, lambda now: [f"{now.thread} is named {now.label}"], document=_document)
 
 
-def label(thread: Thread, tenant: Tenant = None, json: Json = False) -> None:
+def label(thread: Thread) -> None:
     """Label a conversation that has no label by what its user said first. `turnlog chat` does so by itself."""
     from turnlog.agent.use_cases.threads import get_thread, label_thread
 
     async def use(runtime: "Runtime") -> "ThreadInfo":
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         await label_thread(runtime, *place)
         return await get_thread(runtime, *place)
 
-    serve(use, lambda now: [f"{now.thread} is named {now.label}"], as_json=json, document=_document)
+    serve(use, lambda now: [f"{now.thread} is named {now.label}"], document=_document)
 
 
-def delete(thread: Thread, yes: Yes = False, tenant: Tenant = None, json: Json = False) -> None:
+def delete(thread: Thread, yes: Yes = False) -> None:
     """Remove a conversation from every read model. The log keeps its events; `turnlog erase` erases a person."""
     from turnlog.agent.use_cases.threads import delete_thread, get_thread
 
     async def use(runtime: "Runtime") -> dict[str, Any]:
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         known = await get_thread(runtime, *place)
         await confirm(f"Delete the conversation {thread} with {known.messages:,} messages?", yes)
         await delete_thread(runtime, *place)
         return {"deleted": thread, "messages": known.messages}
 
-    serve(use, lambda _: [f"{thread} is deleted"], as_json=json, first=lambda: someone_to_ask(yes, json))
+    serve(use, lambda _: [f"{thread} is deleted"], confirmed=yes)
 
 
-def messages(
-    thread: Thread,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the newest.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
-) -> None:
+def messages(thread: Thread, limit: Annotated[int | None, typer.Option(min=1, help="Only the newest.")] = None) -> None:
     """A thread's transcript, oldest first."""
     from turnlog.agent.use_cases.turns import transcript
     from turnlog.consumers.cli.console import LAST_SEQ
     from turnlog.consumers.cli.rendering import message_line
 
     async def use(runtime: "Runtime") -> "list[Message]":
-        place = (tenant_of(runtime.settings, tenant), thread)
+        place = (runtime.settings.tenant, thread)
         return (await transcript(runtime, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)).turns
 
-    serve(use, lambda turns: map(message_line, turns), as_json=json, projecting=False)
+    serve(use, lambda turns: map(message_line, turns), projecting=False)
 
 
 def fork(
@@ -134,16 +113,13 @@ def fork(
     at: Annotated[int, typer.Option(min=1, help="The last sequence of the log that the new thread begins with.")],
     new_id: Annotated[str | None, typer.Option("--as", help="Id of the new thread; generated when not given.")] = None,
     label: Annotated[str | None, typer.Option(help="Its name for people.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Start a new thread from any event of a thread, without copying its past."""
     from turnlog.agent.use_cases.forks import fork_thread
 
     serve(
-        lambda rt: fork_thread(rt, tenant_of(rt.settings, tenant), thread, at, new_id, label),
+        lambda rt: fork_thread(rt, rt.settings.tenant, thread, at, new_id, label),
         lambda made: [f"{made.thread} begins with {made.message_count:,} messages of {made.parent}"],
-        as_json=json,
     )
 
 

@@ -5,7 +5,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from json import loads
 from pathlib import Path
@@ -14,33 +14,21 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import (
-    LAST_SEQ,
-    BadOption,
-    Json,
-    Tenant,
-    check_given,
-    emit,
-    err,
-    out,
-    pretty,
-    tenant_of,
-)
+from turnlog.consumers.cli.console import LAST_SEQ, BadOption, check_given, emit, err, pretty, report
+from turnlog.consumers.cli.options import Tenant, add, given
 from turnlog.consumers.cli.runner import fail, run, stream
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
-    from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases import tailing
 
 STDIN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("import")(import_file)
-    app.command("export")(export_thread)
-    app.command("tail")(tail)
+    add(app, import_file, "import")
+    add(app, export_thread, "export")
+    add(app, tail, tenant=False)
 
 
 def import_file(
@@ -50,9 +38,7 @@ def import_file(
     ] = None,
     user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
-    tenant: Tenant = None,
     embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
-    json: Json = False,
 ) -> None:
     """Import conversations. The same file again adds nothing.
 
@@ -69,31 +55,25 @@ def import_file(
         check_given("user", user)
         if thread is not None:
             check_conversation(thread)
-        request = ImportRequest(
-            source, format, Defaults(tenant=tenant_of(settings, tenant), user=user, thread=thread), embed
-        )
+        request = ImportRequest(source, format, Defaults(tenant=settings.tenant, user=user, thread=thread), embed)
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
                 prepared = prepare_import(request)
                 async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
-                    report = await import_conversations(runtime, prepared, appended, projected, vectors)
+                    made = await import_conversations(runtime, prepared, appended, projected, vectors)
             except ImportFailed as error:
                 raise ImportFailed(str(error).replace(str(source), "stdin" if file == STDIN else str(file))) from error
-        for rejected in report.rejected[:20]:
+        for rejected in made.rejected[:20]:
             err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
-        if json:
-            emit(report.document())
-        else:
-            for line in filter(None, (report.sentence(), report.backlog())):
-                out.print(line, markup=False)
-        return int(report.nothing_but_rejected)
+        report(made.document(), *filter(None, (made.sentence(), made.backlog())))
+        return int(made.nothing_but_rejected)
 
     with ExitStack() as stack:
         try:
             source = stack.enter_context(seekable(file))
         except OSError as error:
-            fail("import-failed", f"{file} cannot be read: {error.strerror}", json)
-        run(work, json)
+            fail("import-failed", f"{file} cannot be read: {error.strerror}")
+        run(work)
 
 
 def export_thread(
@@ -105,8 +85,6 @@ def export_thread(
     level: Annotated[str, typer.Option(help="What is masked: LIGHT, MODERATE or FULL.")] = "MODERATE",
     raw: Annotated[bool, typer.Option("--raw", help="Mask nothing.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
-    tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user; sanitised."""
 
@@ -119,31 +97,29 @@ def export_thread(
 
         masked = None if raw else level_named(level)
         if user is not None and thread is None:
-            return await _export_user(settings, tenant_of(settings, tenant), user, masked, output, json)
+            return await _export_user(settings, settings.tenant, user, masked, output)
         if thread is None or user is not None:
             raise BadOption("say what to export: a thread, or --user USER")
 
         async with opened(settings) as runtime, projecting(runtime):
-            rows = await export_transcript(runtime, tenant_of(settings, tenant), thread, masked)
-        lines = list(export_jsonl(rows, tenant=tenant_of(settings, tenant), thread=thread))
+            rows = await export_transcript(runtime, settings.tenant, thread, masked)
+        lines = list(export_jsonl(rows, tenant=settings.tenant, thread=thread))
         if output is not None:
             with whole_file(output) as file:
                 file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")
-            if json:
-                emit({"thread": thread, "messages": len(rows), "output": str(output)})
-            else:
-                out.print(f"wrote {len(rows)} messages to {output}", markup=False)
-        elif json or format == "openai":
+            made = {"thread": thread, "messages": len(rows), "output": str(output)}
+            report(made, f"wrote {len(rows)} messages to {output}")
+        elif given().json or format == "openai":
             emit(export_openai(rows) if format == "openai" else [loads(line) for line in lines])
         else:
             print("".join(lines), end="")
         return 0
 
-    run(work, json)
+    run(work)
 
 
 async def _export_user(
-    settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None, as_json: bool
+    settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None
 ) -> int:
     from turnlog.consumers.cli.exporting import write_user
     from turnlog.consumers.cli.progress_bars import progress
@@ -151,9 +127,8 @@ async def _export_user(
     with progress("exporting conversations") as shown:
         size = await write_user(settings, tenant, user, level, output, shown)
     if output is not None:
-        emit({"user": user, "characters": size, "output": str(output)}) if as_json else out.print(
-            f"wrote {size:,} characters to {output}", markup=False
-        )
+        made = {"user": user, "characters": size, "output": str(output)}
+        report(made, f"wrote {size:,} characters to {output}")
     return 0
 
 
@@ -164,17 +139,16 @@ def tail(
     follow: Annotated[bool, typer.Option(help="Wait for more; --no-follow ends at the log's end.")] = True,
     thread: Annotated[str | None, typer.Option(help="Only this thread.")] = None,
     tenant: Tenant = None,
-    json: Json = False,
 ) -> None:
     """Show events as they are stored (with --json one document a line)."""
 
     from turnlog.agent.use_cases import tailing
 
-    def use(runtime: "Runtime") -> "AsyncIterator[tailing.Line]":
-        chosen = None if tenant is None else tenant_of(runtime.settings, tenant)
-        return tailing.tail(runtime, start, follow, chosen, thread)
-
-    stream(use, lambda line: line.text(), as_json=json, document=lambda line: line.document())
+    stream(
+        lambda rt: tailing.tail(rt, start, follow, tenant, thread),
+        lambda line: line.text(),
+        lambda line: line.document(),
+    )
 
 
 def _check_format(format: str | None, known: Iterable[str]) -> None:

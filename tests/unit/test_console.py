@@ -12,6 +12,7 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.asking import Answered, Restarted, Text
 from turnlog.consumers.cli import chatting, runner
 from turnlog.consumers.cli.console import Words
+from turnlog.consumers.cli.options import Given
 
 FULL = "could not extend file: No space left on device"
 
@@ -35,8 +36,9 @@ def test_an_error_is_one_line_with_a_code(
         raise error
 
     for as_json in (False, True):
+        monkeypatch.setattr(runner, "given", lambda as_json=as_json: Given(json=as_json))
         with pytest.raises(typer.Exit) as ended:
-            runner.run(work, as_json)
+            runner.run(work)
         shown = capsys.readouterr()
         assert ended.value.exit_code == 1
         if as_json:
