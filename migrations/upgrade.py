@@ -1,5 +1,7 @@
 """Brings the database to the newest schema. Safe to call from many processes at once.
 
+There is no way back to an older schema: its rows can be made again from the log.
+
 Alembic and SQLAlchemy take a quarter of a second to load, so only what needs them imports them.
 """
 
@@ -40,12 +42,12 @@ def engine(database_url: str) -> "sa.Engine":
     return sa.create_engine(sqlalchemy_url(database_url), connect_args={"options": f"-c search_path={SCHEMA},public"})
 
 
-def upgrade(database_url: str, revision: str = "head") -> None:
+def upgrade(database_url: str) -> None:
     """Upgrades the schema. Raises DatabaseUnavailable if Postgres cannot be reached or lacks the extension `vector`."""
     import sqlalchemy as sa
 
     try:
-        _migrate(engine(database_url), revision)
+        _migrate(engine(database_url))
     except (sa.exc.DBAPIError, sa.exc.ArgumentError, psycopg.Error, ValueError) as error:  # ValueError: the port
         cause = " ".join(str(getattr(error, "orig", None) or error).split()).rstrip(".")
         raise DatabaseUnavailable(
@@ -54,7 +56,7 @@ def upgrade(database_url: str, revision: str = "head") -> None:
         ) from error
 
 
-def _migrate(made: "sa.Engine", revision: str) -> None:
+def _migrate(made: "sa.Engine") -> None:
     import sqlalchemy as sa
     from alembic import command
 
@@ -64,7 +66,7 @@ def _migrate(made: "sa.Engine", revision: str) -> None:
             connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
             connection.execute(sa.text("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public"))
             connection.commit()
-            command.upgrade(config(connection), revision)
+            command.upgrade(config(connection), "head")
             connection.execute(sa.text(protection()))
             connection.commit()
     finally:

@@ -243,26 +243,3 @@ def upgrade() -> None:
         sa.Column("latency_ms_max", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "day", "user_id", "agent", "purpose", "provider", "model"),
     )
-
-
-def downgrade() -> None:
-    for table in (
-        "usage",
-        "thread_activity",
-        "reactor_spending",
-        "projection_positions",
-        "model_cache",
-        "messages",
-        "memory_vectors",
-        "memory_topics",
-        "memory_tagged",
-        "memory_episodes",
-        "event_ids",
-        "embedding_cache",
-        "dead_letters",
-        "conversation_summaries",
-        "checkpoints",
-        "checkpoint_writes",
-        "checkpoint_blobs",
-    ):
-        op.drop_table(table)

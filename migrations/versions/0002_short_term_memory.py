@@ -137,35 +137,3 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("run_id IS NOT NULL"),
     )
-
-
-def downgrade() -> None:
-    op.execute("UPDATE projection_positions SET code_version = 0 WHERE projection = 'checkpoints'")
-    op.execute("DELETE FROM checkpoints")
-    op.execute("DELETE FROM checkpoint_writes")
-    op.drop_index("checkpoints_of_run", table_name="checkpoints", postgresql_where=sa.text("run_id IS NOT NULL"))
-    op.alter_column(
-        "checkpoints",
-        "checkpoint_id",
-        existing_type=sa.TEXT(),
-        comment="the turn's sequence, zero-padded: sorts in order",
-        existing_nullable=False,
-    )
-    op.drop_column("checkpoints", "seq")
-    op.drop_column("checkpoints", "run_id")
-    op.alter_column(
-        "checkpoint_writes",
-        "task_id",
-        existing_type=sa.TEXT(),
-        comment="id of the event that was written",
-        existing_nullable=False,
-    )
-    for table in (
-        "thread_forks",
-        "store_vectors",
-        "store_items",
-        "sessions",
-        "session_checkpoints",
-        "checkpoint_lists",
-    ):
-        op.drop_table(table)

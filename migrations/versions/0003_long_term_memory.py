@@ -211,23 +211,3 @@ def upgrade() -> None:
     op.create_index(
         "memory_vectors_place", "memory_vectors", ["tenant", "thread_id", "seq", "piece", "id"], unique=False
     )
-
-
-def downgrade() -> None:
-    op.drop_index("memory_vectors_place", table_name="memory_vectors")
-    op.drop_index("memory_vectors_user", table_name="memory_vectors")
-    op.create_index("memory_vectors_user", "memory_vectors", ["tenant", "user_id"], unique=False)
-    op.drop_column("model_cache", "thread_id")
-    op.drop_column("model_cache", "user_id")
-    op.drop_column("model_cache", "tenant")
-    for table in (
-        "user_keys",
-        "thread_archives",
-        "memory_extractions",
-        "memory_conflicts",
-        "memory_compactions",
-        "memories",
-        "job_runs",
-        "entities",
-    ):
-        op.drop_table(table)

@@ -16,7 +16,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant", "thread_id", "event_id"),
         comment="Turns of which a memory was forgotten: no entity has words of them.",
     )
-
-
-def downgrade() -> None:
-    op.drop_table("forgotten_turns")

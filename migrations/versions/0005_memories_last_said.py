@@ -8,7 +8,3 @@ down_revision = "0004"
 
 def upgrade() -> None:
     op.create_index("memories_last_said", "memories", ["thread_id", "confirmed_at"], unique=False)
-
-
-def downgrade() -> None:
-    op.drop_index("memories_last_said", table_name="memories")

@@ -30,11 +30,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("ended_at"),
         comment="How long the embedder took for how many texts in the last hour, to estimate when it will be done.",
     )
-
-
-def downgrade() -> None:
-    op.drop_table("embedding_rounds")
-    op.drop_index("memories_model", table_name="memories", postgresql_where=_HAS_MODEL)
-    op.drop_index("memory_vectors_model", table_name="memory_vectors", postgresql_where=_HAS_MODEL)
-    op.drop_index("memory_vectors_unembedded", table_name="memory_vectors", postgresql_where=_NO_VECTOR)
-    op.create_index("memory_vectors_unembedded", "memory_vectors", ["seq"], postgresql_where=_NO_VECTOR)

@@ -12,7 +12,3 @@ def upgrade() -> None:
         "memories",
         sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
     )
-
-
-def downgrade() -> None:
-    op.drop_column("memories", "archived_reason")

@@ -14,8 +14,3 @@ def upgrade() -> None:
         "user_keys", sa.Column("seq", sa.BigInteger, comment="where it is on the stream TURNLOG_KEYS; NULL: not yet")
     )
     op.create_table_comment("user_keys", NOW, existing_comment=BEFORE)
-
-
-def downgrade() -> None:
-    op.create_table_comment("user_keys", BEFORE, existing_comment=NOW)
-    op.drop_column("user_keys", "seq")

@@ -10,7 +10,3 @@ down_revision = "0008"
 def upgrade() -> None:
     created = sa.Column("created_at", sa.TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.now())
     op.add_column("embedding_cache", created)
-
-
-def downgrade() -> None:
-    op.drop_column("embedding_cache", "created_at")

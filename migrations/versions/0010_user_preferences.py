@@ -17,7 +17,3 @@ def upgrade() -> None:
         sa.Column("preferences", JSONB, nullable=False, comment="the preferences set by hand, by name"),
         sa.Column("set_at", sa.DateTime(timezone=True), nullable=False),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("user_preferences")

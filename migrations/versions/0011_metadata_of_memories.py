@@ -10,7 +10,3 @@ down_revision = "0010"
 
 def upgrade() -> None:
     op.add_column("memories", sa.Column("metadata", JSONB, comment="a JSON object of the application's own"))
-
-
-def downgrade() -> None:
-    op.drop_column("memories", "metadata")

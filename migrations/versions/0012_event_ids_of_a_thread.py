@@ -24,14 +24,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("partition", "event_id", "thread_hash"),
         comment=NOW,
     )
-
-
-def downgrade() -> None:
-    op.execute(
-        "INSERT INTO event_ids_of_any_thread (partition, event_id, seq) "
-        "SELECT partition, event_id, min(seq) FROM event_ids GROUP BY 1, 2 ON CONFLICT DO NOTHING"
-    )
-    op.drop_table("event_ids")
-    op.rename_table("event_ids_of_any_thread", "event_ids")
-    op.execute("ALTER INDEX event_ids_of_any_thread_pkey RENAME TO event_ids_pkey")
-    op.create_table_comment("event_ids", BEFORE, existing_comment=OLD)

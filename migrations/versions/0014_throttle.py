@@ -38,9 +38,3 @@ def upgrade() -> None:
         "admissions_held", "admissions", ["tenant", "user_id"], postgresql_where=sa.text("held_until IS NOT NULL")
     )
     op.create_index("usage_user", "usage", ["tenant", "user_id", "day"])
-
-
-def downgrade() -> None:
-    op.drop_index("usage_user", "usage")
-    op.drop_table("admissions")
-    op.drop_table("limits")

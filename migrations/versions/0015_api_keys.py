@@ -32,8 +32,3 @@ def upgrade() -> None:
         sa.Column("used_at", sa.DateTime(timezone=True), nullable=False),
         comment="When an API key was used last, to the minute; no read model.",
     )
-
-
-def downgrade() -> None:
-    op.drop_table("api_key_uses")
-    op.drop_table("api_keys")

@@ -29,7 +29,3 @@ def upgrade() -> None:
     )
     op.create_index("repeatable_writes_user", "repeatable_writes", ["tenant", "user_id"])
     op.create_index("repeatable_writes_begun", "repeatable_writes", ["begun_at"])
-
-
-def downgrade() -> None:
-    op.drop_table("repeatable_writes")

@@ -22,8 +22,3 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
     )
     op.add_column("thread_activity", sa.Column("metadata", JSONB, comment="a JSON object of the application's own"))
-
-
-def downgrade() -> None:
-    op.drop_column("thread_activity", "metadata")
-    op.drop_table("agents")

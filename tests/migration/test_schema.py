@@ -3,21 +3,18 @@
 import asyncio
 import uuid
 
-import psycopg
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from helpers.servers import database_at, execute, rows
 
 from turnlog.events.errors import DatabaseUnavailable
-from turnlog.migrations.upgrade import config, engine, upgrade
+from turnlog.migrations.upgrade import engine, upgrade
 from turnlog.projectors.engine.database import SCHEMA
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models import registry
 
-TABLES = "SELECT table_name::text FROM information_schema.tables WHERE table_schema = %s"
 COLUMNS = "SELECT column_name::text FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
 
 
@@ -28,16 +25,6 @@ def differences(database_url: str) -> list[object]:
         with made.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             return list(compare_metadata(context, metadata))
-    finally:
-        made.dispose()
-
-
-def downgrade(database_url: str) -> None:
-    made = engine(database_url)
-    try:
-        with made.connect() as connection:
-            command.downgrade(config(connection), "base")
-            connection.commit()
     finally:
         made.dispose()
 
@@ -56,17 +43,6 @@ async def test_upgrading_again_changes_nothing(database_url: str, db: Connection
     await db.execute("INSERT INTO memory_tagged (tenant, thread_id, through_seq) VALUES ('a', 'b', 1)")
     await asyncio.to_thread(upgrade, database_url)
     assert await rows(db, "SELECT through_seq FROM memory_tagged") == [(1,)]
-
-
-async def test_a_downgrade_takes_everything_away_and_an_upgrade_brings_it_back(database_url: str) -> None:
-    await asyncio.to_thread(downgrade, database_url)
-    async with await psycopg.AsyncConnection.connect(database_url) as conn:
-        left = await rows(
-            conn, "SELECT table_name::text FROM information_schema.tables WHERE table_schema = %s", SCHEMA
-        )
-    assert left == [("alembic_version",)]
-    await asyncio.to_thread(upgrade, database_url)
-    assert await asyncio.to_thread(differences, database_url) == []
 
 
 async def test_many_processes_may_upgrade_an_empty_database_at_once(database_url: str) -> None:
