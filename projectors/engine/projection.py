@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Recorded
-from turnlog.projectors.engine.changes import Change
+from turnlog.projectors.engine.changes import Change, DeleteThread
 
 _ALONE = REMOVALS | ARCHIVING
 
@@ -15,12 +15,12 @@ _ALONE = REMOVALS | ARCHIVING
 class Projection:
     """A read model.
 
-    project takes a batch in log order and returns changes in the order of their execution; a removal, archiving or
-    restoring of a thread is a batch of its own. It is pure: no clock, no network, no model, no randomness.
+    project takes a batch in log order and returns changes in the order of their execution; the archiving or restoring
+    of a thread is a batch of its own. It is pure: no clock, no network, no model, no randomness.
     insert_only: rows are only inserted or deleted, so a rebuild creates the keys last. per_thread: every row belongs
-    to one thread, so that a thread can be rebuilt alone. last_sql: statements at the end of a rebuild, such as
-    indexes that depend on the rows. version: raised when project() or the tables change their meaning; the live rows
-    must then be rebuilt.
+    to one thread, so that a thread can be rebuilt alone, and a removal deletes its rows without project(). last_sql:
+    statements at the end of a rebuild, such as indexes that depend on the rows. version: raised when project() or the
+    tables change their meaning; the live rows must then be rebuilt.
     """
 
     name: str
@@ -36,7 +36,11 @@ class Projection:
         """The changes of project() over the runs between events that are batches of their own."""
         done: list[Change] = []
         for run in _runs(batch):
-            done.extend(self.project(run))
+            first = run[0].event
+            if self.per_thread and first.type in REMOVALS:
+                done.append(DeleteThread(self.tables, first.tenant, first.thread))
+            else:
+                done.extend(self.project(run))
         return done
 
 

@@ -9,7 +9,7 @@ from psycopg.rows import class_row
 
 from turnlog.events.contracts import REMOVALS, AgentConfigured, AgentSwitched, Recorded
 from turnlog.events.subjects import AGENTS
-from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
+from turnlog.projectors.engine.changes import Change, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.engine.writer import Connection
@@ -59,9 +59,6 @@ async def agents_of(conn: Connection, tenant: str, type_: str | None = None) -> 
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((agents,), first.tenant, first.thread)]
     return [_change(recorded) for recorded in batch]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, Recorded, ThreadArchived, ThreadRestored
 from turnlog.events.errors import InvalidEvent
 from turnlog.events.subjects import thread_token
-from turnlog.projectors.engine.changes import Change, DeleteThread, Statement, Upsert
+from turnlog.projectors.engine.changes import Change, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.memories.tables import thread_archives
 
@@ -32,10 +32,8 @@ def own_path(event: Event, data: ThreadArchived) -> str:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Every event that is handled here stands alone in its batch."""
+    """A batch is one event here."""
     event = batch[0].event
-    if event.type in REMOVALS:
-        return [DeleteThread((thread_archives,), event.tenant, event.thread)]
     match event.data:
         case ThreadArchived() as data:
             row = (event.tenant, event.thread, event.user, own_path(event, data), data.sha256, data.events)

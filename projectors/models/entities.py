@@ -14,7 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from turnlog.events.contracts import REMOVALS, EntitiesFound, Entity, Event, MemoryForgotten, Recorded
-from turnlog.projectors.engine.changes import Change, DeleteThread, Statement
+from turnlog.projectors.engine.changes import Change, Statement
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.memories.projection import sources_json
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
@@ -79,9 +79,6 @@ TABLES = (entities, forgotten_turns)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread(TABLES, first.tenant, first.thread)]
     events = [recorded.event for recorded in batch]
     return [change for type_, run in groupby(events, lambda event: event.type) for change in _HANDLERS[type_](run)]
 

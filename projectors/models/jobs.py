@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic_core import to_json
 
 from turnlog.events.contracts import REMOVALS, JobRan, Recorded
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.memories.tables import job_runs
 
@@ -13,9 +13,6 @@ COLUMNS = tuple(column.name for column in job_runs.columns)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((job_runs,), first.tenant, first.thread)]
     return [Upsert(job_runs, COLUMNS, [_row(recorded) for recorded in batch])]
 
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from turnlog.events.contracts import REMOVALS, LimitsChanged, Recorded
 from turnlog.events.subjects import LIMITS
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
 
@@ -25,9 +25,6 @@ COLUMNS = tuple(column.name for column in limits.columns)
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((limits,), first.tenant, first.thread)]
     newest: dict[Row, Row] = {}
     for recorded in batch:
         event, data = recorded.event, recorded.event.data

@@ -60,8 +60,6 @@ WHERE NOT EXISTS (SELECT FROM thread_forks WHERE tenant = %(tenant)s AND thread_
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((messages, thread_forks), first.tenant, first.thread)]
     if isinstance(first.data, ThreadArchived):
         return [DeleteThread((messages,), first.tenant, first.thread)]
     if isinstance(first.data, ThreadRestored):

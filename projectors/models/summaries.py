@@ -7,7 +7,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from turnlog.events.contracts import REMOVALS, ForkedSummary, Recorded, SummaryWritten, ThreadForked
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.engine.writer import Connection
@@ -29,9 +29,6 @@ _UPDATE = tuple((name, f"excluded.{name}") for name in COLUMNS[2:])
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((conversation_summaries,), first.tenant, first.thread)]
     newest = {(r.event.tenant, r.event.thread): row for r in batch if (row := _row(r))}
     return [Upsert(conversation_summaries, COLUMNS, list(newest.values()), _UPDATE)]
 

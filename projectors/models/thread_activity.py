@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
-from turnlog.projectors.engine.changes import Change, DeleteThread, Upsert
+from turnlog.projectors.engine.changes import Change, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 
@@ -79,9 +79,6 @@ class _Activity:
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((thread_activity,), first.tenant, first.thread)]
     threads: dict[tuple[str, str], _Activity] = {}
     for recorded in batch:
         event = recorded.event

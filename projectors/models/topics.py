@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from turnlog.events.contracts import REMOVALS, EventData, Recorded, ThreadForked, TopicsTagged
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.engine.writer import Connection
@@ -37,9 +37,6 @@ _UPDATE = (
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread(TABLES, first.tenant, first.thread)]
     folded: dict[tuple[str, str, str], Row] = {}
     for recorded in batch:
         for row in _rows(recorded):

@@ -22,7 +22,7 @@ from turnlog.events.contracts import (
     Recorded,
     ThreadForked,
 )
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
@@ -97,9 +97,6 @@ _REPLACED = ("channel", "type", "blob")
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread(TABLES, first.tenant, first.thread)]
     changes: list[Change] = []
     for dropping, run in groupby(batch, lambda one: isinstance(one.event.data, CheckpointsDropped)):
         project_run = checkpoint_rows.dropped if dropping else _saved

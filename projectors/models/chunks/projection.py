@@ -132,7 +132,7 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
     """Turns first, then derived events, which change rows of earlier turns only, so the size of batches does not
     matter."""
     first = batch[0].event
-    if first.type in REMOVALS or isinstance(first.data, ThreadArchived):
+    if isinstance(first.data, ThreadArchived):
         return [DeleteThread(TABLES, first.tenant, first.thread)]
     if isinstance(first.data, ThreadRestored):
         back = restored_events(batch[0], HANDLED)

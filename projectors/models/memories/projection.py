@@ -44,7 +44,7 @@ from turnlog.events.contracts import (
     Recorded,
     UserPreferences,
 )
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.memories import sql
@@ -79,9 +79,6 @@ _COMPACTION = tuple(c.name for c in memory_compactions.columns if c.name != "und
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread(TABLES, first.tenant, first.thread)]
     return joined(change for recorded in batch for change in _HANDLERS[recorded.event.type](recorded))
 
 

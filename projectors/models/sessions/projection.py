@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from turnlog.events.contracts import REMOVALS, Recorded
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.events.contracts import Recorded
+from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionState, evolve
@@ -98,9 +98,6 @@ WHERE d.covered_seq >= t.created_seq"""
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     """Folded per thread to steps; each round of steps has at most one of a thread, so that a statement takes all."""
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread(TABLES, first.tenant, first.thread)]
     changes: list[Change] = []
     for steps in rounds(batch):
         changes += _changes(steps)

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import REMOVALS, Recorded, StoreItemDeleted, StoreItemPut
 from turnlog.events.subjects import STORE
-from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
+from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import metadata, timestamptz
 
@@ -87,9 +87,6 @@ class _Item:
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
     """Folded to one outcome an item: a batch may put, delete and put the same again."""
-    first = batch[0].event
-    if first.type in REMOVALS:
-        return [DeleteThread((store_vectors, store_items), first.tenant, first.thread)]
     items = _fold(batch)
     vectors = [row for item in items if item.put for row in _vectors(item.place, item.put)]
     return [
