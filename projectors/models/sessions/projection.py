@@ -4,23 +4,28 @@ The window's messages are no part of the row: they are the turns of the current 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from turnlog.events.contracts import Recorded
+from turnlog.events.contracts import (
+    Recorded,
+    SegmentCheckpointed,
+    SegmentCheckpointFailed,
+    SessionCreated,
+    SessionUpdated,
+    TurnRecorded,
+)
 from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
-from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionState, evolve
-from turnlog.projectors.models.sessions.steps import Step, rounds
+from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.models.sessions.state import HANDLES, VERSION, SessionState, covered_by, evolve, is_answer
+from turnlog.projectors.models.speech import spoken_text
 
-sessions = sa.Table(
+sessions = thread_table(
     "sessions",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text),
     sa.Column("created_seq", sa.BigInteger, nullable=False, comment="of session_created; earlier turns are out"),
     sa.Column("rules", JSONB, nullable=False, comment="threshold, recent turns, window: as session_created set them"),
@@ -37,11 +42,8 @@ sessions = sa.Table(
     sa.Column("updated_at", timestamptz(), nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="last event that is in the row"),
 )
-session_checkpoints = sa.Table(
+session_checkpoints = thread_table(
     "session_checkpoints",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True),
     sa.Column("event_id", UUID(as_uuid=True), nullable=False),
     sa.Column("summary", sa.Text, nullable=False),
@@ -53,69 +55,99 @@ session_checkpoints = sa.Table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 TABLES = (sessions, session_checkpoints)
-
-
 COLUMNS = tuple(column.name for column in sessions.columns)
 _REPLACE = tuple((name, f"excluded.{name}") for name in COLUMNS[2:])
-
-# The types of a step's columns, in the order of session_steps.Step.columns().
-_STEPS = """unnest(
-  %(tenant)s::text[], %(thread)s::text[], %(user)s::text[], %(agent)s::text[], %(answers)s::int[],
-  %(last_bot_message)s::text[], %(global_state)s::jsonb[], %(user_snapshot)s::jsonb[], %(updated_at)s::timestamptz[],
-  %(seq)s::bigint[], %(failed)s::bool[], %(checkpoint_id)s::uuid[], %(summary)s::text[], %(covered_seq)s::bigint[],
-  %(turns_covered)s::int[], %(recent_turns)s::int[], %(trigger)s::text[], %(model)s::text[]
-) AS d (tenant, thread_id, user_id, agent, answers, last_bot_message, global_state, user_snapshot, updated_at,
-  seq, failed, checkpoint_id, summary, covered_seq, turns_covered, recent_turns, trigger, model)"""
+# The parameters of _UPDATE. None: the row keeps what it has.
+_NOTHING = {
+    "user": None,
+    "agent": None,
+    "answers": 0,
+    "last_bot_message": None,
+    "global_state": None,
+    "user_snapshot": None,
+    "failed": False,
+    "checkpoint_id": None,
+    "summary": None,
+    "covered_seq": None,
+    "recent_turns": None,
+}
+_HERE = "t.tenant = %(tenant)s AND t.thread_id = %(thread)s"
+_IS_COVERED = "%(covered_seq)s::bigint >= t.created_seq"
 
 # A thread without a session has no row, so that its events change nothing.
 _UPDATE = f"""
 UPDATE sessions t SET
-  user_id = coalesce(t.user_id, d.user_id),
-  current_agent_key = coalesce(d.agent, t.current_agent_key),
-  last_bot_message = coalesce(d.last_bot_message, t.last_bot_message),
-  turn_count = t.turn_count + d.answers,
-  mode = CASE WHEN d.failed THEN 'FULL_HISTORY' WHEN d.covered_seq >= t.created_seq THEN 'SUMMARY_N' ELSE t.mode END,
-  summary = CASE WHEN d.covered_seq >= t.created_seq THEN d.summary ELSE t.summary END,
-  checkpoint_id = CASE WHEN d.covered_seq >= t.created_seq THEN d.checkpoint_id ELSE t.checkpoint_id END,
-  recent_turns = CASE WHEN d.covered_seq >= t.created_seq THEN d.recent_turns ELSE t.recent_turns END,
-  covered_seq = CASE WHEN d.covered_seq >= t.created_seq THEN d.covered_seq ELSE t.covered_seq END,
-  global_state = coalesce(d.global_state, t.global_state),
-  user_snapshot = coalesce(d.user_snapshot, t.user_snapshot),
-  updated_at = d.updated_at,
-  seq = d.seq
-FROM {_STEPS}
-WHERE t.tenant = d.tenant AND t.thread_id = d.thread_id"""
+  user_id = coalesce(t.user_id, %(user)s),
+  current_agent_key = coalesce(%(agent)s, t.current_agent_key),
+  last_bot_message = coalesce(%(last_bot_message)s, t.last_bot_message),
+  turn_count = t.turn_count + %(answers)s,
+  mode = CASE WHEN %(failed)s THEN 'FULL_HISTORY' WHEN {_IS_COVERED} THEN 'SUMMARY_N' ELSE t.mode END,
+  summary = CASE WHEN {_IS_COVERED} THEN %(summary)s ELSE t.summary END,
+  checkpoint_id = CASE WHEN {_IS_COVERED} THEN %(checkpoint_id)s::uuid ELSE t.checkpoint_id END,
+  recent_turns = CASE WHEN {_IS_COVERED} THEN %(recent_turns)s ELSE t.recent_turns END,
+  covered_seq = CASE WHEN {_IS_COVERED} THEN %(covered_seq)s::bigint ELSE t.covered_seq END,
+  global_state = coalesce(%(global_state)s::jsonb, t.global_state),
+  user_snapshot = coalesce(%(user_snapshot)s::jsonb, t.user_snapshot),
+  updated_at = %(updated_at)s,
+  seq = %(seq)s
+WHERE {_HERE}"""
 
-_CHECKPOINTS = f"""
+_CHECKPOINT = f"""
 INSERT INTO session_checkpoints (tenant, thread_id, seq, event_id, summary, covered_seq, turns_covered, recent_turns,
   trigger, model, created_at)
-SELECT d.tenant, d.thread_id, d.seq, d.checkpoint_id, d.summary, d.covered_seq, d.turns_covered, d.recent_turns,
-  d.trigger, d.model, d.updated_at
-FROM {_STEPS}
-JOIN sessions t ON t.tenant = d.tenant AND t.thread_id = d.thread_id
-WHERE d.covered_seq >= t.created_seq"""
+SELECT t.tenant, t.thread_id, %(seq)s, %(checkpoint_id)s, %(summary)s, %(covered_seq)s, %(turns_covered)s,
+  %(recent_turns)s, %(trigger)s, %(model)s, %(updated_at)s
+FROM sessions t WHERE {_HERE} AND {_IS_COVERED}"""
 
 
 def project(batch: Sequence[Recorded]) -> list[Change]:
-    """Folded per thread to steps; each round of steps has at most one of a thread, so that a statement takes all."""
+    """One update of a thread for all its events up to a checkpoint, the failure of one, or the end of the batch."""
     changes: list[Change] = []
-    for steps in rounds(batch):
-        changes += _changes(steps)
-    return changes
+    updates: dict[tuple[str, str], dict[str, Any]] = {}
+    for recorded in batch:
+        event = recorded.event
+        place = (event.tenant, event.thread)
+        if isinstance(event.data, SessionCreated):
+            updates.pop(place, None)
+            changes.append(Upsert(sessions, COLUMNS, [_row(recorded)], _REPLACE))
+            continue
+        update = updates.setdefault(place, {**_NOTHING, "tenant": event.tenant, "thread": event.thread})
+        _add(update, recorded)
+        if isinstance(event.data, SegmentCheckpointed):
+            changes.append(Statement(_CHECKPOINT, [update | _about(event.data)]))
+        if isinstance(event.data, SegmentCheckpointed | SegmentCheckpointFailed):
+            changes.append(Statement(_UPDATE, [updates.pop(place)]))
+    return [*changes, Statement(_UPDATE, list(updates.values()))] if updates else changes
 
 
-def _changes(steps: Sequence[Step]) -> list[Change]:
-    begun = [_row(step.created) for step in steps if step.created is not None]
-    going_on = [step for step in steps if step.created is None]
-    ended = [step for step in going_on if step.checkpoint is not None]
-    changes: list[Change] = []
-    if begun:
-        changes.append(Upsert(sessions, COLUMNS, begun, _REPLACE))
-    if ended:
-        changes.append(Statement(_CHECKPOINTS, [Step.columns(ended)]))
-    if going_on:
-        changes.append(Statement(_UPDATE, [Step.columns(going_on)]))
-    return changes
+def _add(update: dict[str, Any], recorded: Recorded) -> None:
+    """Adds an event to the parameters of an update."""
+    event = recorded.event
+    update |= {"user": update["user"] or event.user, "updated_at": event.time, "seq": recorded.seq}
+    match event.data:
+        case TurnRecorded() as turn:
+            update["agent"] = update["agent"] if turn.agent is None else turn.agent
+            if is_answer(turn):
+                update |= {"answers": update["answers"] + 1, "last_bot_message": spoken_text(turn)}
+        case SessionUpdated() as given:
+            parts = {"agent": given.current_agent_key, "global_state": _json(given.global_state)}
+            parts["user_snapshot"] = _json(given.user_snapshot)
+            update |= {name: value for name, value in parts.items() if value is not None}
+        case SegmentCheckpointed(summary=summary, recent_turns=recent_turns) as checkpoint:
+            update |= {"checkpoint_id": event.id, "covered_seq": covered_by(recorded, checkpoint)}
+            update |= {"summary": summary, "recent_turns": recent_turns}
+        case SegmentCheckpointFailed():
+            update["failed"] = True
+
+
+def _about(checkpoint: SegmentCheckpointed) -> dict[str, Any]:
+    """Parameters of _CHECKPOINT that _UPDATE does not have."""
+    model = checkpoint.derivation.model if checkpoint.derivation else None
+    return {"turns_covered": checkpoint.turns_covered, "trigger": checkpoint.trigger, "model": model}
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else to_json(value).decode()
 
 
 def _row(created: Recorded) -> Row:
