@@ -4,6 +4,8 @@ Everything lives in the schema `turnlog`. Statements name tables without a schem
 search path at its shadow schema first, so that the same projector writes there.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy.dialects.postgresql import TIMESTAMP, UUID
@@ -13,6 +15,17 @@ metadata = sa.MetaData()
 
 def timestamptz() -> TIMESTAMP:
     return TIMESTAMP(timezone=True)
+
+
+def thread_table(
+    name: str, *columns: sa.Column[Any], thread: str | None = None, comment: str | None = None
+) -> sa.Table:
+    """A table of a read model, with keys that begin with tenant and thread. thread: comment of the column thread_id."""
+    place = (
+        sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("thread_id", sa.Text, primary_key=True, comment=thread),
+    )
+    return sa.Table(name, metadata, *place, *columns, comment=comment)
 
 
 projection_positions = sa.Table(

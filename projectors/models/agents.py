@@ -11,16 +11,13 @@ from turnlog.events.contracts import REMOVALS, AgentConfigured, AgentSwitched, R
 from turnlog.events.subjects import AGENTS
 from turnlog.projectors.engine.changes import Change, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import Connection
 
 AGENTS_THREAD = AGENTS + "tenant"
 
-agents = sa.Table(
+agents = thread_table(
     "agents",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("type", sa.Text, primary_key=True),
     sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("system_prompt", sa.Text),

@@ -8,13 +8,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from turnlog.events.contracts import REMOVALS, ApiKeyCreated, ApiKeyRevoked, Recorded
 from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import metadata, thread_table, timestamptz
 
-api_keys = sa.Table(
+api_keys = thread_table(
     "api_keys",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True, comment="the thread of the user's keys"),
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
@@ -25,6 +22,7 @@ api_keys = sa.Table(
     sa.Column("created_at", timestamptz(), nullable=False),
     sa.Column("expires_at", timestamptz()),
     sa.Column("revoked_at", timestamptz()),
+    thread="the thread of the user's keys",
 )
 sa.Index("api_keys_id", api_keys.c.id)
 

@@ -8,15 +8,12 @@ from turnlog.events.contracts import REMOVALS, LimitsChanged, Recorded
 from turnlog.events.subjects import LIMITS
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.engine.tables import thread_table
 
 LIMITS_THREAD = LIMITS + "tenant"
 
-limits = sa.Table(
+limits = thread_table(
     "limits",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("plan", sa.Text, primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("most", sa.Float, nullable=False),

@@ -17,14 +17,11 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Row, Statement
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.models.restored import cleared_before, restored_events
 
-messages = sa.Table(
+messages = thread_table(
     "messages",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True),
     sa.Column("event_id", UUID(as_uuid=True), nullable=False),
     sa.Column("user_id", sa.Text),
@@ -41,11 +38,8 @@ messages = sa.Table(
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
 )
-thread_forks = sa.Table(
+thread_forks = thread_table(
     "thread_forks",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("parent_id", sa.Text, nullable=False),
     sa.Column("at_seq", sa.BigInteger, nullable=False, comment="last sequence of the parent that belongs to the fork"),
 )

@@ -9,14 +9,11 @@ import sqlalchemy as sa
 from turnlog.events.contracts import REMOVALS, ForkedSummary, Recorded, SummaryWritten, ThreadForked
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import Connection
 
-conversation_summaries = sa.Table(
+conversation_summaries = thread_table(
     "conversation_summaries",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("summary", sa.Text, nullable=False),
     sa.Column("message_count", sa.Integer, nullable=False, comment="messages the summary covers"),
     sa.Column("covered_seq", sa.BigInteger, nullable=False, comment="last sequence it covers"),

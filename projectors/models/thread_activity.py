@@ -11,13 +11,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from turnlog.events.contracts import REMOVALS, Event, Recorded, ThreadForked, ThreadOpened, ThreadRenamed, TurnRecorded
 from turnlog.projectors.engine.changes import Change, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 
-thread_activity = sa.Table(
+thread_activity = thread_table(
     "thread_activity",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("label", sa.Text),
     sa.Column("user_id", sa.Text),
     sa.Column("message_count", sa.Integer, nullable=False),

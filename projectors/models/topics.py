@@ -7,23 +7,17 @@ import sqlalchemy as sa
 from turnlog.events.contracts import REMOVALS, EventData, Recorded, ThreadForked, TopicsTagged
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import Connection
 
-memory_topics = sa.Table(
+memory_topics = thread_table(
     "memory_topics",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("topic", sa.Text, primary_key=True),
     sa.Column("mention_count", sa.Integer, nullable=False),
     sa.Column("last_seen_at", timestamptz(), nullable=False),
 )
-memory_tagged = sa.Table(
+memory_tagged = thread_table(
     "memory_tagged",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("through_seq", sa.BigInteger, nullable=False, comment="last sequence topics were looked for in"),
 )
 TABLES = (memory_topics, memory_tagged)

@@ -24,7 +24,7 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata
+from turnlog.projectors.engine.tables import thread_table
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints import rows as checkpoint_rows
 from turnlog.projectors.models.forks import LINEAGE
@@ -33,18 +33,13 @@ TYPE = "turnlog.seq"
 PRUNED_CHANNEL = "pruned_through"
 
 
-def _key_columns() -> list[sa.Column[str]]:
-    return [
-        sa.Column("tenant", sa.Text, primary_key=True),
-        sa.Column("thread_id", sa.Text, primary_key=True),
-        sa.Column("checkpoint_ns", sa.Text, primary_key=True, server_default=""),
-    ]
+def _namespace() -> sa.Column[str]:
+    return sa.Column("checkpoint_ns", sa.Text, primary_key=True, server_default="")
 
 
-checkpoints = sa.Table(
+checkpoints = thread_table(
     "checkpoints",
-    metadata,
-    *_key_columns(),
+    _namespace(),
     sa.Column("checkpoint_id", sa.Text, primary_key=True),
     sa.Column("parent_checkpoint_id", sa.Text),
     sa.Column("type", sa.Text),
@@ -59,19 +54,17 @@ sa.Index(
     checkpoints.c.run_id,
     postgresql_where=checkpoints.c.run_id.is_not(None),
 )
-checkpoint_blobs = sa.Table(
+checkpoint_blobs = thread_table(
     "checkpoint_blobs",
-    metadata,
-    *_key_columns(),
+    _namespace(),
     sa.Column("channel", sa.Text, primary_key=True),
     sa.Column("version", sa.Text, primary_key=True),
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("blob", sa.LargeBinary),
 )
-checkpoint_writes = sa.Table(
+checkpoint_writes = thread_table(
     "checkpoint_writes",
-    metadata,
-    *_key_columns(),
+    _namespace(),
     sa.Column("checkpoint_id", sa.Text, primary_key=True),
     sa.Column("task_id", sa.Text, primary_key=True),
     sa.Column("idx", sa.Integer, primary_key=True),
@@ -80,11 +73,8 @@ checkpoint_writes = sa.Table(
     sa.Column("blob", sa.LargeBinary, nullable=False),
     sa.Column("task_path", sa.Text, nullable=False),
 )
-checkpoint_lists = sa.Table(
+checkpoint_lists = thread_table(
     "checkpoint_lists",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("list_id", sa.Text, primary_key=True),
     sa.Column("first", sa.Integer, primary_key=True, comment="place of the first of these items in the list"),
     sa.Column("base_list", sa.Text, comment="the list this one begins like"),

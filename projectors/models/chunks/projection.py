@@ -27,18 +27,15 @@ from turnlog.events.contracts import (
 )
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
 from turnlog.projectors.models.restored import cleared_before, restored_events
 from turnlog.projectors.models.terms import terms
 
-memory_vectors = sa.Table(
+memory_vectors = thread_table(
     "memory_vectors",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("id", sa.Text, primary_key=True, comment="hash of tenant, thread and index_text"),
     sa.Column("user_id", sa.Text),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="first turn that says it"),
@@ -73,11 +70,8 @@ sa.Index(
     postgresql_where=memory_vectors.c.embedding_model.is_not(None),
 )
 
-memory_episodes = sa.Table(
+memory_episodes = thread_table(
     "memory_episodes",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("question_seq", sa.BigInteger, primary_key=True),
     sa.Column("question_chunk", sa.Text, nullable=False),
     sa.Column("answer_seq", sa.BigInteger, nullable=False),

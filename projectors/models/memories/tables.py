@@ -5,13 +5,10 @@ from pgvector.sqlalchemy import HALFVEC
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 
-memories = sa.Table(
+memories = thread_table(
     "memories",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True, comment="the user's memory thread, or a shadow of it"),
     sa.Column("id", UUID_TYPE(as_uuid=True), primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False, comment="the event that brought it"),
@@ -46,6 +43,7 @@ memories = sa.Table(
     sa.Column("embedding_model", sa.Text),
     sa.Column("archived_reason", sa.Text, comment="why a person archived it; the daily job gives none"),
     sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
+    thread="the user's memory thread, or a shadow of it",
 )
 sa.Index("memories_user", memories.c.tenant, memories.c.user_id)
 # No other index begins with tenant and thread. A new table has no statistics, and Postgres would then take such an
@@ -60,11 +58,8 @@ sa.Index("memories_last_said", memories.c.thread_id, memories.c.confirmed_at)
 sa.Index("memories_unembedded", memories.c.seq, postgresql_where=memories.c.embedding.is_(None))
 sa.Index("memories_model", memories.c.embedding_model, postgresql_where=memories.c.embedding_model.is_not(None))
 
-memory_conflicts = sa.Table(
+memory_conflicts = thread_table(
     "memory_conflicts",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("conflict_id", UUID_TYPE(as_uuid=True), primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("memory_id", UUID_TYPE(as_uuid=True), nullable=False),
@@ -75,11 +70,8 @@ memory_conflicts = sa.Table(
     sa.Column("answered_at", timestamptz()),
 )
 
-memory_compactions = sa.Table(
+memory_compactions = thread_table(
     "memory_compactions",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("method", sa.Text, nullable=False),
@@ -91,11 +83,8 @@ memory_compactions = sa.Table(
     sa.Column("undone_at", timestamptz()),
 )
 
-memory_extractions = sa.Table(
+memory_extractions = thread_table(
     "memory_extractions",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("conversation", sa.Text, primary_key=True),
     sa.Column("stage", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
@@ -107,21 +96,15 @@ memory_extractions = sa.Table(
     sa.Column("extracted_at", timestamptz(), nullable=False),
 )
 
-user_preferences = sa.Table(
+user_preferences = thread_table(
     "user_preferences",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("preferences", JSONB, nullable=False, comment="the preferences set by hand, by name"),
     sa.Column("set_at", timestamptz(), nullable=False),
 )
 
-entities = sa.Table(
+entities = thread_table(
     "entities",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("type", sa.Text, primary_key=True),
     sa.Column("name_key", sa.Text, primary_key=True, comment="the name in normal form: case and width folded"),
     sa.Column("user_id", sa.Text, nullable=False),
@@ -136,20 +119,14 @@ entities = sa.Table(
 )
 sa.Index("entities_user", entities.c.tenant, entities.c.user_id)
 
-forgotten_turns = sa.Table(
+forgotten_turns = thread_table(
     "forgotten_turns",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("event_id", UUID_TYPE(as_uuid=True), primary_key=True),
     comment="Turns of which a memory was forgotten: no entity has words of them.",
 )
 
-job_runs = sa.Table(
+job_runs = thread_table(
     "job_runs",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("due_at", timestamptz(), primary_key=True),
     sa.Column("ran_at", timestamptz(), nullable=False),
@@ -158,11 +135,8 @@ job_runs = sa.Table(
     sa.Column("errors", sa.Integer, nullable=False),
 )
 
-thread_archives = sa.Table(
+thread_archives = thread_table(
     "thread_archives",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("user_id", sa.Text),
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("sha256", sa.Text, nullable=False),

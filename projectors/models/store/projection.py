@@ -16,19 +16,17 @@ from turnlog.events.contracts import REMOVALS, Recorded, StoreItemDeleted, Store
 from turnlog.events.subjects import STORE
 from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import metadata, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz
 
-store_items = sa.Table(
+store_items = thread_table(
     "store_items",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True, comment="the namespace as the log's thread"),
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("namespace", sa.Text, nullable=False, comment="labels joined by dots, with a dot at the end"),
     sa.Column("value", JSONB, nullable=False),
     sa.Column("created_at", timestamptz(), nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
+    thread="the namespace as the log's thread",
 )
 sa.Index(
     "store_items_by_namespace",
@@ -36,11 +34,8 @@ sa.Index(
     store_items.c.namespace,
     postgresql_ops={"namespace": "text_pattern_ops"},
 )
-store_vectors = sa.Table(
+store_vectors = thread_table(
     "store_vectors",
-    metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("thread_id", sa.Text, primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("field", sa.Text, primary_key=True),
     sa.Column("model", sa.Text, nullable=False),
