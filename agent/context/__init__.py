@@ -3,7 +3,7 @@
 from turnlog.agent.context.digest import Summary
 from turnlog.agent.context.inputs import ContextInput, ContextSettings
 from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, answer_receipt
-from turnlog.agent.context.tiers import build_context, whole_context
+from turnlog.agent.context.tiers import build_context, prepared
 from turnlog.agent.context.tokens import TokenCounter, counter_for
 from turnlog.agent.context.window import WindowTooSmall
 
@@ -19,5 +19,5 @@ __all__ = [
     "answer_receipt",
     "build_context",
     "counter_for",
-    "whole_context",
+    "prepared",
 ]

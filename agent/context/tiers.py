@@ -1,7 +1,7 @@
 """The tiered context (C1, C2; A 4): messages and memory in, the request's messages and a receipt out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from turnlog.agent.context.pin import Item, Shown, Shrunk, latest_user, show, sh
 from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, TierName, context_hash, receipt_tier
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
-from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Turns, Unit, group, render, unit_tokens
+from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Turns, Unit, group, piece_tokens, unit_tokens
 from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
 from turnlog.projectors.models.message import Message
@@ -44,20 +44,22 @@ class Build:
         return [unit_tokens(unit, form, self.counter) for unit in units]
 
 
-def everything(build: Build, shown: Shown) -> Layout | None:
-    """The whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit."""
+def everything(build: Build, units: Sequence[Unit], full: Sequence[int]) -> Layout | None:
+    """The whole conversation unchanged, after tier 1 if older turns were pruned; None if it does not fit. full: tokens
+    of the units."""
     limit = build.budget // 10
     head = build.digest(limit) if build.given.pruned_through_seq else None
-    if shown.tokens + (head.tokens if head else 0) > build.budget:
+    room = build.budget - (head.tokens if head else 0)
+    if sum(full) > room:
         return None
-    whole = _tier("all", build.budget - (head.tokens if head else 0), shown)
+    whole = _tier("all", room, show(units, build.unchanged, build.counter))
     return Layout([*_tier_one(build, head, limit), whole], head, [], [])
 
 
-def tiered(build: Build, units: list[Unit]) -> Layout:
+def tiered(build: Build, units: list[Unit], full: list[int]) -> Layout:
+    """full: tokens of the units, unchanged."""
     share_one = build.budget // 10
     share_two = build.budget * 35 // 100
-    full = build.weigh(units, build.unchanged)
     lean = build.weigh(units, build.condensed)
     index = latest_user(units)
     after = min(sum(lean[index + 1 :]), share_two) if index is not None else 0
@@ -136,7 +138,7 @@ def _lay_out(
 def _lost(unit: Unit, build: Build) -> set[int]:
     """Messages that are empty when condensed (only thinking)."""
     full, lean = (
-        {piece.message.seq for piece in unit.pieces if render(piece, form) is not None}
+        {piece.message.seq for piece in unit.pieces if piece_tokens(piece, form, build.counter)}
         for form in (build.unchanged, build.condensed)
     )
     return full - lean
@@ -153,15 +155,32 @@ def _tier(name: TierName, limit: int, shown: Shown) -> tuple[Tier, list[Wire]]:
     return Tier(name, shown.tokens, limit, tuple(shown.items)), shown.messages
 
 
-class _Prepared(NamedTuple):
-    """whole: the layout with everything unchanged, None if it does not fit."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a context is made of before it is known which turns are relevant. full: tokens of the units, unchanged.
+    whole: the layout with everything unchanged, None if it does not fit."""
 
     build: Build
     budget: Budget
     system: list[Wire]
     turns: Turns
+    full: list[int]
     whole: Layout | None
     as_of_seq: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether everything fits unchanged."""
+        return self.whole is not None
+
+    def with_relevant(self, relevant: Sequence[int], doubt: str | None) -> "Prepared":
+        """relevant, doubt: see ContextInput; the turns are those of this one."""
+        given = replace(self.build.given, relevant=relevant, doubt=doubt)
+        return replace(self, build=replace(self.build, given=given))
+
+    def context(self) -> Context:
+        """Everything unchanged if it fits, else three tiers."""
+        return _context(self, self.whole or tiered(self.build, self.turns.units, self.full))
 
 
 def build_context(given: ContextInput) -> Context:
@@ -169,17 +188,11 @@ def build_context(given: ContextInput) -> Context:
 
     Raises WindowTooSmall if system prompt and tools leave no room.
     """
-    made = _prepared(given)
-    return _context(made, made.whole or tiered(made.build, made.turns.units))
+    return prepared(given).context()
 
 
-def whole_context(given: ContextInput) -> Context | None:
-    """As build_context if everything fits unchanged, else None. Raises WindowTooSmall."""
-    made = _prepared(given)
-    return _context(made, made.whole) if made.whole else None
-
-
-def _prepared(given: ContextInput) -> _Prepared:
+def prepared(given: ContextInput) -> Prepared:
+    """Raises WindowTooSmall if system prompt and tools leave no room."""
     counter = counter_for(given.model)
     system = [{"role": "system", "content": given.system_prompt}] if given.system_prompt else []
     budget = _budget(given, counter, system)
@@ -189,7 +202,8 @@ def _prepared(given: ContextInput) -> _Prepared:
     messages = _visible(given)
     turns = group(messages, options)
     as_of = given.as_of_seq if given.as_of_seq is not None else max((m.seq for m in messages[-1:]), default=0)
-    return _Prepared(build, budget, system, turns, everything(build, show(turns.units, form, counter)), as_of)
+    full = build.weigh(turns.units, form)
+    return Prepared(build, budget, system, turns, full, everything(build, turns.units, full), as_of)
 
 
 def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> Budget:
@@ -224,7 +238,7 @@ def _doubt(build: Build, budget: Budget, used: int) -> list[Wire]:
     return [wire] if build.counter.wire(wire) <= max(budget.budget - used, budget.safety // 2) else []
 
 
-def _context(made: _Prepared, layout: Layout) -> Context:
+def _context(made: Prepared, layout: Layout) -> Context:
     build, budget, turns = made.build, made.budget, made.turns
     given = build.given
     tiers = tuple(tier for tier, _ in layout.tiers)

@@ -9,7 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from cachetools import LRUCache
 
-from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, build_context, whole_context
+from turnlog.agent.context import Context, ContextInput, ContextSettings, Summary, prepared
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.recall.confidence import doubt as doubt_about
 from turnlog.agent.recall.episodes import Relevant
@@ -112,14 +112,23 @@ async def thread_context(
         known=block.known,
         notes=block.messages,
     )
-    doubt = None
-    if not isinstance(relevant, Sequence):
-        if not now.pruned_through and (made := whole_context(given)):
-            return made
-        found = await relevant()
-        relevant, doubt = found.seqs, _doubt(found, messages, block, settings.full_recent_count)
-    pruned = await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
-    return build_context(replace(given, messages=[*pruned, *messages], relevant=relevant, doubt=doubt))
+    if isinstance(relevant, Sequence):
+        pruned = await _pruned(conn, tenant, thread, relevant, now)
+        return prepared(replace(given, messages=[*pruned, *messages], relevant=relevant)).context()
+    made = None if now.pruned_through else prepared(given)
+    if made is not None and made.fits:
+        return made.context()
+    found = await relevant()
+    doubt = _doubt(found, messages, block, settings.full_recent_count)
+    if made is None:
+        pruned = await _pruned(conn, tenant, thread, found.seqs, now)
+        made = prepared(replace(given, messages=[*pruned, *messages]))
+    return made.with_relevant(found.seqs, doubt).context()
+
+
+async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence[int], now: Overview) -> list[Message]:
+    """The relevant turns that were pruned."""
+    return await messages_at(conn, tenant, thread, [seq for seq in relevant if seq <= now.pruned_through])
 
 
 def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, recent: int) -> str | None:
