@@ -138,6 +138,7 @@ def _index(
         terms=columns.terms,
         speakers=columns.speakers,
         times=columns.times,
+        roles=columns.roles,
         threads=[key[0] for key in columns.keys],
         positions=places,
         vectors=columns.vectors,

@@ -42,7 +42,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
 REACH = 3  # turns before and after that count as context
-ASSISTANT = "assistant"  # the speaker of its turns
+ASSISTANT = "assistant"  # the role of its turns, whatever its name
 PAUSE = timedelta(hours=1)  # between two sessions
 _JOINED = str.maketrans("", "", "'-,")
 
@@ -51,8 +51,9 @@ _JOINED = str.maketrans("", "", "'-,")
 class ScopeStatistics:
     """Statistics of all chunks of a scope, exact or from a random sample.
 
-    size: number of chunks. length: their mean number of terms. frequency: term → number of chunks with it (a term that
-    is missing counts as 1).
+    size: number of chunks. length: mean number of terms of what people say, for BM25: beside the mean of all, half of
+    which are long answers of an assistant, these would hardly be long. Of all chunks where only an assistant speaks.
+    frequency: term → number of chunks with it (a term that is missing counts as 1).
     """
 
     size: int
@@ -64,6 +65,7 @@ class ScopeStatistics:
     def of(
         cls,
         lengths: Floats,
+        assistant: Floats,
         postings: Mapping[str, tuple[Ints, Floats]],
         dates: Mapping[str, Ints],
         unit: Floats | None,
@@ -73,7 +75,8 @@ class ScopeStatistics:
         for term, numbers in dates.items():
             frequency[term] = len(np.union1d(numbers, postings[term][0])) if term in postings else len(numbers)
         space = None if unit is None else Space.of(unit[embedded])
-        return cls(len(lengths), float(lengths.mean()) if len(lengths) else 1.0, frequency, space)
+        said = lengths if assistant.all() else lengths[assistant == 0]
+        return cls(len(lengths), float(said.mean()) if len(said) else 1.0, frequency, space)
 
     def of_size(self, size: int) -> "ScopeStatistics":
         """Scaled to a scope of `size` chunks of which these are a random sample."""
@@ -121,6 +124,7 @@ class ScopeIndex:
         terms: Sequence[Iterable[str]],
         speakers: Sequence[str],
         times: Sequence[datetime],
+        roles: Sequence[str] | None = None,
         threads: Sequence[str] | None = None,
         positions: Sequence[int] | None = None,
         vectors: NDArray[np.floating] | None = None,
@@ -129,8 +133,9 @@ class ScopeIndex:
     ) -> "ScopeIndex":
         """From parallel columns, sorted by (thread, seq, piece).
 
-        terms: of the text, repeats kept (`Chunk.terms`). threads: None for one thread. positions: the row
-        number of each chunk in its thread, the first one's 1; needed only when chunks in between were not loaded.
+        terms: of the text, repeats kept (`Chunk.terms`). roles: None when the assistant has no name of its own.
+        threads: None for one thread. positions: the row number of each chunk in its thread, the first one's 1; needed
+        only when chunks in between were not loaded.
         vectors: (n, dimensions), NaN where there is none. statistics: of the scope, when these are a selection of it.
         words: the only terms that will be queried; all when None.
         """
@@ -143,7 +148,8 @@ class ScopeIndex:
         lengths = np.array([len(chunk) for chunk in term_lists], dtype=np.float32)
         thread_of, place = _places(count, threads, positions)
         opens, session = _sessions(times, thread_of, place)
-        monologue, people = _kinds_of_talk(thread_of, speakers)
+        assistant = np.array([role == ASSISTANT for role in roles or speakers], dtype=np.float32)
+        monologue, people = _kinds_of_talk(thread_of, speakers, assistant)
         if words is not None:
             wanted = frozenset(words)
             term_lists = [
@@ -152,11 +158,11 @@ class ScopeIndex:
         postings, dates = _postings(term_lists), _by_term(days, words)
         return cls(
             count=count,
-            statistics=statistics or ScopeStatistics.of(lengths, postings, dates, unit, embedded),
+            statistics=statistics or ScopeStatistics.of(lengths, assistant, postings, dates, unit, embedded),
             lengths=lengths,
             asks=np.array([asks(text) for text in texts], dtype=np.float32),
             details=np.array([tells_detail(text) for text in texts], dtype=np.float32),
-            assistant=np.array([speaker == ASSISTANT for speaker in speakers], dtype=np.float32),
+            assistant=assistant,
             monologue=monologue,
             people=people,
             opens=opens,
@@ -171,14 +177,14 @@ class ScopeIndex:
         )
 
 
-def _kinds_of_talk(thread_of: Ints, speakers: Sequence[str]) -> tuple[Floats, Floats]:
+def _kinds_of_talk(thread_of: Ints, speakers: Sequence[str], assistant: Floats) -> tuple[Floats, Floats]:
     """1 for chunks of threads with one speaker, and of threads without an assistant."""
     talking: defaultdict[int, set[str]] = defaultdict(set)
     for thread, speaker in zip(thread_of.tolist(), speakers, strict=True):
         talking[thread].add(speaker)
-    of_chunks = [talking[thread] for thread in thread_of.tolist()]
-    alone, people = [len(them) == 1 for them in of_chunks], [ASSISTANT not in them for them in of_chunks]
-    return np.array(alone, dtype=np.float32), np.array(people, dtype=np.float32)
+    alone = [len(talking[thread]) == 1 for thread in thread_of.tolist()]
+    people = ~np.isin(thread_of, thread_of[assistant > 0])
+    return np.array(alone, dtype=np.float32), people.astype(np.float32)
 
 
 def _postings(term_lists: Sequence[Sequence[str]]) -> dict[str, tuple[Ints, Floats]]:

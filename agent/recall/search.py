@@ -310,6 +310,7 @@ def _indexed(columns: Columns) -> _Loaded:
         terms=[c.terms for c in chunks],
         speakers=[c.speaker for c in chunks],
         times=[c.created_at for c in chunks],
+        roles=[c.role for c in chunks],
         threads=[c.thread for c in chunks],
         vectors=columns.vectors,
     )

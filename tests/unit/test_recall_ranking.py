@@ -18,6 +18,7 @@ def scope(
     vectors: NDArray[np.floating] | None = None,
     threads: list[str] | None = None,
     positions: list[int] | None = None,
+    roles: list[str] | None = None,
 ) -> ScopeIndex:
     """`speaker: text` per chunk, one a day."""
     pairs = [line.split(": ", 1) for line in said]
@@ -28,6 +29,7 @@ def scope(
         times=[START + timedelta(days=n) for n in range(len(pairs))],
         threads=threads,
         positions=positions,
+        roles=roles,
         vectors=vectors,
     )
 
@@ -206,6 +208,21 @@ def test_a_long_answer_of_the_assistant_comes_after_the_same_words_of_a_person()
     found = {one.chunk: one for one in rank(Query("budget"), told, 4)}
     assert found[0].score < found[1].score
     assert found[2].score == found[3].score
+
+
+def test_an_assistant_with_a_name_is_known_by_its_role() -> None:
+    said = [f"my budget is small {' '.join(f'word{number}' for number in range(80))}", "a budget"]
+    unnamed = scope(f"assistant: {said[0]}", f"user: {said[1]}")
+    named = scope(f"Max: {said[0]}", f"user: {said[1]}", roles=["assistant", "user"])
+    assert rank(Query("budget"), named, 2) == rank(Query("budget"), unnamed, 2)
+
+
+def test_a_long_turn_is_long_beside_what_people_say_not_beside_an_assistants_answers() -> None:
+    short, long = "user: my budget", f"user: my budget {'and much more ' * 20}"
+    answers = [f"assistant: {'a long answer without it ' * 60}"] * 4
+    among_people, beside_answers = scope(short, long), scope(short, long, *answers)
+    assert among_people.statistics.length == beside_answers.statistics.length
+    assert scope(*answers).statistics.length > 100
 
 
 def test_turns_of_one_speaker_lend_less_to_each_other_than_turns_of_two() -> None:

@@ -25,7 +25,7 @@ MAX_VISITED = 2_000  # vectors, where few of the table's rows are in the scope
 _ID_BITS = 32
 
 _KEY = "v.thread_id, v.seq, v.piece, v.id"
-_COLUMNS = f"""{_KEY}, v.speaker, v.chunk, v.terms, v.created_at,
+_COLUMNS = f"""{_KEY}, v.speaker, v.chunk, v.terms, v.created_at, v.role,
   CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END AS vector"""
 _COUNTS = "count(*), count(*) FILTER (WHERE v.embedding_model = %(model)s)"
 
@@ -55,6 +55,7 @@ class ChunkColumns:
     texts: list[str]
     terms: list[list[str]]
     times: list[datetime]
+    roles: list[str]
     vectors: NDArray[np.float32] | None
 
     def places(self, hits: Sequence[Key]) -> list[int]:
@@ -148,7 +149,8 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> ChunkColumns:
         texts=[row[5] for row in found],
         terms=[row[6] for row in found],
         times=[row[7] for row in found],
-        vectors=decode_vectors([row[8] for row in found]),
+        roles=[row[8] for row in found],
+        vectors=decode_vectors([row[9] for row in found]),
     )
 
 

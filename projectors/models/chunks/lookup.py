@@ -16,7 +16,7 @@ from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.forks import parents
 
 WHOLE_SCOPE_UP_TO = 2_000
-FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at"
+FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ class Found:
     text: str
     terms: list[str]
     created_at: datetime
+    role: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +140,13 @@ async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Colu
         {**scope.params, "model": model},
         binary=True,
     )
-    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[10], row[11], row[1]))
-    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[9] for row in found]))
+    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[11], row[12], row[1]))
+    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[10] for row in found]))
 
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
     """From a row of the columns FOUND, without turns that are outside of the scope."""
-    return _within(Found(*row[:9]), dict(scope.parents).get(row[0]))
+    return _within(Found(*row[:10]), dict(scope.parents).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:
