@@ -8,6 +8,8 @@ position.
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Sequence
 
 from turnlog.events import tracing
@@ -32,6 +34,8 @@ STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 10.0
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
 REST_S = 0.003
+# An import comes in bursts, with small batches and pauses between them: work that began there would slow the next one.
+QUIET_S = 2.0
 
 
 class OtherLog(TurnlogError):
@@ -57,12 +61,14 @@ class Runner:
         self._stop = asyncio.Event()
         self._reader: OrderedReader | None = None
         self._backoff = FIRST_BACKOFF_S
+        self._large_at = -math.inf
         self.last_error: str | None = None
 
     @property
     def catching_up(self) -> bool:
-        """Whether the last batch was large, so that more events are likely to wait or to come at once."""
-        return self._reader is not None and self._reader.taken >= LARGE_BATCH
+        """Whether a batch of the last QUIET_S was large, so that more events are likely to wait or to come at once."""
+        is_large = self._reader is not None and self._reader.taken >= LARGE_BATCH
+        return is_large or time.monotonic() - self._large_at < QUIET_S
 
     def stop(self) -> None:
         """Finishes the batch under way; does not wait for another one."""
@@ -145,6 +151,8 @@ class Runner:
                 while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
                     before, at = at, await step(conn, reader, current, at, signer=self._log.signer)
                     self.last_error, self._backoff = problem, FIRST_BACKOFF_S
+                    if reader.taken >= LARGE_BATCH:
+                        self._large_at = time.monotonic()
                     if at is not before and reader.ahead < TOGETHER_UP_TO:
                         await self._pause(REST_S)
             finally:

@@ -28,13 +28,18 @@ from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.events.log import Log
 from turnlog.events.subjects import STREAM, type_filter
+from turnlog.projectors.engine import engine
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import LARGE_BATCH
 from turnlog.projectors.engine.projection import Projection
 
 
-async def test_a_runner_catches_up_while_its_batches_are_large(log: Log, database_url: str, settled: Settled) -> None:
+@pytest.mark.parametrize("quiet_s", [0.0, math.inf])
+async def test_a_runner_catches_up_from_a_large_batch_on_until_it_is_quiet(
+    log: Log, database_url: str, settled: Settled, monkeypatch: pytest.MonkeyPatch, quiet_s: float
+) -> None:
+    monkeypatch.setattr(engine, "QUIET_S", quiet_s)
     seen: list[tuple[int, bool]] = []
     runners: list[Runner] = []
 
@@ -48,8 +53,10 @@ async def test_a_runner_catches_up_while_its_batches_are_large(log: Log, databas
         runners.append(runner)
         await settled("watching")
     assert sum(size for size, _ in seen) == 3 * LARGE_BATCH - 1
-    assert all(catching_up == (size >= LARGE_BATCH) for size, catching_up in seen)
-    assert not runner.catching_up
+    was_large = [size >= LARGE_BATCH for size, _ in seen]
+    expected = was_large if quiet_s == 0 else [any(was_large[: at + 1]) for at in range(len(seen))]
+    assert [catching_up for _, catching_up in seen] == expected
+    assert runner.catching_up == (quiet_s > 0 and any(was_large))
 
 
 @dataclass
