@@ -83,9 +83,11 @@ async def _apply(
         waiting = await parking.places(parked_now, at.at)
         if noted is not None:
             batch = await duplicates.only_first(conn, noted, batch, at.partition)
+        types = {one.type for one in batch}
         for projection in projections:
             done, out = at.at[projection.name], dropped.get(projection.name, frozenset())
-            mine = [i for i in batch if i.seq > done and i.seq not in out and concerns(projection, i)]
+            wanted = {one for one in types if concerns(projection, one)}
+            mine = [i for i in batch if i.type in wanted and i.seq > done and i.seq not in out]
             act = apply_events if careful else _all_at_once
             parked = await act(conn, projection, mine, waiting[projection.name])
             await parking.park(conn, projection.name, at, parked)
@@ -109,9 +111,9 @@ async def _pipelined(conn: Connection) -> AsyncIterator[None]:
         raise
 
 
-def concerns(projection: Projection, one: Incoming) -> bool:
-    """Whether the projection handles the event's type; True for an unknown type."""
-    return one.type in projection.handles or one.type not in CONTRACTS
+def concerns(projection: Projection, type_: str) -> bool:
+    """Whether the projection handles the type of event; True for an unknown one."""
+    return type_ in projection.handles or type_ not in CONTRACTS
 
 
 def split(batch: Sequence[Incoming], waiting: set[Place]) -> tuple[list[Incoming], list[Parked]]:

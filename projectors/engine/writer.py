@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, cast
 
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
@@ -15,15 +16,28 @@ if TYPE_CHECKING:
 
 
 def array_literal(values: Iterable[object]) -> str:
-    """Returns Postgres' text form of an array, ten times faster than psycopg for a long list."""
-    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+    """Returns Postgres' text form of an array, many times faster than psycopg for a long list.
+
+    Quotes are escaped in all values at once; until then NUL separates them, which no text of Postgres holds. Raises
+    ValueError for a value that does.
+    """
+    texts = [value if type(value) is str else _text(value) for value in values]
+    if None in texts or not texts:
+        return "{" + ",".join(["NULL" if text is None else f'"{_escaped(text)}"' for text in texts]) + "}"
+    joined = "\0".join(cast("list[str]", texts))
+    if joined.count("\0") >= len(texts):
+        raise ValueError("text for Postgres cannot hold NUL")
+    return '{"' + _escaped(joined).replace("\0", '","') + '"}'
 
 
-def _quoted(value: object) -> str:
-    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
-    if "\\" in text or '"' in text:
-        text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 Connection = AsyncConnection[TupleRow]
@@ -62,8 +76,7 @@ async def _upsert(conn: Connection, change: Upsert, is_insert: bool = False) -> 
     if not change.rows:
         return
     keys = [column.name for column in change.table.primary_key]
-    at = [change.columns.index(key) for key in keys]
-    rows = sorted(change.rows, key=lambda row: tuple(str(row[i]) for i in at))
+    rows = sorted(change.rows, key=itemgetter(*map(change.columns.index, keys)))
     conflict = b"" if is_insert else _conflict_sql(change.table, change.update)
     if len(rows) * len(change.columns) <= VALUES_UP_TO:
         text = _values_sql(change.table, change.columns, len(rows))
