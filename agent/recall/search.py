@@ -4,6 +4,7 @@ A small scope is loaded whole and cached until it changes; of a large one a samp
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
@@ -32,12 +33,14 @@ from turnlog.projectors.models.chunks.lookup import (
     Found,
     Scope,
     Stamp,
-    scope_stamp,
+    Stamps,
+    scope_stamps,
     whole_scope,
     with_parents,
 )
 
-CACHED_SCOPES = 16
+CACHED_ROWS = 64_000  # of small scopes, of 384 dimensions 100 MB
+CACHED_SAMPLES = 16
 
 
 class TurnReranker(Protocol):
@@ -108,6 +111,11 @@ class _Loaded:
         """Terms of the speakers' names."""
         return self.index.speakers.keys()
 
+    @property
+    def rows(self) -> int:
+        """The memory it takes, in rows of vectors: its own, and the covariance with its inverse."""
+        return self.index.count + (0 if self.index.vectors is None else 2 * self.index.vectors.shape[1])
+
     def serves(self, before_seq: int, now: Stamp) -> bool:
         """Whether a search for turns before a sequence finds the same here as in the whole scope of today.
 
@@ -117,7 +125,7 @@ class _Loaded:
         if self.columns is None or np.count_nonzero(self.firsts >= before_seq) < REACH:
             return False
         old = self.firsts < before_seq
-        turns = sum(len(chunk.seqs) for chunk, is_old in zip(self.columns.chunks, old.tolist(), strict=True) if is_old)
+        turns = sum(bisect_left(chunk.seqs, before_seq) for chunk in self.columns.chunks)
         embedded = int(self.index.embedded[old].sum())
         last = int(self.firsts[old].max(initial=0))
         return now == Stamp(int(old.sum()), embedded, last, turns)
@@ -141,8 +149,8 @@ class Recall:
 
     def __init__(self, embedder: QueryEmbedder | None, reranker: TurnReranker | None = None) -> None:
         self._embedder, self._reranker = embedder, reranker
-        self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_SCOPES)
-        self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SCOPES)
+        self._whole: LRUCache[Scope, tuple[Stamp, _Loaded]] = LRUCache(CACHED_ROWS, getsizeof=lambda kept: kept[1].rows)
+        self._samples: LRUCache[Scope, ScopeSample] = LRUCache(CACHED_SAMPLES)
         self.degraded: str | None = None
         self.question: Question | None = None
         self.evidence: Evidence | None = None
@@ -168,14 +176,14 @@ class Recall:
         without `now` the times that it names count only as words.
         """
         scope = await with_parents(conn, scope)
-        state = await self._state(conn, scope)
+        state = await self._state(conn, scope, before_seq)
         chunks = await self._chunks_of(conn, scope, state, before_seq)
         names = chunks.names if chunks else ()
         self.question = question = read_question(query, now, zone, names)
         queries = [Query(part.text, None, part.spans, question.words_of) for part in question.parts]
         count = k if self._reranker is None else max(k, self._reranker.candidates)
 
-        embedded = await self._with_vectors(queries, state)
+        embedded = await self._with_vectors(queries, state if isinstance(state, ScopeSample) else state.whole)
         self.evidence = None
         if chunks is None:
             return []
@@ -200,19 +208,19 @@ class Recall:
     def _model(self) -> str | None:
         return self._embedder.model if self._embedder else None
 
-    async def _state(self, conn: Connection, scope: Scope) -> ScopeSample | Stamp:
-        """The sample of a large scope, or the stamp of a small one. A scope with a cached sample is not counted
+    async def _state(self, conn: Connection, scope: Scope, before_seq: int | None) -> ScopeSample | Stamps:
+        """The sample of a large scope, or the stamps of a small one. A scope with a cached sample is not counted
         again."""
         if scope not in self._samples:
-            stamp = await scope_stamp(conn, scope, self._model)
-            if not stamp.large:
-                return stamp
+            stamps = await scope_stamps(conn, scope, self._model, before_seq)
+            if not stamps.whole.large:
+                return stamps
         about = await sample_scope(conn, scope, self._model, self._samples.get(scope))
         if 2 * about.chunks > WHOLE_SCOPE_UP_TO:
             self._samples[scope] = about
             return about
         self._samples.pop(scope, None)  # a concurrent search may have removed it
-        return await scope_stamp(conn, scope, self._model)
+        return await scope_stamps(conn, scope, self._model, before_seq)
 
     async def _found(
         self,
@@ -230,21 +238,19 @@ class Recall:
         return await _best(conn, scope, query, undated, chunks, k, before_seq)
 
     async def _chunks_of(
-        self, conn: Connection, scope: Scope, state: ScopeSample | Stamp, before_seq: int | None
+        self, conn: Connection, scope: Scope, state: ScopeSample | Stamps, before_seq: int | None
     ) -> "ScopeSample | _Loaded | None":
         """Of a small scope all; None without any. They are indexed again where they changed, but not for every turn
         that is added behind those that are sought."""
-        if isinstance(state, ScopeSample) or not state.chunks:
-            return state if isinstance(state, ScopeSample) else None
+        if isinstance(state, ScopeSample):
+            return state
+        if not state.whole.chunks:
+            return None
         kept = self._whole.get(scope)
-        if kept and kept[0] == state:
+        if kept and (kept[0] == state.whole or (before_seq is not None and kept[1].serves(before_seq, state.before))):
             return kept[1]
-        if kept and before_seq is not None:
-            before = await scope_stamp(conn, scope, self._model, before_seq)
-            if kept[1].serves(before_seq, before):
-                return kept[1]
         loaded = _indexed(await whole_scope(conn, scope, self._model))
-        self._whole[scope] = (state, loaded)
+        self._whole[scope] = (state.whole, loaded)
         return loaded
 
     async def _with_vectors(self, queries: list[Query], state: ScopeSample | Stamp) -> list[Query]:
@@ -325,7 +331,7 @@ async def _best(
     wanted = 2 * k
     while True:
         ranked = rank(query, loaded.index, wanted, allowed=allowed)
-        found = _turns(ranked, await _chunks(conn, scope, loaded, ranked), k)
+        found = _turns(ranked, await _chunks(conn, scope, loaded, ranked), k, before_seq)
         if len(found) == k or wanted >= loaded.index.count:
             first = ranked[0].chunk if ranked else None
             return _Best(found, evidence_for(undated, loaded.index, first, allowed))
@@ -339,15 +345,16 @@ async def _chunks(conn: Connection, scope: Scope, loaded: _Loaded, ranked: Seque
     return await found_at(conn, scope, [loaded.keys[scored.chunk] for scored in ranked])
 
 
-def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int) -> list[Recalled]:
-    """One entry per turn: pieces of one turn count once, and a chunk of several turns gives an entry for each."""
+def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq: int | None) -> list[Recalled]:
+    """One entry per turn: pieces of one turn count once, and a chunk of several turns gives an entry for each of those
+    before the sequence."""
     found: list[Recalled] = []
     seen: set[tuple[str, int]] = set()
     for scored, chunk in zip(ranked, chunks, strict=True):
         for seq, event_id, source_id in zip(chunk.seqs, chunk.event_ids, chunk.source_ids, strict=True):
             if len(found) == k:
                 return found
-            if (chunk.thread, seq) in seen:
+            if (chunk.thread, seq) in seen or (before_seq is not None and seq >= before_seq):
                 continue
             seen.add((chunk.thread, seq))
             found.append(

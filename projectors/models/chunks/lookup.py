@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -119,17 +119,33 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
     return [str(topic) for (topic,) in await rows.fetchall()]
 
 
-async def scope_stamp(conn: Connection, scope: Scope, model: str | None, before_seq: int | None = None) -> Stamp:
-    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: only of the chunks before this sequence."""
+class Stamps(NamedTuple):
+    """Of the chunks of a scope, and of those before a sequence with their turns before it."""
+
+    whole: Stamp
+    before: Stamp
+
+
+async def scope_stamps(conn: Connection, scope: Scope, model: str | None, before_seq: int | None = None) -> Stamps:
+    """Reads at most WHOLE_SCOPE_UP_TO + 1 chunks. before_seq: None for all."""
     rows = await conn.execute(
-        "SELECT count(*), count(*) FILTER (WHERE embedding_model = %(model)s), coalesce(max(seq), 0), "
-        f"coalesce(sum(cardinality(seqs)), 0) FROM ({scope.searched.rows('embedding_model, seq, seqs')} "
-        f"AND v.seq < %(before)s LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
+        f"SELECT {_stamp('true', 'cardinality(seqs)')}, "
+        # The turns of a chunk are in order, so this counts those before the sequence.
+        f"{_stamp('seq < %(before)s', 'width_bucket(%(before)s::bigint - 1, seqs)')} "
+        f"FROM ({scope.searched.rows('embedding_model, seq, seqs')} LIMIT {WHOLE_SCOPE_UP_TO + 1}) first_rows".encode(),
         {**scope.params, "model": model, "before": 2**62 if before_seq is None else before_seq},
     )
     found = await rows.fetchone()
     assert found is not None
-    return Stamp(*(int(n) for n in found))
+    numbers = [int(number) for number in found]
+    return Stamps(Stamp(*numbers[:4]), Stamp(*numbers[4:]))
+
+
+def _stamp(where: str, turns: str) -> str:
+    return (
+        f"count(*) FILTER (WHERE {where}), count(*) FILTER (WHERE {where} AND embedding_model = %(model)s), "
+        f"coalesce(max(seq) FILTER (WHERE {where}), 0), coalesce(sum({turns}) FILTER (WHERE {where}), 0)"
+    )
 
 
 async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Columns:
