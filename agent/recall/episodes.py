@@ -7,7 +7,7 @@ from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import EpisodeSpan, Scope, episodes_of
-from turnlog.projectors.models.message import newest_messages
+from turnlog.projectors.models.message import newest_from
 
 # Turns to recall per episode: the question, its answer and tool results in between may all be found.
 TURNS_AN_EPISODE = 4
@@ -41,11 +41,7 @@ async def relevant_episodes(
     """
     if k < 1 or not query.strip():
         return []
-    found = [
-        one
-        for one in await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
-        if before_seq is None or one.seq < before_seq  # a repeated chunk may have turns on both sides
-    ]
+    found = await recall.search(conn, scope, query, TURNS_AN_EPISODE * k, before_seq)
     spans = await episodes_of(conn, scope.tenant, [(one.thread, one.seq) for one in found])
     groups: dict[tuple[str, int], list[Recalled]] = {}
     for one in found:
@@ -73,9 +69,9 @@ async def relevant_turns(
     """
     if scope.thread is None or k < 1:
         return Relevant(query)
-    newest = await newest_messages(conn, scope.tenant, scope.thread, recent, asked_seq)
-    first = newest[0].seq if newest else asked_seq
-    found = relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, first))
+    first = await newest_from(conn, scope.tenant, scope.thread, recent, asked_seq)
+    before = asked_seq if first is None else first
+    found = relevant_seqs(await relevant_episodes(conn, recall, scope, query, k, before))
     asks = recall.question is not None and recall.question.asks
     return Relevant(query, found, recall.evidence if asks else None)
 

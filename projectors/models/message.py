@@ -171,11 +171,11 @@ async def messages_page(
     return [_message(list(found)) for found in await rows.fetchall()]
 
 
-async def newest_messages(
+async def newest_from(
     conn: Connection, tenant: str, thread: str, count: int, before_seq: int | None = None
-) -> list[Message]:
-    """The thread's last `count` turns, oldest first, with the results of their tool calls, which do not count."""
-    return await _from_first(conn, _NEWEST, tenant, thread, count, before_seq)
+) -> int | None:
+    """The sequence from which on the thread has its last `count` turns; results of tool calls do not count."""
+    return await _first(conn, _NEWEST, tenant, thread, count, before_seq)
 
 
 async def newest_exchanges(
@@ -186,19 +186,19 @@ async def newest_exchanges(
     Where the last 2 * count turns are more than that, as when users speak in a row or have asked less, it is those,
     also from a question on when there are `count` of them.
     """
-    return await _from_first(conn, _EXCHANGES, tenant, thread, count, before_seq)
+    first = await _first(conn, _EXCHANGES, tenant, thread, count, before_seq)
+    if first is None:
+        return []
+    return await thread_messages(conn, tenant, thread, first - 1, None if before_seq is None else before_seq - 1)
 
 
-async def _from_first(
+async def _first(
     conn: Connection, query: str, tenant: str, thread: str, count: int, before_seq: int | None
-) -> list[Message]:
-    """The turns from the one that a query finds, up to before_seq."""
+) -> int | None:
     before = before_seq if before_seq is not None else 2**62
     rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "count": count, "before": before})
-    first = await rows.fetchone()
-    if first is None or first[0] is None:
-        return []
-    return await thread_messages(conn, tenant, thread, first[0] - 1, before - 1)
+    found = await rows.fetchone()
+    return None if found is None else found[0]
 
 
 _WITH = """
