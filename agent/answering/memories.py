@@ -32,9 +32,10 @@ class AnswerMemories:
         self._recall = MemoryRecall(embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)
         self._memories = Memories(runtime.log, runtime.pool)
 
-    def block_of(self, request: Event, question: str, model: str) -> "asyncio.Task[MemoryBlock]":
+    def block_of(self, request: Event, question: str, model: str, message_count: int) -> "asyncio.Task[MemoryBlock]":
         """The block for a request, searched on a connection of its own while the thread is read."""
-        return asyncio.create_task(self._block(request, question, model), name=f"memories-{request.id}")
+        block = self._block(request, question, model, message_count)
+        return asyncio.create_task(block, name=f"memories-{request.id}")
 
     async def found(self, tenant: str, user: str | None, query: str, k: int, now: datetime) -> MemoriesFound:
         """Returns nothing without a user, or where MEMORY_LONG_TERM or the user's preference enable_memory is off."""
@@ -56,11 +57,11 @@ class AnswerMemories:
         except TurnlogError as error:
             logger.warning("that %d memories were read is not noted: %s", len(read), error)
 
-    async def _block(self, request: Event, question: str, model: str) -> MemoryBlock:
+    async def _block(self, request: Event, question: str, model: str, message_count: int) -> MemoryBlock:
         settings = self._runtime.settings
         if not request.user or not settings.long_term:
             return MemoryBlock()
         async with self._runtime.pool.connection() as conn:
             asking = (request.tenant, request.user, question, request.time, model)
             with recent_traces.traced("memory retrieve", {}):
-                return await recalled_block(conn, self._recall, settings, *asking, thread=request.thread)
+                return await recalled_block(conn, self._recall, settings, *asking, message_count=message_count)

@@ -159,15 +159,16 @@ async def recalled_block(
     now: datetime,
     model: str,
     window: int | None = None,
-    thread: str | None = None,
+    message_count: int = 0,
 ) -> MemoryBlock:
     """The block of what is known of the user for a question; empty without a user or a question.
 
-    model, window: of the request that gets the block; window None: the window of the settings.
+    model, window: of the request that gets the block; window None: the window of the settings. message_count: turns of
+    the conversation.
     """
     if not settings.long_term or not user or not question.strip():
         return MemoryBlock()
-    found = await retrieval_context(conn, recall, tenant, user, question, now, thread, settings.long_term_top_k)
+    found = await retrieval_context(conn, recall, tenant, user, question, now, message_count, settings.long_term_top_k)
     counter, limit = counter_for(model), room(settings.context_window if window is None else window, model)
     return memory_block([one.memory for one in found.memories], counter, limit, known_lines(found, counter))
 

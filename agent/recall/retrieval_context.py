@@ -19,7 +19,6 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities_lookup import entities_named
 from turnlog.projectors.models.memories.lookup import preferences_set, valid_memories
 from turnlog.projectors.models.memories.search import MemoryScope
-from turnlog.projectors.models.thread_lookup import thread_overview
 
 _STYLES = {
     "friendly": r"\b(?:friendly|warm(?:ly)?)\b|友好|亲切|热情",
@@ -134,11 +133,11 @@ async def retrieval_context(
     user: str,
     message: str,
     now: datetime,
-    thread: str | None = None,
+    message_count: int = 0,
     top_k: int = TOP_K,
 ) -> RetrievalContext:
-    """thread: the conversation. A user who set enable_memory to False gets the preferences set by hand and nothing
-    else. Raises InvalidToken."""
+    """message_count: turns of the conversation. A user who set enable_memory to False gets the preferences set by hand
+    and nothing else. Raises InvalidToken."""
     memories = memory_thread(user)
     preferences = await preferences_of(conn, tenant, user, now)
     if preferences.named.enable_memory is False:
@@ -146,8 +145,7 @@ async def retrieval_context(
     found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
     names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []
-    count = 0 if thread is None else (await thread_overview(conn, tenant, thread)).count
-    return RetrievalContext(found.memories, preferences, tuple(about), count, found.degraded)
+    return RetrievalContext(found.memories, preferences, tuple(about), message_count, found.degraded)
 
 
 async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:

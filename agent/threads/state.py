@@ -66,6 +66,7 @@ async def thread_context(
     model: str | None = None,
     system_prompt: str | None = None,
     tools: Sequence[dict[str, Any]] = (),
+    overview: Overview | None = None,
     budget: int | None = None,
     log: Log | None = None,
     as_of_seq: int | None = None,
@@ -74,7 +75,8 @@ async def thread_context(
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
-    transcripts: the cache of a process that builds many contexts, so that it reads only new turns.
+    transcripts: the cache of a process that builds many contexts, so that it reads only new turns. overview: of the
+    thread, where the caller has read it.
     as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
     the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
     answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
@@ -85,12 +87,12 @@ async def thread_context(
     """
     kept = transcripts or Transcripts()
     if as_of_seq is None:
-        now = await thread_overview(conn, tenant, thread)
+        now = overview or await thread_overview(conn, tenant, thread)
         messages = await kept.state(conn, tenant, thread, now)
     elif log is None:
         raise ValueError("the past of a thread needs its log")
     else:
-        now, messages = await _as_of(conn, log, tenant, thread, as_of_seq, kept)
+        now, messages = await _as_of(conn, log, tenant, thread, as_of_seq, kept, overview)
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:
@@ -139,10 +141,10 @@ def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, rec
 
 
 async def _as_of(
-    conn: Connection, log: Log, tenant: str, thread: str, seq: int, transcripts: Transcripts
+    conn: Connection, log: Log, tenant: str, thread: str, seq: int, transcripts: Transcripts, overview: Overview | None
 ) -> tuple[Overview, list[Message]]:
     """Uses the read models if the thread's log still ends at the sequence after reading them, else the past state."""
-    now = await thread_overview(conn, tenant, thread)
+    now = overview or await thread_overview(conn, tenant, thread)
     if await log.thread_head(tenant, thread) != seq:
         return await past_state(conn, log, tenant, thread, seq)
     return now, await transcripts.state(conn, tenant, thread, now)

@@ -28,6 +28,7 @@ from turnlog.events.subjects import check_id, check_place, check_tenant, memory_
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message, newest_exchanges
+from turnlog.projectors.models.thread_lookup import thread_overview
 
 READS = ("messages", "checkpoints", "summaries", "topics", "archives", "vectors")
 READS_OF_MEMORIES = ("memories", "entities")
@@ -106,8 +107,9 @@ async def context_of(
         last = _question(newest)
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
         sought = query if query is not None else content_text(last.content) if last else ""
-        asking = (tenant, thread, user, sought, model)
-        block = await _block(runtime, conn, *asking, window if tokens is None else tokens)
+        now = await thread_overview(conn, tenant, thread)
+        asking = (tenant, user, sought, model)
+        block = await _block(runtime, conn, *asking, window if tokens is None else tokens, now.count)
         hybrid = runtime.settings.hybrid_episodes > 0 if hybrid is None else hybrid
         finding = _Relevant(runtime, conn, Scope(tenant, thread), sought)
         context = await thread_context(
@@ -121,6 +123,7 @@ async def context_of(
             model=model,
             system_prompt=prompt,
             tools=tools or (),
+            overview=now,
             budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
             log=runtime.log,
             as_of_seq=head if asked is None and head else None,
@@ -167,16 +170,17 @@ async def _block(
     runtime: Runtime,
     conn: Connection,
     tenant: str,
-    thread: str,
     user: str | None,
     question: str,
     model: str,
     window: int | None,
+    message_count: int,
 ) -> MemoryBlock:
     if user is None:
         return MemoryBlock()
     recall, now = runtime.kept(_memory_recall), datetime.now(UTC)
-    return await recalled_block(conn, recall, runtime.settings, tenant, user, question, now, model, window, thread)
+    asking = (tenant, user, question, now, model, window, message_count)
+    return await recalled_block(conn, recall, runtime.settings, *asking)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.agents import AgentRow
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message, message_by_event
+from turnlog.projectors.models.thread_lookup import thread_overview
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,9 @@ class AgentConsumer:
         self, conn: Connection, request: Event, data: AnswerRequested, asked: Message | None, seq: int
     ) -> Context:
         settings, model = self._runtime.settings, data.model or self._models.chat.model
-        block = self._memories.block_of(request, content_text(asked.content) if asked else "", model)
+        now = await thread_overview(conn, request.tenant, request.thread)
+        question = content_text(asked.content) if asked else ""
+        block = self._memories.block_of(request, question, model, now.count)
         try:
             return await thread_context(
                 conn,
@@ -191,6 +194,7 @@ class AgentConsumer:
                 model=model,
                 system_prompt=data.system_prompt,
                 tools=[SCHEMA],
+                overview=now,
                 log=self._runtime.log,
                 as_of_seq=seq,
                 relevant=(lambda: self._relevant(conn, request, asked)) if settings.hybrid_episodes else (),

@@ -34,7 +34,7 @@ async def test_everything_that_is_known_for_a_message_comes_together(
         ]
     )
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW, "t")
+    found = await retrieval_context(db, MemoryRecall(None), "default", "ann", "Who is Maria Lopez?", NOW, 20)
     assert [one.memory.content for one in found.memories] == ["Maria Lopez is my sister"]
     assert found.memories[0].explain()["entity"]["value"] == 1.0
     assert found.preferences == Preferences(UserPreferences(language="zh"), ("I like quiet places",))
@@ -76,7 +76,7 @@ async def test_entities_of_the_memories_come_along_in_chinese(log: Log, db: Conn
 
 async def test_of_an_unknown_user_nothing_is_known(db: Connection, settled: Settled) -> None:
     await settled()
-    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW, "nowhere")
+    found = await retrieval_context(db, MemoryRecall(None), "default", "nobody", "Hello?", NOW)
     assert found == RetrievalContext()
 
 
