@@ -5,6 +5,7 @@ With names only these are measured, and the document is left as it is: it shows 
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.names) - set(BENCHMARKS):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command has it; the processes that measure inherit it
     conversations = Conversations(given.data)
     measured = asyncio.run(_measure(given.names or list(BENCHMARKS), conversations, given.quick))
     rows = [row for found in measured.values() for row in found]

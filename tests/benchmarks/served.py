@@ -96,7 +96,8 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 @contextlib.asynccontextmanager
 async def started(code: str, *, port: int, token: Callable[[str], str], **environment: str) -> AsyncIterator[Server]:
     """A process that runs the code, once it takes connections."""
-    given = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ} | environment
+    inherited = ("PATH", "HOME", "PYTHONPATH", "OPENBLAS_NUM_THREADS")
+    given = {name: os.environ[name] for name in inherited if name in os.environ} | environment
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=given)
     try:
         async with asyncio.timeout(SETTLED_S):
