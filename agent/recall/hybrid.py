@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from turnlog.agent.recall.confidence import Evidence
 from turnlog.agent.recall.episodes import RelevantEpisode, relevant_episodes
 from turnlog.agent.recall.search import Recall
 from turnlog.events.errors import TurnlogError
@@ -28,6 +29,7 @@ class HybridHistory:
     """messages: oldest first, each once. recent, recalled: sequences of the newest and of the recalled ones.
 
     chunk_ids: of the chunks that recall found, for a receipt. degraded: why vectors were not used, None when they were.
+    evidence: what the older turns have for an answer; None where the query asks nothing.
     """
 
     messages: list[Message]
@@ -35,6 +37,7 @@ class HybridHistory:
     recalled: tuple[int, ...]
     chunk_ids: tuple[str, ...]
     degraded: str | None
+    evidence: Evidence | None = None
 
 
 async def hybrid_history(
@@ -58,6 +61,7 @@ async def hybrid_history(
     recent = await newest_exchanges(conn, tenant, thread, recent_turns, before_seq)
     first = recent[0].seq if recent else before_seq
     found = await relevant_episodes(conn, recall, Scope(tenant, thread), query, top_k, first)
+    asks = recall.question is not None and recall.question.asks
     older = await messages_at(conn, tenant, thread, [seq for episode in found for seq in episode.seqs])
     kept = _without_repetitions(found, older, recent)
     by_seq = {message.seq: message for message in older}
@@ -68,6 +72,7 @@ async def hybrid_history(
         tuple(recalled),
         tuple(dict.fromkeys(chunk for episode in kept for chunk in episode.chunk_ids)),
         recall.degraded if query.strip() else None,
+        recall.evidence if asks else None,
     )
 
 

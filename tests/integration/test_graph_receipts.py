@@ -15,6 +15,7 @@ from helpers.servers import end_deduplication_window, now
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.receipts import Rebuilt, Received, rebuilt, receipts
 from turnlog.consumers.langgraph.graph.build import thread_config
@@ -81,6 +82,23 @@ async def test_every_answer_is_built_again_with_its_notes_from_its_receipt(
     assert made[0][1].memories == (str(memory_id("我最喜欢的颜色是蓝色")),)
     assert [recorded.event.user for recorded, _ in made] == ["ann"] * 3
     assert "蓝色" in str(made[0][1].notes) and "650 words" in str(made[1][1].notes) and "绿茶" in str(made[2][1].notes)
+
+
+async def test_a_model_is_warned_where_no_turn_answers_and_the_warning_is_built_again(
+    settings: Settings, model: OpenAIServer
+) -> None:
+    asked = "Which university did my sister attend?"
+    async with instance(settings, context_window=1_500) as one:
+        await one.store.aput(("memories", "ann"), "1", {"text": "likes green tea"})
+        for number in range(12):
+            await one.ask(f"Filler {number}: {FILLER}")
+        for text in (asked, "Filler: was it about weather and traffic?"):
+            await one.ask(text)
+        *_, (_, doubted), (_, sure) = await check_all(one, model)
+    assert (doubted.doubt, sure.doubt) == (DOUBT, None)
+    notes, doubt, question = model.bodies("chat")[-2]["messages"][-3:]
+    assert "green tea" in notes["content"]
+    assert (doubt["content"], question["content"]) == (DOUBT, asked)
 
 
 async def test_tiers_summary_and_topics_are_built_again_in_a_small_window(

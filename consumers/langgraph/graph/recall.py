@@ -6,6 +6,8 @@ that turnlog keeps first, then those that somebody put into the store.
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from langgraph.runtime import Runtime as Run
@@ -53,6 +55,14 @@ class LongTerm(NamedTuple):
 NOTHING = LongTerm([], [])
 
 
+class OlderTurns(NamedTuple):
+    """evidence: see ConversationState. degraded: why vectors took no part, '' when they did."""
+
+    messages: list[Message]
+    evidence: dict[str, Any] | None = None
+    degraded: str = ""
+
+
 def recall_node(
     pool: Pool, embedder: Embedder | None, settings: Settings, reranker: TurnReranker | None = None
 ) -> RunNode:
@@ -64,14 +74,14 @@ def recall_node(
         scope = Scope(settings.tenant, state["conversation_id"])
         (now, no_summary), (turns, no_turns), (known, nothing_known), (stored, no_store) = await asyncio.gather(
             unless_away(_overview(pool, scope), _UNKNOWN),
-            unless_away(_older_turns(pool, search, scope, question(state["messages"]), recent_turns), ([], "")),
+            unless_away(_older_turns(pool, search, scope, question(state["messages"]), recent_turns), OlderTurns([])),
             unless_away(_long_term(pool, memory_search, settings, state), NOTHING),
             unless_away(_memories(runtime.store, state), ([], "")),
         )
-        (older, by_words), (memories, unranked) = turns, stored
+        memories, unranked = stored
         problems = {
             "summary": no_summary,
-            "turns": no_turns or by_words,
+            "turns": no_turns or turns.degraded,
             "long-term memories": nothing_known or known.degraded,
             "memories": no_store or unranked,
         }
@@ -82,7 +92,8 @@ def recall_node(
             "summary_seq": now.summary_seq if settings.enable_summary else None,
             "topics": now.topics,
             "pruned_through": now.pruned_through,
-            "episodic_memory": episodes(older),
+            "episodic_memory": episodes(turns.messages),
+            "evidence": turns.evidence,
             "memory_context": "\n".join(lines) or None,
             "memory_ids": known.ids,
             "memory_known": known.known.model_dump(mode="json") if known.known else None,
@@ -97,16 +108,16 @@ async def _overview(pool: Pool, scope: Scope) -> Overview:
         return await thread_overview(conn, scope.tenant, scope.thread or "")
 
 
-async def _older_turns(
-    pool: Pool, search: Recall, scope: Scope, query: str, recent_turns: int
-) -> tuple[list[Message], str]:
-    """Questions with their answers from before the newest turns, which the model sees anyway; why without vectors."""
+async def _older_turns(pool: Pool, search: Recall, scope: Scope, query: str, recent_turns: int) -> OlderTurns:
+    """Questions with their answers from before the newest turns, which the model sees anyway."""
     if not query.strip():
-        return [], ""
+        return OlderTurns([])
+    search = copy(search)  # the caches are shared, but what a search says of itself is not: runs are concurrent
     async with pool.connection() as conn:
         history = await hybrid_history(conn, search, scope.tenant, scope.thread or "", query, recent_turns=recent_turns)
     older = [message for message in history.messages if message.seq in history.recalled]
-    return older, history.degraded or ""
+    evidence = asdict(history.evidence) if history.evidence else None
+    return OlderTurns(older, evidence, history.degraded or "")
 
 
 def episodes(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -20,10 +20,12 @@ from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.receipt import context_hash
 from turnlog.agent.context.window import MIN_BUDGET
 from turnlog.agent.context.wire import Wire
+from turnlog.agent.recall.confidence import Evidence
+from turnlog.agent.recall.confidence import doubt as doubt_about
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.state import context_settings
 from turnlog.consumers.langgraph.checkpoint.messages import said, turn_of
-from turnlog.consumers.langgraph.graph.state import ConversationState
+from turnlog.consumers.langgraph.graph.state import ConversationState, question
 from turnlog.events.contracts import TurnRecorded
 from turnlog.projectors.models.message import Message
 
@@ -54,16 +56,22 @@ def build_request(state: ConversationState, settings: Settings, model: str) -> R
     messages = to_messages(state["messages"], state["conversation_id"])
     context = _context(state, settings, model, messages)
     found = notes(state, min(context.budget // NOTES_SHARE, context.budget - MIN_BUDGET), counter)
-    if (noted := notes_message(found)) is not None:
+    doubt = _doubt(state, context, messages, found)
+    if (noted := notes_message(found)) is not None or doubt:
         # The room that notes take may push out a turn: only then is it known which earlier turns are shown.
-        context = _context(state, settings, model, messages, reserved=counter.wire(noted))
+        context = _context(state, settings, model, messages, counter.wire(noted) if noted else 0, doubt)
         noted = notes_message(found, _shown(context, messages))
-    wires = _before_the_question(context.messages, noted)
+    wires = _before_the_question(context, noted)
     return Request(wires, context_hash(wires), context, (noted["content"],) if noted else ())
 
 
 def _context(
-    state: ConversationState, settings: Settings, model: str, messages: list[Message], reserved: int = 0
+    state: ConversationState,
+    settings: Settings,
+    model: str,
+    messages: list[Message],
+    reserved: int = 0,
+    doubt: str | None = None,
 ) -> Context:
     summary = state.get("conversation_summary")
     return build_context(
@@ -77,6 +85,7 @@ def _context(
             window=settings.context_window,
             settings=context_settings(settings),
             reserved=reserved,
+            doubt=doubt,
         )
     )
 
@@ -87,10 +96,25 @@ def _shown(context: Context, messages: list[Message]) -> list[str]:
     return [content_text(by_seq[seq].content) for seq in seqs if seq in by_seq]
 
 
-def _before_the_question(wires: list[Wire], noted: Wire | None) -> list[Wire]:
+def _doubt(state: ConversationState, context: Context, messages: list[Message], found: Iterable["Note"]) -> str | None:
+    """The line that says that nothing answers the question; None where the model sees the whole conversation."""
+    evidence = state.get("evidence")
+    if not evidence or not (state.get("pruned_through") or context.receipt.dropped):
+        return None
+    query = question(state["messages"])
+    newest = _shown(context, messages)
+    return doubt_about(
+        Evidence(**evidence), query, [text for text in newest if text != query] + [one.line for one in found]
+    )
+
+
+def _before_the_question(context: Context, noted: Wire | None) -> list[Wire]:
+    """The notes before a line of doubt, which is about them too."""
+    wires = context.messages
     if noted is None:
         return wires
     asked = max((place for place, wire in enumerate(wires) if wire["role"] == "user"), default=len(wires))
+    asked -= 1 if context.receipt.doubt else 0
     return [*wires[:asked], noted, *wires[asked:]]
 
 

@@ -25,6 +25,7 @@ class ConversationState(TypedDict, total=False):
     memory_context: long-term memories of the user, one a line; memory_ids: of those of P7 in it; memory_known: its
     preferences and entities. summary_seq: of the event that wrote the summary. topics: of the whole conversation, most
     mentioned first. episodic_memory: older turns, {"role", "content", "timestamp", "seq"}, in time order.
+    evidence: what the older turns have for an answer (`Evidence`), None where that cannot be judged.
     retrieval_results: {"namespace", "key", "text", "score"}, best first. pruned_through: turns up to this sequence
     left the conversation; only the summary still covers them. debug: node → why a part is missing, or what it chose.
     """
@@ -41,6 +42,7 @@ class ConversationState(TypedDict, total=False):
     summary_seq: int | None
     topics: list[str]
     episodic_memory: list[dict[str, Any]] | None
+    evidence: dict[str, Any] | None
     pruned_through: int
 
     kb_prefix: str | None
