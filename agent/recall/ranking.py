@@ -46,7 +46,7 @@ class Weights:
     again: float = 0.2
     alone: float = 0.6
     brief: float = 15.0
-    assistant: float = 0.6
+    assistant: float = 0.75
     monologue: float = 0.5
     time: float = 0.6
 

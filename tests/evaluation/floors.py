@@ -29,6 +29,17 @@ def floors(conversations: Sequence[Conversation]) -> dict[str, Ranker]:
     }
 
 
+def matches(conversations: Sequence[Conversation]) -> Ranker:
+    """BM25 without the chunks that share no word with the question."""
+    words = {conversation.name: textbook_bm25(conversation) for conversation in conversations}
+
+    def ranked(c: Conversation, q: Question) -> list[int]:
+        scores = words[c.name](q)
+        return [chunk for chunk in best(scores) if scores[chunk] > 0]
+
+    return ranked
+
+
 def textbook_bm25(conversation: Conversation) -> Scores:
     """k1 1.2, b 0.75 (Robertson & Zaragoza 2009)."""
     documents = [Counter(terms(chunk.index_text)) for chunk in conversation.found]

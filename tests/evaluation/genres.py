@@ -16,7 +16,7 @@ from turnlog.agent.recall.ranking import Weights
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold
 
-from .floors import floors
+from .floors import floors, matches
 from .locomo import Conversation, index, load, question
 from .turns import Line, line, shipped
 from .vectors import Vectors
@@ -77,9 +77,10 @@ def _embedded(told: Conversation, vectors: Vectors) -> Conversation:
 
 
 def words_alone(genre: Genre) -> list[Line]:
-    """The floor, turnlog as it is shipped, and turnlog without each weight of OFF."""
+    """The floors, turnlog as it is shipped, and turnlog without each weight of OFF."""
     told = genre.conversations
-    lines = [line("BM25", told, floors(told)[BM25]), line("turnlog", told, shipped(vectors=False))]
+    lines = [line("BM25", told, floors(told)[BM25]), line("BM25, matches only", told, matches(told))]
+    lines.append(line("turnlog", told, shipped(vectors=False)))
     return [*lines, *(line(f"without `{name}`", told, shipped(Weights(**{name: off}))) for name, off in OFF.items())]
 
 
