@@ -35,7 +35,8 @@ class ContextInput:
     right before the latest user message, so that the prefix stays the same from turn to turn (C4). relevant: sequences
     of turns worth keeping, best first: when not everything fits, they come first in tier 2 (C8). budget: tokens, as a
     receipt says; None computes them. doubt: a line after the notes that says that nothing found answers the question;
-    left out where neither the turns nor the safety margin leave room for it.
+    left out where neither the turns nor the safety margin leave room for it. answer_tokens: most of the
+    answer; 0 if it is unknown.
     """
 
     messages: Sequence[Message]
@@ -56,3 +57,4 @@ class ContextInput:
     relevant: Sequence[int] = ()
     budget: int | None = None
     doubt: str | None = None
+    answer_tokens: int = 0

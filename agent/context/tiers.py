@@ -212,7 +212,7 @@ def _budget(given: ContextInput, counter: TokenCounter, system: list[Wire]) -> B
     frame = counter.wire({"role": "system", "content": ""}) if system else 0
     prompt = frame + counter.cached_text(given.system_prompt) + REPLY_PRIMING
     added = given.reserved + sum(counter.wire(note) for note in given.notes)
-    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + added)
+    return budget_for(given.model, given.window, prompt, counter.tools(given.tools) + added, given.answer_tokens)
 
 
 def _visible(given: ContextInput) -> list[Message]:

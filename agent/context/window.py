@@ -111,20 +111,21 @@ def window_for(model: str) -> int:
     return DEFAULT_WINDOW
 
 
-def budget_for(model: str, window: int, system: int, tools: int) -> Budget:
+def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:
     """Window - 10 % safety - output reserve - system prompt - tools, all in tokens.
 
     window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is 16,000, but at most a quarter of the
-    window, so that a small model keeps room for input. Raises WindowTooSmall when fewer than 128 tokens are left.
+    window, so that a small model keeps room for input. answer: tokens that the model may answer with, which the reserve
+    holds in any case; 0 if it is unknown. Raises WindowTooSmall when fewer than 128 tokens are left.
     """
     window = window or window_for(model)
     safety = window // 10
-    reserve = min(OUTPUT_RESERVE, window // 4)
+    reserve = max(min(OUTPUT_RESERVE, window // 4), answer)
     left = window - safety - reserve - system - tools
     if left < MIN_BUDGET:
         raise WindowTooSmall(
             f"the context window of {window:,} tokens has no room for the conversation: the system prompt "
             f"takes {system:,}, the tools {tools:,}, safety and the answer {safety + reserve:,}; shorten the "
-            f"prompt, give fewer tools, or raise MEMORY_CONTEXT_WINDOW if the model takes more"
+            f"prompt, give fewer tools, allow a shorter answer, or raise MEMORY_CONTEXT_WINDOW if the model takes more"
         )
     return Budget(window, safety, reserve, system, tools, left)

@@ -72,6 +72,7 @@ async def thread_context(
     as_of_seq: int | None = None,
     relevant: Sequence[int] | FindRelevant = (),
     memories: Awaitable[MemoryBlock] | MemoryBlock | None = None,
+    answer_tokens: int = 0,
 ) -> Context:
     """The tiered context of a thread now. query: a user message that is not on the log yet.
 
@@ -80,8 +81,8 @@ async def thread_context(
     as_of_seq, with the log: the context as of that event; the read models must have applied it. budget: tokens for
     the conversation, as a receipt says; None computes it. receipts.rebuilt sets all of it from the receipt of an
     answer. relevant: turns to prefer when not everything fits, best first, pruned ones included; a function is called
-    only then. memories: the block of long-term memories, awaited last. Where the
-    turns that the function finds hardly answer the question, a line says so.
+    only then. memories: the block of long-term memories, awaited last. answer_tokens: most of the answer, 0 if it is
+    unknown. Where the turns that the function finds hardly answer the question, a line says so.
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
@@ -113,6 +114,7 @@ async def thread_context(
         memories=tuple(str(memory) for memory in block.ids),
         known=block.known,
         notes=block.messages,
+        answer_tokens=answer_tokens,
     )
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)

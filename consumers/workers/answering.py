@@ -139,7 +139,7 @@ class AgentConsumer:
             if asked is None:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
             data = data.model_copy(update=_filled(data, agent))
-            context = await self._context(conn, request, data, asked, seq)
+            context = await self._context(conn, request, data, asked, seq, agent.max_tokens or 0)
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
@@ -178,7 +178,13 @@ class AgentConsumer:
                 await asyncio.sleep(RETRY_S)
 
     async def _context(
-        self, conn: Connection, request: Event, data: AnswerRequested, asked: Message | None, seq: int
+        self,
+        conn: Connection,
+        request: Event,
+        data: AnswerRequested,
+        asked: Message | None,
+        seq: int,
+        answer_tokens: int,
     ) -> Context:
         settings, model = self._runtime.settings, data.model or self._models.chat.model
         now = await thread_overview(conn, request.tenant, request.thread)
@@ -199,6 +205,7 @@ class AgentConsumer:
                 as_of_seq=seq,
                 relevant=(lambda: self._relevant(conn, request, asked)) if settings.hybrid_episodes else (),
                 memories=block,
+                answer_tokens=answer_tokens,
             )
         finally:
             block.cancel()  # useless if the thread could not be read

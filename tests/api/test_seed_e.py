@@ -214,6 +214,24 @@ async def test_an_agent_is_configured_switched_off_and_on_at_run_time(serve: Ser
             assert (await admin.put(f"{ADMIN}/agents/1x", json={})).status_code == 422
 
 
+async def test_context_and_answer_of_an_agent_fit_into_the_window_together(serve: Serve) -> None:
+    window, answer = 4_000, 3_000
+    with MemoryServer() as model:
+        async with (
+            serve("agent", api_base_url=model.url, model="m", context_window=window) as api,
+            api.client() as ann,
+            api.client("root", role="admin") as admin,
+        ):
+            await admin.put(f"{ADMIN}/agents/essay", json={"maxTokens": answer, "systemPrompt": "Be brief."})
+            for number in range(10):
+                await add_turn(api.runtime, "default", "c", NewTurn("user", f"{number} " + "word " * 150), user="ann")
+            call = {"agentType": "essay", "message": "hello", "conversationId": "c"}
+            assert (await ann.post(f"{AGENT}/agent", json=call)).status_code == 200
+            sent = model.asked("answer")[-1]
+            words = sum(len(one["content"].split()) for one in sent["messages"])
+            assert sent["max_tokens"] == answer and words + answer < window
+
+
 async def test_agents_and_limits_behind_a_parked_event_are_not_changed_and_the_cause_is_named(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin:
         for thread, type_ in ((AGENTS_THREAD, "agent_configured"), (LIMITS_THREAD, "limits_changed")):

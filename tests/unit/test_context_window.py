@@ -57,3 +57,10 @@ def test_tools_are_taken_from_the_budget() -> None:
 def test_a_prompt_larger_than_the_window_names_cause_and_fix() -> None:
     with pytest.raises(WindowTooSmall, match=r"system prompt takes 5,000.*MEMORY_CONTEXT_WINDOW"):
         budget_for("gpt-4o", 4_000, system=5_000, tools=0)
+
+
+def test_an_answer_that_may_be_longer_than_the_reserve_gets_its_room() -> None:
+    assert budget_for("gpt-4o", 0, 0, 0, answer=40_000).budget == 128_000 - 12_800 - 40_000
+    assert budget_for("gpt-4o", 0, 0, 0, answer=100) == budget_for("gpt-4o", 0, 0, 0)
+    with pytest.raises(WindowTooSmall, match="a shorter answer"):
+        budget_for("gpt-4o", 0, 0, 0, answer=128_000)
