@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.access import Access
-from turnlog.agent.access.identity import Identity, Role, Unauthenticated
+from turnlog.agent.access.identity import Forbidden, Identity, Role, Unauthenticated
 from turnlog.agent.access.repeated_writes import Write
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
@@ -84,6 +84,17 @@ Asker = Annotated[Caller, needs("ask")]
 Eraser = Annotated[Caller, needs("erase")]
 Admin = Annotated[Caller, needs("read", "admin")]
 Operator = Annotated[Caller, needs("operate")]
+
+
+async def server_operator(caller: Operator) -> Caller:
+    """Of what all tenants share. Raises Forbidden but for operators of the server's own tenant."""
+    own = caller.system.settings.tenant
+    if caller.tenant != own:
+        raise Forbidden(f"all tenants share this: it needs an operator of the tenant {own!r} (TURNLOG_TENANT)")
+    return caller
+
+
+ServerOperator = Annotated[Caller, Depends(server_operator)]
 
 
 async def write_id(

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnlog.agent import metrics
 from turnlog.agent.use_cases.gauges import measure
-from turnlog.consumers.api.caller import Operator
+from turnlog.consumers.api.caller import ServerOperator
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 router = APIRouter(tags=["operations"])
@@ -21,7 +21,7 @@ class Text(Response):
 
 @router.get("/metrics", response_class=Text)
 @router.get("/admin/ai-agent/metrics/prometheus", response_class=Text)
-async def prometheus(caller: Operator) -> Text:
+async def prometheus(caller: ServerOperator) -> Text:
     """The metrics of this process, as Prometheus reads them."""
     await measure(caller.system)
     return Text(generate_latest())

@@ -60,5 +60,11 @@ async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(ser
         assert (await admin.delete(f"{path}/probe")).json() == open_ | {"state": "closed"}
         assert breaker.state == "closed"
         assert (await admin.delete(f"{path}/nothing")).status_code == 404
-        async with api.client() as ann:
+        async with api.client() as ann, api.client("root", role="admin", tenant="acme") as other:
             assert (await ann.delete(f"{path}/probe")).status_code == 403
+            assert (await other.get(path)).status_code == 200
+            for shared in (other.delete(f"{path}/probe"), other.get("/metrics"), other.get(f"{ADMIN}/metrics")):
+                refused = await shared
+                assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+                assert "TURNLOG_TENANT" in refused.text
+            assert (await other.get(f"{ADMIN}/metrics/prometheus")).status_code == 403

@@ -9,7 +9,7 @@ from turnlog.agent import metrics
 from turnlog.agent.recent_traces import SLOW_MS, Trace, latest
 from turnlog.agent.use_cases import breakers
 from turnlog.agent.use_cases.breakers import Circuit
-from turnlog.consumers.api.caller import Operator, WriteId
+from turnlog.consumers.api.caller import Operator, ServerOperator, WriteId
 from turnlog.consumers.api.pages import Limit
 
 router = APIRouter(prefix="/admin/ai-agent", tags=["seed E"])
@@ -48,7 +48,7 @@ class TraceRecord(BaseModel):
 
 
 @router.get("/metrics")
-async def metrics_summary(_: Operator) -> dict[str, Any]:
+async def metrics_summary(_: ServerOperator) -> dict[str, Any]:
     """Of this process since it began; /admin/ai-agent/metrics/prometheus has all of them."""
     return metrics.summary()
 
@@ -72,7 +72,7 @@ async def list_breakers(caller: Operator) -> list[Circuit]:
 
 
 @router.delete("/circuit-breakers/{service}")
-async def reset_breaker(service: Annotated[str, Path(max_length=100)], caller: Operator, _: WriteId) -> Circuit:
+async def reset_breaker(service: Annotated[str, Path(max_length=100)], caller: ServerOperator, _: WriteId) -> Circuit:
     """Closes the service's breakers in every process."""
     return await breakers.reset_breaker(caller.system, service)
 
