@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from turnlog.agent.counting import counted
 from turnlog.agent.embedding.pending import pending_count, pending_memories_count
 from turnlog.projectors.engine.writer import Connection
 
@@ -51,7 +52,7 @@ class Backlog:
         if not self.texts:
             return "up to date"
         at_least = "more than " if self.more else ""
-        waiting = f"{at_least}{self.texts:,} texts without a vector"
+        waiting = f"{at_least}{counted(self.texts, 'text')} without a vector"
         if self.texts_per_s is None or self.seconds_left is None:
             speed = "none embedded in the last ten minutes"
         else:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from turnlog.agent.counting import counted
 from turnlog.agent.importers.imported import (
     MALFORMED,
     Conversation,
@@ -56,7 +57,7 @@ def _sessions(opened: Conversation, sessions: dict[str, Any]) -> Iterator[Item]:
         try:
             start = parse_session_time(sessions.get(f"session_{number}_date_time"))
         except ValueError as error:
-            yield Rejected(where, f"{error}; its {len(turns)} turns are left out")
+            yield Rejected(where, f"{error}; {counted(len(turns), 'turn')} left out")
             continue
         for place, turn in enumerate(turns):
             yield _item(opened, f"{where}, turn {place + 1}", turn, start + place * BETWEEN_TURNS, seen)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from turnlog.agent.counting import counted
 from turnlog.agent.importers.imported import (
     MALFORMED,
     Conversation,
@@ -49,7 +50,7 @@ def _days(opened: Conversation, history: dict[str, Any]) -> Iterator[Item]:
         try:
             noon = parse_time(day) + timedelta(hours=12)
         except ValueError as error:
-            yield Rejected(f"{opened.thread}, {day}", f"{error}; its {len(exchanges)} exchanges are left out")
+            yield Rejected(f"{opened.thread}, {day}", f"{error}; {counted(len(exchanges), 'exchange')} left out")
             continue
         for number, exchange in enumerate(exchanges, 1):
             yield from _exchange(opened, day, number, exchange, noon + (number - 1) * 2 * BETWEEN_TURNS)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from turnlog.agent.counting import counted
 from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
@@ -77,7 +78,7 @@ async def _servers(runtime: Runtime) -> Finding:
 
 async def _log(runtime: Runtime) -> Finding:
     head = await runtime.log.head()
-    return Finding("log", True, f"{head:,} events, {runtime.log.partitions} partition(s)")
+    return Finding("log", True, f"{counted(head, 'event')}, {counted(runtime.log.partitions, 'partition')}")
 
 
 async def _projections(runtime: Runtime) -> Finding:
@@ -121,7 +122,7 @@ async def _dead_letters(runtime: Runtime) -> Finding:
     async with runtime.pool.connection() as conn:
         parked = {row["seq"] for row in await listed(conn, None) if row["status"] == "parked"}
     fix = "`turnlog dead-letters list` shows them; retry or drop them" if parked else ""
-    return Finding("dead letters", not parked, f"{len(parked)} events parked", fix)
+    return Finding("dead letters", not parked, f"{counted(len(parked), 'event')} parked", fix)
 
 
 async def _encryption(runtime: Runtime) -> Finding:
@@ -138,7 +139,7 @@ async def _encryption(runtime: Runtime) -> Finding:
     old = sum(one.current + one.retired for one in found if one.kek_id != keks.current.id)
     fix = "`turnlog keys rewrap`, then unset TURNLOG_KEK_OLD" if old else ""
     detail = f"personal data in the log is encrypted, key-encryption key {keks.current.id} from {keks.source}"
-    return Finding("encryption", True, detail + (f"; {old:,} keys are still under another" if old else ""), fix)
+    return Finding("encryption", True, detail + (f"; {counted(old, 'key')} still under another" if old else ""), fix)
 
 
 async def _row_security(runtime: Runtime) -> Finding:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 
+from turnlog.agent.counting import counted
 from turnlog.agent.embedding.chunks import embed_pending
 from turnlog.agent.embedding.pending import pending_count
 from turnlog.agent.models.errors import ModelError
@@ -29,7 +30,7 @@ async def embed_threads(
         pass
     async with runtime.pool.connection() as conn:
         left = await pending_count(conn, runtime.settings.vector_model, None, tenant, sorted(threads))
-    return f"{left:,} chunks have no vector yet and are found by their words alone" if left else None
+    return f"{counted(left, 'chunk')} without a vector yet, found by words alone" if left else None
 
 
 async def _embed(runtime: Runtime, tenant: str, threads: list[str], progress: OnProgress) -> None:

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from turnlog.agent.counting import counted
 from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Repeated, Skipped, events, read
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
@@ -69,11 +70,12 @@ class ImportReport:
         return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def sentence(self) -> str:
-        parts = [f"imported {self.turns:,} new turns in {self.threads:,} threads from {self.file}"]
+        new = f"{counted(self.turns, 'new turn')} in {counted(self.threads, 'thread')}"
+        parts = [f"imported {new} from {self.file}"]
         if self.known:
             parts.append(f"{self.known:,} were there already")
         if self.embedded:
-            parts.append(f"{self.embedded:,} chunks embedded")
+            parts.append(f"{counted(self.embedded, 'chunk')} embedded")
         if self.undated_from is not None:
             parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
         if self.repeated:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pydantic import BaseModel, ValidationError
 
 from turnlog.agent.answering.recall_tool import SCHEMA
+from turnlog.agent.counting import counted
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import Models, make_models
 from turnlog.agent.models.json_text import json_value
@@ -52,7 +53,7 @@ async def _tried(check: str, models: Models, one: _Try) -> Finding:
 async def _chat(models: Models) -> tuple[bool, str, str]:
     reply = await models.chat.complete(_request("Say hello in one sentence."))
     fix = "its tokens may all go into reasoning: choose another model"
-    return bool(reply.text.strip()), f"{reply.model} answered with {reply.tokens_out} tokens", fix
+    return bool(reply.text.strip()), f"{reply.model} answered with {counted(reply.tokens_out, 'token')}", fix
 
 
 async def _tools(models: Models) -> tuple[bool, str, str]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
@@ -54,7 +55,7 @@ def restore(thread: Annotated[str, typer.Argument()]) -> None:
 
 def _archived_lines(made: "Archived") -> list[str]:
     left = f", left out {made.left_out:,}" if made.left_out else ""
-    failed = f", {made.errors:,} errors (see the log)" if made.errors else ""
+    failed = f", {counted(made.errors, 'error')} (see the log)" if made.errors else ""
     return [f"archived {made.archived:,} to {made.folder}{left}{failed}"]
 
 

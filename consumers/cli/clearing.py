@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import err
 from turnlog.consumers.cli.options import add
@@ -55,8 +56,12 @@ def clear(
 
 
 def _lines(found: "Clearing", has: str) -> Iterator[str]:
-    counts = {"memories": found.memories, "conversations": len(found.conversations), "entities": found.entities}
-    named = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    parts = {
+        counted(found.memories, "memory", "memories"): found.memories,
+        counted(len(found.conversations), "conversation"): found.conversations,
+        counted(found.entities, "entity", "entities"): found.entities,
+    }
+    named = ", ".join(part for part, there in parts.items() if there)
     yield f"user {found.user} {has} {named or 'nothing of this'}"
     if found.kept:
         yield f"conversations in which others speak stay: {', '.join(found.kept)}; `turnlog threads delete` removes one"

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
@@ -44,8 +45,7 @@ def undone(compaction: UUID, user: User) -> None:
     from turnlog.agent.use_cases.memory_changes import undo_compaction
 
     def lines(made: "UndoneCompaction") -> list[str]:
-        count = len(made.memories)
-        return ["1 memory holds again" if count == 1 else f"{count} memories hold again"]
+        return [f"{counted(len(made.memories), 'memory', 'memories')} valid again"]
 
     serve(lambda rt: undo_compaction(rt, rt.settings.tenant, user, compaction), lines)
 
@@ -53,5 +53,10 @@ def undone(compaction: UUID, user: User) -> None:
 def _line(one: "Compaction") -> str:
     alike = [f"similarity {one.similarity:.2f}"] if one.similarity else []
     state = ["taken back"] if one.undone else alike
-    about = [str(one.event_id), f"{one.compacted_at:%Y-%m-%d %H:%M}", f"{len(one.members)} memories", one.method]
+    about = [
+        str(one.event_id),
+        f"{one.compacted_at:%Y-%m-%d %H:%M}",
+        counted(len(one.members), "memory", "memories"),
+        one.method,
+    ]
     return "  ".join([*about, *state])

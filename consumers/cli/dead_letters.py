@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import LAST_SEQ, pretty
 from turnlog.consumers.cli.operating import projection_names
@@ -91,7 +92,7 @@ def drop(seq: Seq, projection: Only = None, yes: Yes = False) -> None:
 
     serve(
         use,
-        lambda done: [f"dropped {seq}; {len(done.applied)} events behind it applied"],
+        lambda done: [f"dropped {seq}; {counted(len(done.applied), 'event')} behind it applied"],
         document=lambda done: {"dropped": seq, "applied": done.applied},
         projecting=False,
         confirmed=yes,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import BadOption, err
 from turnlog.consumers.cli.options import add
@@ -112,7 +113,7 @@ def _plan_document(plan: "Plan") -> dict[str, Any]:
 
 def _plan_lines(plan: "Plan") -> Iterator[str]:
     traces = plan.traces
-    yield f"user {plan.person.user}: {plan.events:,} events in {len(traces.threads):,} threads"
+    yield f"user {plan.person.user}: {counted(plan.events, 'event')} in {counted(len(traces.threads), 'thread')}"
     if traces.shared:
         yield f"{len(traces.shared):,} of them are shared with others, whose words stay"
     yield from _columns(plan.rows.items())
@@ -136,20 +137,21 @@ def _document(user: str, receipt: "Receipt") -> dict[str, Any]:
 
 def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
     data = receipt.data
-    yield f"user {user} is erased: {data.keys_destroyed:,} keys destroyed, {data.threads:,} threads"
+    yield f"user {user} is erased: {counted(data.keys_destroyed, 'key')} destroyed, {counted(data.threads, 'thread')}"
     yield "gone" if data.counts else "nothing was left to destroy"
     yield from _columns(data.counts.items())
-    yield f"searched for {data.strings_searched:,} strings"
+    yield f"searched for {counted(data.strings_searched, 'string')}"
     yield from _columns(data.scanned.items())
     yield from _passed_over(receipt.passed_over)
     yield f"receipt: sequence {receipt.seq} on {receipt.thread}, {receipt.seconds:.1f} s"
     if not data.strings_searched:
         yield "there are no words to search for, as after an earlier run; --strings FILE gives some"
     if data.hits:
-        yield f"FOUND {data.hits:,} times"
+        yield f"FOUND {counted(data.hits, 'time')}"
         yield from _columns((_place(where, receipt.strings), count) for where, count in receipt.hits.items())
     if receipt.before:
-        yield f"an earlier run FOUND words {sum(receipt.before.values()):,} times; none has searched for them since"
+        times = counted(sum(receipt.before.values()), "time")
+        yield f"an earlier run FOUND words {times}; none has searched for them since"
         yield from _columns(receipt.before.items())
     if data.found_in:
         yield "look at these places: somebody else wrote it there, or it cannot be reached from here"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
@@ -79,7 +80,7 @@ def _line(one: "JobState") -> str:
 
 
 def _ran(ran: "JobRan") -> str:
-    failed = f", {ran.errors} errors (see the log)" if ran.errors else ""
+    failed = f", {counted(ran.errors, 'error')} (see the log)" if ran.errors else ""
     return f"{ran.job}: {_counts(ran.counts)} in {ran.duration_ms / 1000:.1f} s{failed}"
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.console import report
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
@@ -53,7 +54,7 @@ def rewrap() -> None:
 
     serve(
         rewrap_keys,
-        lambda made: [f"{made.rewrapped:,} keys wrapped again; all are under key-encryption key {made.kek}"],
+        lambda made: [f"{counted(made.rewrapped, 'key')} wrapped again; all are under key-encryption key {made.kek}"],
         projecting=False,
     )
 
@@ -66,5 +67,5 @@ def _status_lines(found: "KeyStatus") -> Iterator[str]:
     yield f"key-encryption key {found.kek.id} from {found.kek.source}"
     for one in found.keys:
         old = "" if one.kek_id == found.kek.id else "  old: `turnlog keys rewrap`"
-        counts = f"{one.current:,} keys seal, {one.retired:,} only open, {one.destroyed:,} destroyed"
-        yield f"{one.kek_id}  {one.users:,} users: {counts}{old}"
+        counts = f"keys: {one.current:,} seal, {one.retired:,} only open, {one.destroyed:,} destroyed"
+        yield f"{one.kek_id}  {counted(one.users, 'user')}, {counts}{old}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.console import BadOption
 from turnlog.consumers.cli.options import add, group
@@ -187,8 +188,7 @@ def forget(which: Which, user: User, yes: Yes = False) -> None:
         return await forget_memory(runtime, *place, str(row.id))
 
     def lines(made: "Forgotten") -> list[str]:
-        count = len(made.forgotten)
-        return [f"forgot {count} {'memory' if count == 1 else 'memories'}"]
+        return [f"forgot {counted(len(made.forgotten), 'memory', 'memories')}"]
 
     serve(use, lines, confirmed=yes)
 
@@ -197,7 +197,7 @@ def _stats_lines(found: "DecayStats") -> list[str]:
     averages = f"importance {found.average_importance:.2f}, freshness {found.average_freshness:.2f} on average"
     archives = f"archives {found.scheduled_for_archive:,}, deletes {found.scheduled_for_delete:,}"
     return [
-        f"{found.total_memories:,} memories, {found.archived:,} of them archived; {averages}",
+        f"{counted(found.total_memories, 'memory', 'memories')}, {found.archived:,} archived; {averages}",
         *(f"  {count:>9,}  {tier}" for tier, count in found.by_tier.items()),
         f"decay on {found.next_due_at:%Y-%m-%d %H:%M} UTC {archives}, ends {found.scheduled_for_expiry:,} that expire",
     ]

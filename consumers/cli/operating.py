@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic_core import to_jsonable_python
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.console import BadOption
 from turnlog.consumers.cli.options import Tenant, add
 from turnlog.consumers.cli.runner import serve
@@ -130,14 +131,15 @@ def _lag_line(one: "Lag") -> str:
 
 
 def _rebuilt_line(one: "Rebuilt") -> str:
-    return f"{one.projection}: {one.events:,} events in {one.seconds:.2f} s ({one.events_per_s:,.0f}/s)"
+    return f"{one.projection}: {counted(one.events, 'event')} in {one.seconds:.2f} s ({one.events_per_s:,.0f}/s)"
 
 
 def _verified_lines(found: "Iterable[Verified]") -> Iterator[str]:
     for one in found:
         verdict = "clean" if one.clean else f"{len(one.differences)} or more differences"
         parked = f", {one.parked} parked" if one.parked else ""
-        yield f"{one.projection:<16} {one.rows:>10,} rows of {one.events:,} events: {verdict}{parked}"
+        rows, events = counted(one.rows, "row"), counted(one.events, "event")
+        yield f"{one.projection:<16} {rows:>15} of {events}: {verdict}{parked}"
         yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
 
 
@@ -145,7 +147,7 @@ def _usage_lines(found: "Sequence[Usage]") -> Iterator[str]:
     if not found:
         yield "no language model was used yet"
     for one in found:
-        errors = f"  {one.errors:,} errors" if one.errors else ""
+        errors = f"  {counted(one.errors, 'error')}" if one.errors else ""
         tokens = f"{one.tokens_in:>12,} in {one.tokens_out:>10,} out"
         spent = f"${one.cost_usd:.4f}  {one.latency_ms_mean:,} ms"
-        yield f"{one.key or '-':<20} {one.calls:>8,} calls {tokens}  {spent}{errors}"
+        yield f"{one.key or '-':<20} {counted(one.calls, 'call'):>14} {tokens}  {spent}{errors}"

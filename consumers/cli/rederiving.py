@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
@@ -60,7 +61,7 @@ def listed() -> None:
 
     serve(
         lambda rt: all_shadows(rt, rt.settings.tenant),
-        lambda found: [f"{one.shadow}  {_users(one.users)}" for one in found] or ["no shadows"],
+        lambda found: [f"{one.shadow}  {counted(one.users, 'user')}" for one in found] or ["no shadows"],
     )
 
 
@@ -93,11 +94,7 @@ def dropped(name: Name) -> None:
 
         return Shadow(name, await drop(runtime, runtime.settings.tenant, name))
 
-    serve(use, lambda made: [f"dropped {name} of {_users(made.users)}"])
-
-
-def _users(count: int) -> str:
-    return "1 user" if count == 1 else f"{count} users"
+    serve(use, lambda made: [f"dropped {name} of {counted(made.users, 'user')}"])
 
 
 def _lines(found: "list[Compared]") -> Iterator[str | Text]:
@@ -110,7 +107,7 @@ def _lines(found: "list[Compared]") -> Iterator[str | Text]:
         for row in one.found.gone:
             yield Text(f"  - {_line(row)}", "red")
         counts = f"{len(one.found.added)} added, {len(one.found.changed)} changed, {len(one.found.gone)} gone"
-        cost = f"{one.cost.calls} calls, {one.cost.tokens:,} tokens, ${one.cost.usd:.4f}"
+        cost = f"{counted(one.cost.calls, 'call')}, {counted(one.cost.tokens, 'token')}, ${one.cost.usd:.4f}"
         yield f"  {counts}, {one.found.kept} as before; {cost}"
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.counting import counted
 
 if TYPE_CHECKING:
     from turnlog.agent.context import Context, Tier
@@ -31,13 +32,12 @@ def _text(message: "Message") -> str:
 
 def context_lines(context: "Context") -> list[str]:
     lines = [f"window {context.window:,} tokens, budget {context.budget:,}"]
-    lines += [
-        f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {tier.tokens:>8,} tokens  {_what(tier)}"
-        for tier in context.tiers
-    ]
+    for tier in context.tiers:
+        used = f"{tier.tokens:>8,} tokens  {counted(len(tier.items), 'message')}"
+        lines.append(f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {used}")
     dropped = {remark.seq for remark in context.receipt.dropped}
     if dropped:
-        lines.append(f"{'left out':<28} {len(dropped):,} turns (in the log, the transcript and recall)")
+        lines.append(f"{'left out':<28} {counted(len(dropped), 'turn')} (in the log, the transcript and recall)")
     lines.append("")
     for message in context.messages:
         content = message.get("content")
@@ -75,10 +75,6 @@ def _compared(past: "Rebuilt") -> str:
 def _bar(tier: "Tier", budget: int) -> str:
     filled = min(BAR, round(BAR * tier.tokens / max(budget, 1)))
     return "█" * filled + "·" * (BAR - filled)
-
-
-def _what(tier: "Tier") -> str:
-    return f"{len(tier.items)} message{'' if len(tier.items) == 1 else 's'}"
 
 
 def _short(text: str, width: int = 140) -> str:

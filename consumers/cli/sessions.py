@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
@@ -98,18 +99,18 @@ def _checkpoint_lines(found: "Sequence[SegmentCheckpoint]") -> Iterator[str]:
     if not found:
         yield "no checkpoints: the whole history is in use"
     for one in found:
-        yield f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {one.turns_covered} turns"
+        yield f"{one.seq:>8}  {one.created_at:%Y-%m-%d %H:%M}  {one.trigger:<9}  {counted(one.turns_covered, 'turn')}"
         yield f"          {' '.join(one.summary.split())}"
 
 
 def _weight(found: "MemoryContext") -> str:
     due = ", a summary is due" if found.should_checkpoint_summary else ""
-    return f"{found.mode}  {found.estimated_tokens:,} tokens, {found.token_ratio:.0%} of the window{due}"
+    return f"{found.mode}  {counted(found.estimated_tokens, 'token')}, {found.token_ratio:.0%} of the window{due}"
 
 
 def _session_lines(value: "SessionValue") -> Iterator[str]:
     flow, messages = value.flow_context, value.message_context
-    yield f"{value.meta.conversation_id}  user {value.meta.user_id or '-'}  {flow.turn_count} turns"
+    yield f"{value.meta.conversation_id}  user {value.meta.user_id or '-'}  {counted(flow.turn_count, 'turn')}"
     yield f"mode     {messages.mode}  checkpoint {messages.checkpoint_message_id or '-'}"
     if flow.current_agent_key:
         yield f"agent    {flow.current_agent_key}"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
@@ -88,7 +89,7 @@ def delete(thread: Thread, yes: Yes = False) -> None:
     async def use(runtime: "Runtime") -> dict[str, Any]:
         place = (runtime.settings.tenant, thread)
         known = await get_thread(runtime, *place)
-        await confirm(f"Delete the conversation {thread} with {known.messages:,} messages?", yes)
+        await confirm(f"Delete the conversation {thread} with {counted(known.messages, 'message')}?", yes)
         await delete_thread(runtime, *place)
         return {"deleted": thread, "messages": known.messages}
 
@@ -119,7 +120,7 @@ def fork(
 
     serve(
         lambda rt: fork_thread(rt, rt.settings.tenant, thread, at, new_id, label),
-        lambda made: [f"{made.thread} begins with {made.message_count:,} messages of {made.parent}"],
+        lambda made: [f"{made.thread} begins with {counted(made.message_count, 'message')} of {made.parent}"],
     )
 
 

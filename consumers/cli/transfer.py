@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from turnlog.agent.counting import counted
 from turnlog.agent.settings import Settings
 from turnlog.consumers.cli.console import LAST_SEQ, BadOption, check_given, emit, err, pretty, report
 from turnlog.consumers.cli.options import Tenant, add, given
@@ -108,7 +109,7 @@ def export_thread(
             with whole_file(output) as file:
                 file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")
             made = {"thread": thread, "messages": len(rows), "output": str(output)}
-            report(made, f"wrote {len(rows)} messages to {output}")
+            report(made, f"wrote {counted(len(rows), 'message')} to {output}")
         elif given().json or format == "openai":
             emit(export_openai(rows) if format == "openai" else [loads(line) for line in lines])
         else:

@@ -69,7 +69,7 @@ async def test_memories_that_say_the_same_are_made_one_and_two_again(log: Log, d
     [made] = (await turnlog("compactions", "--user", "ann", "--json")).document
     assert made["event_id"] in (await turnlog("compactions", "--user", "ann")).out
     undone = await turnlog("compactions", "undo", made["event_id"], "--user", "ann")
-    assert undone.out == "1 memory holds again\n"
+    assert undone.out == "1 memory valid again\n"
     assert (await turnlog("compactions", "--user", "ann")).out.endswith("2 memories  dedupe  taken back\n")
     wrong = ("compactions", "undo", str(told[0].id), "--user", "ann", "--json")
     assert (await turnlog(*wrong)).error == "not-found"
@@ -93,7 +93,7 @@ async def test_what_a_model_merged_is_shown_with_where_it_came_from_and_taken_ba
     listed = (await turnlog("compactions", "--user", "ann")).out.strip()
     assert listed.endswith("2 memories  merge  similarity 0.87")
     undone = await turnlog("compactions", "undo", listed.split()[0], "--user", "ann")
-    assert undone.out == "2 memories hold again\n"
+    assert undone.out == "2 memories valid again\n"
     held = (await turnlog("memories", "--user", "ann")).out
     assert TEA.content in held and TEA_MERGED not in held
 

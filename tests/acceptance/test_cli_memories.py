@@ -193,14 +193,14 @@ async def test_a_person_is_cleared_of_what_is_named_after_a_yes(log: Log, turnlo
     await turnlog("entities", "add", "Mia", "--type", "person", "--user", "ann")
     assert (await turnlog("clear", "--user", "ann", "--yes", "--json")).error == "nothing-named"
     both = ("clear", "--user", "ann", "--memories", "--entities")
-    assert (await turnlog(*both, "--dry-run")).out == "user ann has 1 memories, 1 entities\n"
+    assert (await turnlog(*both, "--dry-run")).out == "user ann has 1 memory, 1 entity\n"
     head = await log.head()
     assert "not-confirmed" in (await turnlog(*both, typed="n\n")).err
     assert await log.head() == head
     done = await turnlog(*both, typed="y\n")
-    assert "user ann has 1 memories, 1 entities" in done.err
+    assert "user ann has 1 memory, 1 entity" in done.err
     assert done.out == (
-        "user ann is cleared of 1 memories, 1 entities\n"
+        "user ann is cleared of 1 memory, 1 entity\n"
         "the log keeps the events; `turnlog erase --user ann` makes them unreadable\n"
     )
     again = (await turnlog(*both, "--yes", "--json")).document
@@ -210,7 +210,7 @@ async def test_a_person_is_cleared_of_what_is_named_after_a_yes(log: Log, turnlo
 async def test_statistics_of_decay_are_shown_and_are_a_document(turnlog: Cli) -> None:
     await turnlog("remember", "I like tea", "--user", "ann")
     first, *tiers, last = (await turnlog("memories", "stats")).out.splitlines()
-    assert first.startswith("1 memories, 0 of them archived; importance 0.")
+    assert first.startswith("1 memory, 0 archived; importance 0.")
     assert [line.split() for line in tiers] == [["1", "WORKING"], ["0", "SHORT"], ["0", "LONG"], ["0", "ARCHIVE"]]
     assert last.endswith("UTC archives 0, deletes 0, ends 0 that expire")
     found = (await turnlog("memories", "stats", "--user", "bob", "--json")).document

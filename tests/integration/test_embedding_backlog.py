@@ -123,7 +123,7 @@ async def test_a_caller_waits_as_long_as_it_said_and_hears_how_much_is_left(play
         await say(stage, "waiting", 3)
         model.hang(on="embeddings")
         left = await embed_threads(stage.runtime, "default", ["t"], 1.0, no_progress)
-        assert left == "2 chunks have no vector yet and are found by their words alone"
+        assert left == "2 chunks without a vector yet, found by words alone"
         assert await embed_threads(stage.runtime, "default", ["t"], 60.0, no_progress) is None
         assert await pending(stage) == ["waiting at 3"]
 

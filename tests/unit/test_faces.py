@@ -9,6 +9,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "consumers" / "cli"
 KNOWN = (
     "turnlog.agent.use_cases",
+    "turnlog.agent.counting",
     "turnlog.agent.settings",
     "turnlog.agent.runtime",
     "turnlog.consumers",
