@@ -6,8 +6,6 @@ last lease stops them; `stop` ends both; `status` shows what runs.
 
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed
 from turnlog.consumers.servers.servers import (
-    Running,
-    ServerOptions,
     Servers,
     Status,
     change_subscriber,
@@ -19,8 +17,6 @@ from turnlog.consumers.servers.servers import (
 )
 
 __all__ = [
-    "Running",
-    "ServerOptions",
     "ServerStartFailed",
     "ServerStopFailed",
     "Servers",

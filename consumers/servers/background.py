@@ -141,15 +141,15 @@ async def kept_servers(settings: Settings, nats_url: str) -> AsyncIterator[None]
         return
     await servers.keep(settings.home)
     # Every client knows the port, so the server waits for it if another program has taken it.
-    options = servers.ServerOptions(nats_port=urlsplit(nats_url).port or 0) if settings.nats_url is None else None
-    watch = asyncio.create_task(_watch(settings.home, options), name="keep-servers")
+    port = (urlsplit(nats_url).port or 0) if settings.nats_url is None else 0
+    watch = asyncio.create_task(_watch(settings.home, port), name="keep-servers")
     try:
         yield
     finally:
         await cancel(watch)
 
 
-async def _watch(home: Path, options: servers.ServerOptions | None) -> None:
+async def _watch(home: Path, nats_port: int) -> None:
     loop, flag = asyncio.get_running_loop(), home_at(home).keep_flag
     watched, pause, tried = _processes(home), 0.0, -STEADY_S
     while True:
@@ -163,7 +163,7 @@ async def _watch(home: Path, options: servers.ServerOptions | None) -> None:
         logger.warning("%s ended unexpectedly and is started again in %g s", gone, pause)
         await asyncio.sleep(pause)
         try:
-            await servers.start(home, options)
+            await servers.start(home, nats_port)
             watched = _processes(home)
             logger.warning("%s runs again", gone)
         except TurnlogError as error:
@@ -173,14 +173,7 @@ async def _watch(home: Path, options: servers.ServerOptions | None) -> None:
 
 def _processes(home: Path) -> dict[str, psutil.Process | None]:
     now = servers.status(home)
-    return {name: _process(one) for name, one in (("nats-server", now.nats), ("Postgres", now.postgres))}
-
-
-def _process(found: servers.Running | None) -> psutil.Process | None:
-    try:
-        return psutil.Process(found.pid) if found else None
-    except psutil.NoSuchProcess:
-        return None
+    return {"nats-server": now.nats, "Postgres": now.postgres}
 
 
 def _spawn(log: int) -> "subprocess.Popen[bytes]":

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from turnlog.events.subjects import operator_subjects, subscriber_services
 
@@ -27,49 +26,28 @@ class NatsAddress:
         return f"nats://{USER}:{self.token}@127.0.0.1:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A node's place in a cluster: its own route port and those of all nodes."""
-
-    name: str
-    route_port: int
-    routes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NatsConfig:
-    """The values that differ between servers. Sizes in bytes."""
-
-    name: str
-    address: NatsAddress
-    folder: Path
-    max_payload: int = 8 * MEGABYTE
-    max_file_store: int | None = None
-    sync_always: bool = True
-    monitor_port: int | None = None
-    cluster: Cluster | None = None
-
-
-def render(config: NatsConfig, subscribers: Mapping[str, str] | None = None) -> str:
-    """The text of nats.conf. subscribers: passwords by durable.
+def render(
+    name: str, address: NatsAddress, subscribers: Mapping[str, str] | None = None, more: Iterable[str] = ()
+) -> str:
+    """The text of nats.conf. subscribers: passwords by durable. more: further lines, such as those of a cluster.
 
     Paths are relative to the server's working folder, so that they stay valid when the home is moved or a folder above
     it is closed.
     """
     lines = [
-        f"server_name: {_quoted(config.name)}",
+        f"server_name: {_quoted(name)}",
         "host: 127.0.0.1",
-        f"port: {config.address.port}",
-        *accounts(config.address.token, subscribers or {}),
-        f"max_payload: {config.max_payload}",
+        f"port: {address.port}",
+        *accounts(address.token, subscribers or {}),
+        f"max_payload: {8 * MEGABYTE}",
         # A subscriber that replays the log receives much at once; the default of 64 MB would disconnect it.
-        f"max_pending: {max(256 * MEGABYTE, 8 * config.max_payload)}",
+        f"max_pending: {256 * MEGABYTE}",
         "log_file: nats.log",
         f"logfile_size_limit: {16 * MEGABYTE}",
         "logfile_max_num: 3",
-        *_jetstream(config),
-        *([f'http: "127.0.0.1:{config.monitor_port}"'] if config.monitor_port else []),
-        *(_cluster(config.cluster) if config.cluster else []),
+        # Without sync_interval an acknowledged message may be lost for two minutes after a power cut.
+        "jetstream { store_dir: store, sync_interval: always }",
+        *more,
     ]
     return "\n".join(lines) + "\n"
 
@@ -118,28 +96,6 @@ def subscriber_account(durable: str, password: str) -> list[str]:
         ),
         "    ]",
         "  }",
-    ]
-
-
-def _jetstream(config: NatsConfig) -> list[str]:
-    return [
-        "jetstream {",
-        "  store_dir: store",
-        # Without it an acknowledged message may be lost for two minutes after a power cut.
-        *(["  sync_interval: always"] if config.sync_always else []),
-        *([f"  max_file_store: {config.max_file_store}"] if config.max_file_store else []),
-        "}",
-    ]
-
-
-def _cluster(cluster: Cluster) -> list[str]:
-    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in cluster.routes)
-    return [
-        "cluster {",
-        f"  name: {_quoted(cluster.name)}",
-        f'  listen: "127.0.0.1:{cluster.route_port}"',
-        f"  routes: [{routes}]",
-        "}",
     ]
 
 

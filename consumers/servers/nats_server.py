@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from turnlog.consumers.servers.binaries import nats_binary
 from turnlog.consumers.servers.errors import ServerStartFailed
 from turnlog.consumers.servers.home import write_private
 from turnlog.consumers.servers.identity import Identity, hand_over, let_reach, let_run
-from turnlog.consumers.servers.nats_config import ACCOUNT, USER, NatsAddress, NatsConfig, read_address, render
+from turnlog.consumers.servers.nats_config import ACCOUNT, USER, NatsAddress, read_address, render
 from turnlog.consumers.servers.processes import Launched, alive, end, launch, running, wait_until
 
 
@@ -59,16 +59,15 @@ NO_ACCOUNT = "$G"  # where the streams of homes are that were made before there 
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """How a nats-server is to run. In `config.address`, port 0 means any free port and an empty token a new one;
-    both are kept over restarts, so that clients reconnect."""
+    """How a nats-server is to run. In `wish`, port 0 means any free port and an empty token a new one; both are kept
+    over restarts, so that clients reconnect. more: further lines of its configuration."""
 
-    config: NatsConfig
+    name: str
+    folder: Path
+    wish: NatsAddress
     identity: Identity | None
     timeout: float
-
-    @property
-    def folder(self) -> Path:
-        return self.config.folder
+    more: tuple[str, ...] = ()
 
     async def start(self) -> tuple[str, bool]:
         """Starts or attaches. Returns (url, whether it was started). Raises ServerStartFailed, OSError."""
@@ -121,7 +120,7 @@ class NatsServer:
             (streams / NO_ACCOUNT).rename(streams / ACCOUNT)
 
     def _free_address(self) -> NatsAddress:
-        wish, known = self.config.address, self.known_address()
+        wish, known = self.wish, self.known_address()
         token = wish.token or (known.token if known else new_token())
         if wish.port and not port_is_free(wish.port):
             raise ServerStartFailed(f"port {wish.port} for nats-server is taken; free it or choose another")
@@ -131,14 +130,14 @@ class NatsServer:
 
     def _launch(self, address: NatsAddress) -> Launched:
         conf = self.folder / "nats.conf"
-        write_private(conf, render(replace(self.config, address=address), self.subscribers()), self.identity)
+        write_private(conf, render(self.name, address, self.subscribers(), self.more), self.identity)
         return launch([nats_binary(), "-c", conf], self.folder, self.folder / "nats.log", self.identity)
 
     async def _answers(self, address: NatsAddress) -> bool:
-        return await probe(address, self.config.name) is Answer.READY
+        return await probe(address, self.name) is Answer.READY
 
     async def _settled(self, address: NatsAddress) -> bool:
-        return await probe(address, self.config.name) is not Answer.NOT_YET
+        return await probe(address, self.name) is not Answer.NOT_YET
 
 
 def new_token() -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,26 +13,13 @@ import psutil
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed, folder_errors
 from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
 from turnlog.consumers.servers.identity import Identity, server_identity
-from turnlog.consumers.servers.nats_config import MEGABYTE, NatsAddress, NatsConfig
+from turnlog.consumers.servers.nats_config import NatsAddress
 from turnlog.consumers.servers.nats_server import NAME as NATS
 from turnlog.consumers.servers.nats_server import NatsServer
 from turnlog.consumers.servers.postgres_server import PostgresServer
 from turnlog.consumers.servers.processes import running
 
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How to start servers; running ones stay as they are. Sizes in bytes, times in seconds.
-
-    `nats_port` 0 takes a free port and keeps it over restarts; `start_timeout` covers a crash recovery.
-    """
-
-    max_payload: int = 8 * MEGABYTE
-    max_file_store: int | None = None
-    sync_always: bool = True
-    nats_port: int = 0
-    monitor_port: int | None = None
-    start_timeout: float = 60.0
+START_TIMEOUT_S = 60.0  # covers a crash recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +32,28 @@ class Servers:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A server process: `address` is a port of 127.0.0.1 or a socket folder, `uptime` in seconds."""
-
-    pid: int
-    address: str
-    uptime: float
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
-    """The servers of a home; `kept`: they run until an explicit stop."""
+    """The processes of a home's servers; None for one that does not run."""
 
-    nats: Running | None
-    postgres: Running | None
-    kept: bool
+    nats: psutil.Process | None
+    postgres: psutil.Process | None
 
 
-async def start(home: Path, options: ServerOptions | None = None) -> Servers:
+async def start(home: Path, nats_port: int = 0) -> Servers:
     """Starts the servers of `home`, or attaches to running ones. Raises ServerStartFailed.
 
-    They outlive the caller; hold a `lease` around the call, or they run until `stop`.
+    nats_port: 0 takes a free port and keeps it over restarts. The servers outlive the caller; hold a `lease` around
+    the call, or they run until `stop`.
     """
     here = home_at(home)
     async with locked(here):
         with folder_errors(here.path):
-            return await _start(here, options or ServerOptions())
+            return await _start(here, nats_port)
 
 
-async def _start(home: Home, options: ServerOptions) -> Servers:
+async def _start(home: Home, nats_port: int) -> Servers:
     identity = server_identity(home.path)
-    nats, postgres = _nats(home, identity, options), _postgres(home, identity, options)
+    nats, postgres = _nats(home, identity, nats_port), _postgres(home, identity)
     # Waits for both even if one fails, so that no task runs on after the call.
     results = await asyncio.gather(nats.start(), postgres.start(), return_exceptions=True)
     stops: list[Callable[[], Awaitable[None]]] = [nats.stop, postgres.stop]
@@ -102,7 +79,7 @@ async def stop(home: Path) -> None:
 
 
 async def _stop(home: Home) -> None:
-    nats, postgres = _nats(home, None, ServerOptions()), _postgres(home, None, ServerOptions())
+    nats, postgres = _nats(home), _postgres(home)
     results = await asyncio.gather(nats.stop(), postgres.stop(), return_exceptions=True)
     if failure := next((result for result in results if result is not None), None):
         raise failure
@@ -143,7 +120,7 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
     here = home_at(home)
     async with locked(here):
         with folder_errors(here.path):
-            nats = _nats(here, server_identity(here.path), ServerOptions())
+            nats = _nats(here, server_identity(here.path))
             nats.keep_subscriber(durable, password)
             try:
                 await nats.stop()
@@ -158,34 +135,13 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
 def status(home: Path) -> Status:
     """The running servers of `home`, found by inspecting processes."""
     here = home_at(home)
-    nats, postgres = _nats(here, None, ServerOptions()), _postgres(here, None, ServerOptions())
     with folder_errors(here.path):
-        address, sockets = nats.known_address(), postgres.known_sockets()
-        return Status(
-            _running(next(iter(running(here.nats, NATS)), None), str(address.port) if address else "unknown"),
-            _running(postgres.leader(), str(sockets or "unknown")),
-            here.keep_flag.exists(),
-        )
+        return Status(next(iter(running(here.nats, NATS)), None), _postgres(here).leader())
 
 
-def _running(process: psutil.Process | None, address: str) -> Running | None:
-    if process is None:
-        return None
-    return Running(process.pid, address, max(0.0, time.time() - process.create_time()))
+def _nats(home: Home, identity: Identity | None = None, port: int = 0) -> NatsServer:
+    return NatsServer(f"turnlog-{home.key}", home.nats, NatsAddress(port, ""), identity, START_TIMEOUT_S)
 
 
-def _nats(home: Home, identity: Identity | None, options: ServerOptions) -> NatsServer:
-    config = NatsConfig(
-        name=f"turnlog-{home.key}",
-        address=NatsAddress(options.nats_port, ""),
-        folder=home.nats,
-        max_payload=options.max_payload,
-        max_file_store=options.max_file_store,
-        sync_always=options.sync_always,
-        monitor_port=options.monitor_port,
-    )
-    return NatsServer(config, identity, options.start_timeout)
-
-
-def _postgres(home: Home, identity: Identity | None, options: ServerOptions) -> PostgresServer:
-    return PostgresServer(home.postgres, home.key, identity, options.start_timeout)
+def _postgres(home: Home, identity: Identity | None = None) -> PostgresServer:
+    return PostgresServer(home.postgres, home.key, identity, START_TIMEOUT_S)

@@ -17,7 +17,7 @@ import psycopg
 from nats.js.errors import NotFoundError
 
 from tests.benchmarks.conversations import Conversations
-from turnlog.consumers.servers import ServerOptions, lease, start
+from turnlog.consumers.servers import lease, start
 from turnlog.events.contracts import Event
 from turnlog.events.log import Log, connect_nats
 from turnlog.events.stream import StreamOptions
@@ -78,7 +78,7 @@ async def standing(conversations: Conversations, quick: bool) -> AsyncIterator[S
     with tempfile.TemporaryDirectory(prefix="turnlog-bench-") as folder:
         home = Path(folder) / "home"
         async with lease(home):
-            servers = await start(home, ServerOptions(sync_always=True))
+            servers = await start(home)
             await _execute(servers.database_url, f"CREATE DATABASE {_TEMPLATE}")
             await asyncio.to_thread(upgrade, _database_at(servers.database_url, _TEMPLATE))
             yield Stand(servers.nats_url, servers.database_url, conversations, quick)

@@ -9,6 +9,7 @@ from pathlib import Path
 import nats
 import psutil
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from turnlog.consumers.servers import Servers, status
 from turnlog.consumers.servers.processes import alive, wait_until
@@ -34,6 +35,10 @@ async def said(servers: Servers) -> tuple[list[str], list[str]]:
     async with await psycopg.AsyncConnection.connect(servers.database_url) as connection:
         rows = await (await connection.execute("SELECT text FROM notes")).fetchall()
     return [(m.data or b"").decode() for m in messages], [row[0] for row in rows]
+
+
+def socket_folder(servers: Servers) -> Path:
+    return Path(str(conninfo_to_dict(servers.database_url)["host"]))
 
 
 def pids(home: Path) -> dict[str, int]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import nats
 
 from turnlog.consumers.servers.errors import ServerStartFailed
-from turnlog.consumers.servers.nats_config import Cluster as Membership
-from turnlog.consumers.servers.nats_config import NatsAddress, NatsConfig
+from turnlog.consumers.servers.nats_config import NatsAddress
 from turnlog.consumers.servers.nats_server import NAME, NatsServer, free_port, new_token
 from turnlog.consumers.servers.processes import end, running, wait_until
 from turnlog.events.client import RobustClient
@@ -60,17 +59,21 @@ def _configure(base: Path, count: int) -> tuple[NatsServer, ...]:
     token, routes = new_token(), tuple(ports[:count])
     return tuple(
         NatsServer(
-            NatsConfig(
-                name=f"n{i}",
-                address=NatsAddress(ports[count + i], token),
-                folder=base / f"n{i}",
-                cluster=Membership("turnlog", routes[i], routes),
-            ),
+            name=f"n{i}",
+            folder=base / f"n{i}",
+            wish=NatsAddress(ports[count + i], token),
             identity=None,
             timeout=READY_TIMEOUT_S,
+            more=_membership(routes[i], routes),
         )
         for i in range(count)
     )
+
+
+def _membership(own: int, routes: tuple[int, ...]) -> tuple[str, ...]:
+    """A node's place in the cluster: its own route port and those of all nodes."""
+    urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
+    return ("cluster {", "  name: turnlog", f'  listen: "127.0.0.1:{own}"', f"  routes: [{urls}]", "}")
 
 
 def _distinct_ports(count: int) -> list[int]:

@@ -10,10 +10,10 @@ import nats
 import psutil
 import psycopg
 import pytest
-from helpers.embedded_home import dead, kill, pids, said, say
+from helpers.embedded_home import dead, kill, pids, said, say, socket_folder
 from helpers.servers import processes_left_in
 
-from turnlog.consumers.servers import ServerOptions, Servers, ServerStartFailed, start, status, stop
+from turnlog.consumers.servers import Servers, ServerStartFailed, start, status, stop
 from turnlog.consumers.servers.home import home_at
 from turnlog.consumers.servers.nats_config import NatsAddress
 from turnlog.consumers.servers.nats_server import Answer, probe
@@ -88,13 +88,12 @@ async def test_only_the_killed_one_of_the_two_is_started(home: Path) -> None:
 
 @pytest.mark.parametrize("pid_file", ["{pid}\n/elsewhere\n1\n5432\n", "", "not a pid file"])
 async def test_stale_files_do_not_hinder_a_start(home: Path, pid_file: str) -> None:
-    await say(await start(home), "kept")
-    postgres = status(home).postgres
-    assert postgres is not None
+    servers = await start(home)
+    await say(servers, "kept")
     await kill(home, "nats", "postgres")
     # The pid of a living stranger: this test.
     (home / "postgres/data/postmaster.pid").write_text(pid_file.format(pid=os.getpid()))
-    (Path(postgres.address) / ".s.PGSQL.5432.lock").write_text(f"{os.getpid()}\n")
+    (socket_folder(servers) / ".s.PGSQL.5432.lock").write_text(f"{os.getpid()}\n")
     (home / "nats/nats.new").write_text("half a fi")
     assert await said(await start(home)) == (["kept"], ["kept"])
 
@@ -147,14 +146,13 @@ def address_in(url: str) -> tuple[int, str]:
 async def test_a_deep_home_gets_a_short_socket(tmp_path: Path) -> None:
     deep = tmp_path / ("a" * 60) / ("b" * 60)
     try:
-        await say(await start(deep), "deep")
-        postgres = status(deep).postgres
-        assert postgres is not None
-        assert len(postgres.address) < 90
+        servers = await start(deep)
+        await say(servers, "deep")
+        assert len(str(socket_folder(servers))) < 90
     finally:
         await stop(deep)
     assert processes_left_in(deep) == []
-    assert not Path(postgres.address).exists()
+    assert not socket_folder(servers).exists()
 
 
 async def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -175,12 +173,12 @@ async def test_a_wished_port_that_is_taken_is_named(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServerStartFailed, match=f"port {port} .* is taken"):
-            await start(home, ServerOptions(nats_port=port))
+            await start(home, nats_port=port)
 
 
 async def test_a_server_that_does_not_start_shows_its_last_log_lines(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ServerStartFailed, match=r"(?s)nats\.log.*address already in use"):
-            await start(home, ServerOptions(monitor_port=port))
+    (home / "nats").mkdir()
+    (home / "nats/store").write_text("a file in the place of the folder")
+    with pytest.raises(ServerStartFailed, match=r"(?s)nats\.log.*not a directory"):
+        await start(home)
     assert processes_left_in(home) == []

@@ -9,7 +9,8 @@ from pathlib import Path
 from helpers.embedded_home import environment, pids, say
 from helpers.servers import processes_left_in
 
-from turnlog.consumers.servers import keep, lease, start, status, stop
+from turnlog.consumers.servers import keep, lease, start, stop
+from turnlog.consumers.servers.home import home_at
 from turnlog.consumers.servers.processes import wait_until
 
 
@@ -28,9 +29,9 @@ async def test_kept_servers_outlive_every_lease(home: Path) -> None:
         await start(home)
         await keep(home)
     assert len(pids(home)) == 2
-    assert status(home).kept
+    assert home_at(home).keep_flag.exists()
     await stop(home)
-    assert (pids(home), status(home).kept) == ({}, False)
+    assert (pids(home), home_at(home).keep_flag.exists()) == ({}, False)
 
 
 HOLDER = """
