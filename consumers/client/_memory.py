@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from turnlog._thread import Thread
@@ -39,7 +40,7 @@ class Memory(LoopBound):
         check_conversation(id)
         if user is not None:
             check_id("user", user)
-        return Thread(self.runtime, self.tenant, id, user)
+        return self._thread(id, user)
 
     async def threads(
         self, user: str | None = None, limit: int = 100, after: Sequence[ThreadInfo] = ()
@@ -68,20 +69,8 @@ class Memory(LoopBound):
         memories. as_of: only memories, those that held then; history: memories that ended too. kinds, min_importance:
         only memories, of these kinds and of that current importance. Raises BadQuery, NotFound, InvalidMemory.
         """
-        return await recall(
-            self.runtime,
-            self.tenant,
-            query,
-            user=user,
-            thread=thread,
-            topic=topic,
-            k=k,
-            as_of=as_of,
-            history=history,
-            max_tokens=max_tokens,
-            kinds=kinds,
-            min_importance=min_importance,
-        )
+        asked = {"thread": thread, "topic": topic, "k": k, "as_of": as_of, "history": history, "max_tokens": max_tokens}
+        return await self._recall(query, user, asked | {"kinds": list(kinds), "min_importance": min_importance})
 
     async def remember(self, user: str, memory: str | MemoryInput, *, memory_id: UUID | None = None) -> Outcome:
         """Stores one claim about a user; what contradicts it is closed. memory_id: makes a repeated call one.
@@ -125,3 +114,10 @@ class Memory(LoopBound):
         reach = erasure_reach(self.runtime.settings)
         plan = await personal_data.plan_erasure(self.runtime, self.tenant, user, reach)
         return await personal_data.erase_person(self.runtime, plan, reach, reason)
+
+    def _thread(self, id: str, user: str | None) -> Thread:
+        return Thread(self.runtime, self.tenant, id, user)
+
+    async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
+        """asked: the other arguments of `recall`, by name."""
+        return await recall(self.runtime, self.tenant, query, user=user, **asked)

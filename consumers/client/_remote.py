@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -14,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, decoded, error_of
 from turnlog._memory import Memory
-from turnlog._thread import RESTARTED, Content, Context, Thread
+from turnlog._thread import RESTARTED, Context, Thread
 from turnlog.agent.context import Tier
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
@@ -26,11 +25,10 @@ from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
 from turnlog.agent.use_cases.personal_data import Clearing
 from turnlog.agent.use_cases.recall import Found, FoundMemory
 from turnlog.agent.use_cases.threads import ThreadInfo
-from turnlog.agent.use_cases.turns import NewTurn, turn_of
+from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.cursors import memories_cursor, threads_cursor
-from turnlog.events.contracts import MemoryKind, UsageMetered
+from turnlog.events.contracts import UsageMetered
 from turnlog.events.publish import Appended
-from turnlog.events.subjects import check_conversation, check_id
 from turnlog.projectors.models.message import Message
 
 LOOK_AGAIN_S = 0.2
@@ -45,62 +43,20 @@ class RemoteThread(Thread):
         self._http, self.id, self.user = http, id, user
         self._path = f"/api/threads/{_in_path(id)}"
 
-    async def add(
+    async def _append(
         self,
-        role: str,
-        content: Content = None,
-        *,
-        receipt: AnswerBasis | None = None,
-        name: str | None = None,
-        tool_calls: Sequence[Mapping[str, Any]] = (),
-        tool_call_id: str | None = None,
-        model: str | None = None,
-        tokens_in: int | None = None,
-        tokens_out: int | None = None,
-        latency_ms: float | None = None,
-        time: datetime | None = None,
-        event_id: UUID | None = None,
-        expected: int | None = None,
+        made: Sequence[NewTurn],
+        receipt: AnswerBasis | None,
+        expected: int | None,
         usage: UsageMetered | None = None,
-    ) -> Appended:
-        turn = {
-            "role": role,
-            "content": content,
-            "name": name,
-            "tool_calls": tool_calls,
-            "tool_call_id": tool_call_id,
-            "model": model,
-            "tokens_in": tokens_in,
-            "tokens_out": tokens_out,
-            "latency_ms": latency_ms,
-            "time": time,
-        }
-        return (await self._append([turn], event_id, receipt=receipt, expected=expected, usage=usage))[0]
-
-    async def extend(
-        self, messages: Iterable[Mapping[str, Any]], *, receipt: AnswerBasis | None = None, expected: int | None = None
     ) -> list[Appended]:
-        return await self._append([_body(turn_of(one)) for one in messages], None, receipt=receipt, expected=expected)
-
-    async def _append(self, turns: list[dict[str, Any]], write_id: UUID | None, **about: Any) -> list[Appended]:
-        body = to_jsonable_python({"turns": turns, **about})
-        path = f"{self._path}/turns"
+        about = {"receipt": receipt, "expected": expected, "usage": usage}
+        body = to_jsonable_python({"turns": [_body(turn) for turn in made], **about})
+        path, write_id = f"{self._path}/turns", made[0].id if made else None
         return await self._http.call("POST", path, list[Appended], user=self.user, body=body, write_id=write_id)
 
-    async def context(
-        self,
-        query: str | None = None,
-        *,
-        tokens: int | None = None,
-        window: int | None = None,
-        hybrid: bool | None = None,
-        model: str | None = None,
-        system_prompt: str | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> Context:
-        asked = {"query": query, "tokens": tokens, "window": window, "hybrid": hybrid, "model": model}
-        body = asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]}
-        made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=body)
+    async def _context(self, asked: dict[str, Any]) -> Context:
+        made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=asked)
         tiers = decoded(tuple[Tier, ...], made["tiers"])
         receipt = decoded(SignedBasis, made["receipt"])
         return Context(made["messages"], tiers, made["budget"], receipt, made["degraded"])
@@ -146,10 +102,7 @@ class RemoteMemory(Memory):
     def __repr__(self) -> str:
         return f"<turnlog memory of {self._http.url}>"
 
-    def thread(self, id: str, user: str | None = None) -> RemoteThread:
-        check_conversation(id)
-        if user is not None:
-            check_id("user", user)
+    def _thread(self, id: str, user: str | None) -> RemoteThread:
         return RemoteThread(self._http, id, user)
 
     async def threads(
@@ -158,23 +111,8 @@ class RemoteMemory(Memory):
         cursor = threads_cursor(after) if after else None
         return await self._http.pages("/api/threads", ThreadInfo, limit, user, cursor)
 
-    async def recall(
-        self,
-        query: str,
-        *,
-        user: str | None = None,
-        thread: str | None = None,
-        topic: str | None = None,
-        k: int = 5,
-        as_of: datetime | None = None,
-        history: bool = False,
-        max_tokens: int | None = None,
-        kinds: Sequence[MemoryKind] = (),
-        min_importance: float = 0.0,
-    ) -> Found:
-        asked = {"query": query, "thread": thread, "topic": topic, "k": k, "as_of": as_of, "history": history}
-        about = {"max_tokens": max_tokens, "kinds": list(kinds), "min_importance": min_importance, "explain": True}
-        body = to_jsonable_python(asked | about)
+    async def _recall(self, query: str, user: str | None, asked: dict[str, Any]) -> Found:
+        body = to_jsonable_python({"query": query, **asked, "explain": True})
         found = await self._http.call("POST", "/api/recall", dict[str, Any], user=user, body=body)
         return Found(
             decoded(list[Recalled], found["items"]),

@@ -98,17 +98,13 @@ class Thread(LoopBound):
             time=time,
             id=event_id or uuid7(),
         )
-        place = (self._runtime, self.tenant, self.id)
-        return await turns.add_turn(*place, turn, user=self.user, expected=expected, receipt=receipt, usage=usage)
+        return (await self._append([turn], receipt, expected, usage))[0]
 
     async def extend(
         self, messages: Iterable[Mapping[str, Any]], *, receipt: AnswerBasis | None = None, expected: int | None = None
     ) -> list[Appended]:
         """Appends messages as the OpenAI chat API writes them, in order and together. Raises as `add`."""
-        made = [turns.turn_of(message) for message in messages]
-        place = (self._runtime, self.tenant, self.id)
-        added = await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt)
-        return added.turns
+        return await self._append([turns.turn_of(message) for message in messages], receipt, expected)
 
     async def context(
         self,
@@ -130,21 +126,8 @@ class Thread(LoopBound):
 
         Raises NotFound for a thread without turns and no query, WindowTooSmall.
         """
-        found = await context_of(
-            self._runtime,
-            self.tenant,
-            self.id,
-            query=query,
-            user=self.user,
-            tokens=tokens,
-            window=window,
-            hybrid=hybrid,
-            model=model,
-            system_prompt=system_prompt,
-            tools=[dict(tool) for tool in tools],
-        )
-        made = found.context
-        return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
+        asked = {"query": query, "tokens": tokens, "window": window, "hybrid": hybrid, "model": model}
+        return await self._context(asked | {"system_prompt": system_prompt, "tools": [dict(tool) for tool in tools]})
 
     async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
         """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
@@ -192,3 +175,20 @@ class Thread(LoopBound):
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
         await threads.delete_thread(self._runtime, self.tenant, self.id)
+
+    async def _append(
+        self,
+        made: Sequence[NewTurn],
+        receipt: AnswerBasis | None,
+        expected: int | None,
+        usage: UsageMetered | None = None,
+    ) -> list[Appended]:
+        place = (self._runtime, self.tenant, self.id)
+        added = await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt, usage=usage)
+        return added.turns
+
+    async def _context(self, asked: dict[str, Any]) -> Context:
+        """asked: arguments of `context`, by name."""
+        found = await context_of(self._runtime, self.tenant, self.id, user=self.user, **asked)
+        made = found.context
+        return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
