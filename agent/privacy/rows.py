@@ -6,6 +6,7 @@ Only projectors remove rows of read models. These tables are not read models, so
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from psycopg import sql
@@ -73,27 +74,22 @@ class Cleared:
 async def known_threads(conn: Connection, person: Person) -> set[str]:
     """Threads of the person in the read models, store namespaces included."""
     found: set[str] = set()
-    for table in _tables():
-        for column in (name for name in ("user_id",) if name in table.columns):
-            rows = await conn.execute(
-                f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND {column} = %s".encode(),
-                (person.tenant, person.user),
-            )
-            found |= {str(thread) for (thread,) in await rows.fetchall()}
-    rows = await conn.execute("SELECT DISTINCT thread_id FROM store_items WHERE tenant = %s", (person.tenant,))
-    return found | {str(thread) for (thread,) in await rows.fetchall() if person.owns(str(thread))}
+    for table in _tables("user_id"):
+        query = f"SELECT DISTINCT thread_id FROM {table.name} WHERE tenant = %s AND user_id = %s"
+        found.update(await _values(conn, query, (person.tenant, person.user)))
+    spaces = await _values(conn, "SELECT DISTINCT thread_id FROM store_items WHERE tenant = %s", (person.tenant,))
+    return found | {thread for thread in spaces if person.owns(thread)}
 
 
 async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
     """Those of the threads in which another user has rows."""
     found: set[str] = set()
-    for table in (table for table in _tables() if "user_id" in table.columns):
-        rows = await conn.execute(
+    for table in _tables("user_id"):
+        query = (
             f"SELECT DISTINCT thread_id FROM {table.name} "
-            "WHERE tenant = %s AND thread_id = ANY(%s) AND user_id NOT IN (%s, '')".encode(),
-            (person.tenant, list(threads), person.user),
+            "WHERE tenant = %s AND thread_id = ANY(%s) AND user_id NOT IN (%s, '')"
         )
-        found |= {str(thread) for (thread,) in await rows.fetchall()}
+        found.update(await _values(conn, query, (person.tenant, list(threads), person.user)))
     return found
 
 
@@ -101,29 +97,19 @@ async def row_counts(conn: Connection, person: Person, threads: Sequence[str]) -
     """Table → number of rows in the person's threads or with their id."""
     counts: dict[str, int] = {}
     for table in _tables():
-        of_user = " OR t.user_id = %(user)s" if "user_id" in table.columns else ""
-        rows = await conn.execute(
-            f"SELECT count(*) FROM {table.name} t "
-            f"WHERE t.tenant = %(tenant)s AND (t.thread_id = ANY(%(threads)s){of_user})".encode(),
-            {"tenant": person.tenant, "user": person.user, "threads": list(threads)},
-        )
-        found = await rows.fetchone()
-        if found and found[0]:
-            counts[table.name] = int(found[0])
-    return counts
+        mine = _MINE if "user_id" in table.columns else _ITEMS
+        given = {"tenant": person.tenant, "user": person.user, "threads": list(threads)}
+        [counts[table.name]] = await _values(conn, f"SELECT count(*) FROM {table.name} t WHERE {mine}", given)
+    return {table: count for table, count in counts.items() if count}
 
 
 async def shared_rows(conn: Connection, person: Person, threads: Sequence[str]) -> dict[str, list[str]]:
     """Table → hashes of the person's rows in shared threads. Such rows stay without their words: a row with the same
     hash before and after an erasure had none."""
     found: dict[str, list[str]] = {}
-    for table in (table for table in _tables() if "user_id" in table.columns):
-        rows = await conn.execute(
-            f"SELECT md5(t::text) FROM {table.name} t "
-            "WHERE t.tenant = %s AND t.user_id = %s AND t.thread_id = ANY(%s)".encode(),
-            (person.tenant, person.user, list(threads)),
-        )
-        found[table.name] = [str(one) for (one,) in await rows.fetchall()]
+    for table in _tables("user_id"):
+        query = f"SELECT md5(t::text) FROM {table.name} t WHERE tenant = %s AND user_id = %s AND thread_id = ANY(%s)"
+        found[table.name] = await _values(conn, query, (person.tenant, person.user, list(threads)))
     return found
 
 
@@ -164,8 +150,7 @@ async def parked(conn: Connection, person: Person, threads: Sequence[str]) -> li
 
 
 async def destroyed_keys(conn: Connection, person: Person) -> set[str]:
-    rows = await conn.execute(_DESTROYED, (person.tenant, person.user))
-    return {str(key_id) for (key_id,) in await rows.fetchall()}
+    return set(await _values(conn, _DESTROYED, (person.tenant, person.user)))
 
 
 async def vacuum(conn: Connection, is_full: bool, table: str) -> None:
@@ -187,8 +172,15 @@ def vacuumed_tables() -> list[str]:
     return sorted({table.name for table in _tables()} | others)
 
 
-def _tables() -> list[sa.Table]:
-    return [table for projection in PROJECTIONS for table in projection.tables if "thread_id" in table.columns]
+def _tables(*columns: str) -> list[sa.Table]:
+    """The read models' tables with a thread and these columns."""
+    tables = [table for projection in PROJECTIONS for table in projection.tables]
+    return [table for table in tables if {"thread_id", *columns} <= set(table.columns.keys())]
+
+
+async def _values(conn: Connection, query: str, given: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+    """The first column of every row."""
+    return [row[0] for row in await (await conn.execute(query.encode(), given)).fetchall()]
 
 
 # Tables with people's own words: a string in another person's rows is not the erased person's alone.
@@ -221,24 +213,18 @@ def others_query(table: str, person: Person, threads: Sequence[str], shared: Map
     )
 
 
-async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]) -> tuple[str, ...]:
-    rows = await conn.execute(
-        "SELECT path FROM thread_archives WHERE tenant = %s AND thread_id = ANY(%s) ORDER BY path",
-        (person.tenant, list(threads)),
-    )
-    return tuple(str(path) for (path,) in await rows.fetchall())
+async def archive_paths(conn: Connection, person: Person, threads: Sequence[str]) -> list[str]:
+    query = "SELECT path FROM thread_archives WHERE tenant = %s AND thread_id = ANY(%s) ORDER BY path"
+    return await _values(conn, query, (person.tenant, list(threads)))
 
 
 async def left(conn: Connection, person: Person, marks: Mapping[str, int]) -> dict[str, int]:
     """Table → rows that still exist although their thread was erased after them."""
     found: dict[str, int] = {}
-    for table in (table for table in _tables() if "seq" in table.columns):
-        rows = await conn.execute(
+    for table in _tables("seq"):
+        query = (
             f"SELECT count(*) FROM {table.name} t JOIN unnest(%s::text[], %s::bigint[]) m (thread, mark) "
-            "ON t.tenant = %s AND t.thread_id = m.thread AND t.seq <= m.mark".encode(),
-            (list(marks), list(marks.values()), person.tenant),
+            "ON t.tenant = %s AND t.thread_id = m.thread AND t.seq <= m.mark"
         )
-        count = await rows.fetchone()
-        if count and count[0]:
-            found[table.name] = int(count[0])
-    return found
+        [found[table.name]] = await _values(conn, query, (list(marks), list(marks.values()), person.tenant))
+    return {table: count for table, count in found.items() if count}

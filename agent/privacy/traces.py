@@ -17,8 +17,7 @@ from turnlog.events.log import Log
 from turnlog.events.read import Stored
 from turnlog.events.subjects import (
     StoredSubject,
-    check_id,
-    check_tenant,
+    check_place,
     memory_thread,
     parse_stored,
     tenant_filter,
@@ -52,8 +51,7 @@ def person_of(tenant: str, user: str, namespaces: Iterable[str] = ()) -> Person:
 
     Raises InvalidToken.
     """
-    check_tenant(tenant)
-    check_id("user", user)
+    check_place(tenant, user=user)
     spaces = [memories_of(user), *(tuple(one.split(".")) for one in namespaces)]
     threads = [thread for space in spaces for thread in (store_thread(space), store_thread(space) + ".")]
     return Person(tenant, user, tuple(threads))

@@ -11,7 +11,7 @@ from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
-from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.subjects import check_place
 from turnlog.projectors.models.thread_lookup import Cold, is_there
 
 
@@ -68,8 +68,7 @@ async def archive_conversations(
 
 async def restore_conversation(runtime: Runtime, tenant: str, thread: str) -> Restored:
     """Raises InvalidToken, NotFound, ArchiveDamaged."""
-    check_tenant(tenant)
-    check_id("thread", thread)
+    check_place(tenant, thread)
     await runtime.settle(names=("messages", "archives", "thread_activity"))
     async with runtime.pool.connection() as conn:
         if not await is_there(conn, tenant, thread):

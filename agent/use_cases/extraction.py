@@ -24,7 +24,7 @@ from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Memory, MemoryKind, Origin, Strategy
 from turnlog.events.errors import NotFound, TurnlogError
-from turnlog.events.subjects import check_id, check_tenant, memory_thread
+from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import (
     conversations_of,
@@ -210,10 +210,7 @@ def _with_rules(runtime: Runtime, rules: Path | None) -> Runtime:
 
 async def _conversations(runtime: Runtime, tenant: str, thread: str | None, user: str | None) -> list[UserConversation]:
     """Raises InvalidToken, NotFound, NothingChosen."""
-    check_tenant(tenant)
-    for kind, given in (("thread", thread), ("user", user)):
-        if given is not None:
-            check_id(kind, given)
+    check_place(tenant, thread, user)
     if thread is None and user is None:
         raise NothingChosen("say which conversation: `turnlog extract THREAD`, or `--user USER` for all of one user")
     await runtime.settle(names=READS)

@@ -8,7 +8,7 @@ from turnlog.agent.privacy.key_admin import KekUse
 from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
-from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.subjects import check_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,7 @@ async def rotate_key(runtime: Runtime, tenant: str, user: str) -> RotatedKey:
 
     Raises InvalidToken, InvalidKek, NotFound.
     """
-    check_tenant(tenant)
-    check_id("user", user)
+    check_place(tenant, user=user)
     stream = _stream(runtime)
     async with runtime.pool.connection() as conn:
         return RotatedKey(user, await key_admin.rotate(conn, stream, tenant, user))

@@ -13,7 +13,7 @@ from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.plan import Plan, Step, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise_json
-from turnlog.agent.privacy.traces import Person, person_of
+from turnlog.agent.privacy.traces import person_of
 from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.entities import clear_entities, list_entities
@@ -134,7 +134,9 @@ class Clearing:
 
 async def plan_clearing(runtime: Runtime, tenant: str, user: str, parts: Parts) -> Clearing:
     """Changes nothing. Raises NothingNamed, InvalidToken."""
-    person = _clearable(tenant, user, parts)
+    if parts == Parts():
+        raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
+    person = person_of(tenant, user)
     await runtime.settle()
     async with runtime.pool.connection() as conn:
         memories = await unforgotten(conn, tenant, memory_thread(user), _ALL) if parts.memories else []
@@ -162,12 +164,6 @@ async def clear_person(runtime: Runtime, tenant: str, user: str, parts: Parts) -
     entities = await clear_entities(runtime, tenant, user) if parts.entities else 0
     await runtime.settle()
     return Clearing(user, memories, plan.conversations, entities, plan.kept)
-
-
-def _clearable(tenant: str, user: str, parts: Parts) -> Person:
-    if parts == Parts():
-        raise NothingNamed("say what to clear: memories, conversations, entities, or several of them")
-    return person_of(tenant, user)
 
 
 async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
