@@ -19,7 +19,7 @@ COMMANDS = {
     "chat": ("chatting", "Talk to the agent; the answer streams"),
     "demo": ("chatting", "Watch everything once, with a killed projector"),
     "import": ("transfer", "Import conversations from a file"),
-    "export": ("transfer", "Write a thread, or all there is of a user"),
+    "export": ("exporting", "Write a thread, or all there is of a user"),
     "tail": ("transfer", "Show events as the log gets them"),
     "threads": ("threads", "List conversations; open, rename, label or delete one"),
     "messages": ("threads", "Show a thread's transcript"),

@@ -72,6 +72,12 @@ def emit(document: Any) -> None:
     sys.stdout.write(pretty(document) + "\n")
 
 
+def check_known(kind: str, value: str | None, known: Iterable[str]) -> None:
+    """Raises BadOption for a value that is given and is none of those."""
+    if value is not None and value not in known:
+        raise BadOption(f"there is no {kind} {value!r}; there are {', '.join(known)}")
+
+
 def say(lines: Iterable[str | Text]) -> None:
     """Lines for people on stdout."""
     for line in lines:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnlog.consumers.cli.console import BadOption, check_given, emit
+from turnlog.consumers.cli.console import check_given, check_known, emit
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import run
 
@@ -45,8 +45,7 @@ def install(user: User, client: Annotated[str, typer.Option(help=", ".join(CLIEN
     """Print what to add to a client's configuration file, as JSON. Nothing is written."""
 
     async def work(settings: "Settings") -> None:
-        if client not in CLIENTS:
-            raise BadOption(f"there is no client {client!r}; there are {', '.join(CLIENTS)}")
+        check_known("client", client, CLIENTS)
         check_given("user", user)
         words = ["mcp", "stdio", "--user", user, "--tenant", settings.tenant]
         emit({CLIENTS[client]: {"turnlog": {"command": "turnlog", "args": words}}})

@@ -1,34 +1,28 @@
-"""import, export, tail: conversations in and out, and the log as it happens."""
+"""import, tail: conversations from a file, and the log as it happens."""
 
 import os
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from json import loads
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import typer
 
-from turnlog.agent.counting import counted
 from turnlog.agent.settings import Settings
-from turnlog.consumers.cli.console import LAST_SEQ, BadOption, check_given, emit, err, pretty, report
-from turnlog.consumers.cli.options import Tenant, add, given
+from turnlog.consumers.cli.console import LAST_SEQ, check_given, check_known, err, report
+from turnlog.consumers.cli.options import Tenant, add
 from turnlog.consumers.cli.runner import fail, run, stream
 from turnlog.events.subjects import check_conversation
-
-if TYPE_CHECKING:
-    from turnlog.agent.privacy.sanitise import SanitiseLevel
 
 STDIN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
     add(app, import_file, "import")
-    add(app, export_thread, "export")
     add(app, tail, tenant=False)
 
 
@@ -52,7 +46,7 @@ def import_file(
         from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
         from turnlog.consumers.runtime import opened, projecting
 
-        _check_format(format, FORMATS)
+        check_known("format", format, FORMATS)
         check_given("user", user)
         if thread is not None:
             check_conversation(thread)
@@ -77,62 +71,6 @@ def import_file(
         run(work)
 
 
-def export_thread(
-    thread: Annotated[str | None, typer.Argument(help="A thread; or --user for all data of one.")] = None,
-    format: Annotated[
-        str, typer.Option(help="Of a thread: jsonl (--raw imports again to the same), openai.")
-    ] = "jsonl",
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Everything of this user, as one document.")] = None,
-    level: Annotated[str, typer.Option(help="What is masked: LIGHT, MODERATE or FULL.")] = "MODERATE",
-    raw: Annotated[bool, typer.Option("--raw", help="Mask nothing.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; stdout when not given.")] = None,
-) -> None:
-    """Write a thread's transcript as JSON lines or OpenAI messages, or all data of a user; sanitised."""
-
-    async def work(settings: Settings) -> int:
-        _check_format(format, ("jsonl", "openai"))
-        from turnlog.agent.importers import export_jsonl, export_openai
-        from turnlog.agent.use_cases.personal_data import export_transcript
-        from turnlog.consumers.cli.exporting import level_named, whole_file
-        from turnlog.consumers.runtime import opened, projecting
-
-        masked = None if raw else level_named(level)
-        if user is not None and thread is None:
-            return await _export_user(settings, settings.tenant, user, masked, output)
-        if thread is None or user is not None:
-            raise BadOption("say what to export: a thread, or --user USER")
-
-        async with opened(settings) as runtime, projecting(runtime):
-            rows = await export_transcript(runtime, settings.tenant, thread, masked)
-        lines = list(export_jsonl(rows, tenant=settings.tenant, thread=thread))
-        if output is not None:
-            with whole_file(output) as file:
-                file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")
-            made = {"thread": thread, "messages": len(rows), "output": str(output)}
-            report(made, f"wrote {counted(len(rows), 'message')} to {output}")
-        elif given().json or format == "openai":
-            emit(export_openai(rows) if format == "openai" else [loads(line) for line in lines])
-        else:
-            print("".join(lines), end="")
-        return 0
-
-    run(work)
-
-
-async def _export_user(
-    settings: Settings, tenant: str, user: str, level: "SanitiseLevel | None", output: Path | None
-) -> int:
-    from turnlog.consumers.cli.exporting import write_user
-    from turnlog.consumers.cli.progress_bars import progress
-
-    with progress("exporting conversations") as shown:
-        size = await write_user(settings, tenant, user, level, output, shown)
-    if output is not None:
-        made = {"user": user, "characters": size, "output": str(output)}
-        report(made, f"wrote {size:,} characters to {output}")
-    return 0
-
-
 def tail(
     start: Annotated[
         int | None, typer.Option("--from", min=0, max=LAST_SEQ, help="Sequence to start at; only new events if absent.")
@@ -150,11 +88,6 @@ def tail(
         lambda line: line.text(),
         lambda line: line.document(),
     )
-
-
-def _check_format(format: str | None, known: Iterable[str]) -> None:
-    if format is not None and format not in known:
-        raise BadOption(f"there is no format {format!r}; there are {', '.join(known)}")
 
 
 @contextmanager
