@@ -7,6 +7,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from turnlog.agent.memory.deciding.conflicts import decide
 from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicate
 from turnlog.agent.memory.deciding.writing import Place
 from turnlog.events.contracts import EventData, Memory, MemorySource
 from turnlog.projectors.models.memories.lookup import StoredMemory
@@ -43,8 +44,11 @@ class DecidedMemories:
         self.events: list[EventData] = []
 
     def say(self, *memories: Memory, similar: Sequence[tuple[StoredMemory, float]] = ()) -> "DecidedMemories":
+        """similar: rows found by vector once each memory has one."""
         for memory in memories:
-            self.apply(*decide(memory, self._known.matching(memory), similar))
+            self.apply(*decide(memory, self._known.matching(memory)))
+            if similar and (revised := resolve_near_duplicate(self._known.rows[memory.id], similar)):
+                self.apply(revised)
         return self
 
     def apply(self, *events: EventData) -> "DecidedMemories":

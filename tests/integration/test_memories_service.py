@@ -88,9 +88,9 @@ async def test_a_repeated_call_appends_nothing_and_tells_the_same_ids(mind: User
         EntitiesFound(entities=(Entity(type="SCHOOL", name="Yale", sources=(SOURCE,)),)),
         MemoriesExtracted(conversation="t", stage="rules", from_seq=1, through_seq=3, extractor="x", found=3, stored=3),
     ]
-    first = await mind.memories.remember_many("default", "ann", candidates, extra, cause=UUID(int=7))
+    first = await mind.memories.remember_many("default", "ann", candidates, extra)
     events = await mind.events()
-    again = await mind.memories.remember_many("default", "ann", candidates, extra, cause=UUID(int=7))
+    again = await mind.memories.remember_many("default", "ann", candidates, extra)
     assert [one.memory_id for one in again] == [one.memory_id for one in first]
     assert {one.what for one in again} == {"known"}
     assert await mind.events() == events

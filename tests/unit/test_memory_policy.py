@@ -17,7 +17,6 @@ from turnlog.agent.memory.deciding.policy import (
     freshness,
     importance_at,
     importance_now,
-    reinforced,
     score,
     tier_of,
 )
@@ -150,20 +149,11 @@ def test_an_access_is_worth_two_hundredths_and_three_tenths_in_all(accesses: int
     assert importance_now(Row(importance=0.5, access_count=accesses), day(0)) == pytest.approx(expected)
 
 
-@given(st.floats(0, 0.9), st.integers(0, 60))
-def test_reinforcement_at_read_time_is_every_access_recorded_one_by_one(start: float, accesses: int) -> None:
-    stored = start
-    for n in range(accesses):
-        stored = reinforced(stored, n)
-    assert stored == pytest.approx(importance_now(Row(importance=start, access_count=accesses), day(0)))
-
-
 @given(rows, days.map(day), policies)
 def test_nothing_leaves_zero_to_one(row: Row, now: datetime, policy: Policy) -> None:
     found = score(row, now, policy)
     parts = (found.total, found.importance, found.freshness, found.confidence, found.access_bonus)
     assert all(0 <= part <= 1 for part in parts)
-    assert 0 <= reinforced(row.importance, row.access_count, policy) <= 1
 
 
 @given(rows, days.map(day), days, policies)

@@ -26,7 +26,6 @@ class EventIds:
     """
 
     place: Place
-    cause: UUID | None
     removed: int = 0
 
     def of(self, candidate: Memory, n: int) -> UUID:
@@ -34,9 +33,7 @@ class EventIds:
         return uuid5(candidate.id, f"{self._thread}/{n}")
 
     def of_extra(self, n: int, data: EventData) -> UUID:
-        """Derived from the call's cause, or without one from the event's content."""
-        if self.cause is not None:
-            return uuid5(self.cause, f"{self._thread}/extra/{n}")
+        """Derived from the event's content."""
         return uuid5(_EXTRA, f"{self._thread}/{n}/{data.type}/{data.model_dump_json()}")
 
     @property
@@ -46,14 +43,14 @@ class EventIds:
 
 
 async def event_ids(
-    rows: Rows, candidates: Sequence[Memory], extra: Sequence[EventData], cause: UUID | None
+    rows: Rows, candidates: Sequence[Memory], extra: Sequence[EventData]
 ) -> tuple[EventIds, Mapping[UUID, int]]:
     """The event ids of a call, and the sequences of those that are stored already.
 
     A memory thread that was removed (a dropped shadow, for example) may be filled again with the same candidates. An id
     from before the removal would be ignored as a duplicate, so the ids after it are different.
     """
-    ids = EventIds(rows.place, cause)
+    ids = EventIds(rows.place)
     done = await _stored(rows, ids, candidates, extra)
     if done and (removed := await rows.removed_at()) > min(done.values()):
         ids = replace(ids, removed=removed)

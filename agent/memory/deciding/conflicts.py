@@ -1,37 +1,30 @@
 """Decides on a candidate memory: new, a repetition, or a conflict with stored memories (M5, seed E 8.6). Pure.
 
-Compared in this order: equal dedupe key, equal content, similar content. A decision is the events to append, in one
-batch and in this order. Nothing is deleted: a memory that loses is closed and names the memory that replaces it.
+Compared in this order: equal dedupe key, equal content; similar content once its vector is there
+(semantic_conflicts.py). A decision is the events to append, in one batch and in this order. Nothing is deleted: a
+memory that loses is closed and names the memory that replaces it.
 """
 
 from collections.abc import Sequence
 
-from turnlog.agent.memory.deciding.claims import same_claim, value_of
+from turnlog.agent.memory.deciding.claims import value_of
 from turnlog.agent.memory.deciding.strategies import SETTLE, Decision, Decisions, confirmed, recorded
 from turnlog.events.contracts import Derivation, Interval, Memory, MemoryConflictRaised, MemoryRecorded
 from turnlog.projectors.models.memories.lookup import StoredMemory
 from turnlog.projectors.models.memories.text import content_key
 
-NEAR_DUPLICATE_SIMILARITY = 0.90
 
-
-def decide(
-    candidate: Memory,
-    held: Sequence[StoredMemory],
-    similar: Sequence[tuple[StoredMemory, float]] = (),
-    derivation: Derivation | None = None,
-) -> Decisions:
+def decide(candidate: Memory, held: Sequence[StoredMemory], derivation: Derivation | None = None) -> Decisions:
     """The events for a candidate; () when it is recorded already from the same source.
 
     held: every row with the candidate's id, dedupe key or content key, in any status (`memories_with_keys`).
-    similar: rows found by vector, most similar first, with their calibrated similarity (0 to 1).
     """
-    if _is_recorded(candidate, [*held, *(row for row, _ in similar)]):
+    if _is_recorded(candidate, held):
         return ()
-    return tuple(_with(derivation, event) for event in _found(candidate, held, similar))
+    return tuple(_with(derivation, event) for event in _found(candidate, held))
 
 
-def _found(candidate: Memory, held: Sequence[StoredMemory], similar: Sequence[tuple[StoredMemory, float]]) -> Decisions:
+def _found(candidate: Memory, held: Sequence[StoredMemory]) -> Decisions:
     settle = SETTLE[candidate.strategy]
     keyed = [row for row in held if candidate.dedupe_key is not None and row.dedupe_key == candidate.dedupe_key]
     if keyed:
@@ -39,10 +32,7 @@ def _found(candidate: Memory, held: Sequence[StoredMemory], similar: Sequence[tu
     key = content_key(candidate.kind, candidate.content)
     if same := [row for row in held if row.content_key == key and _may_stand_for(candidate, row)]:
         return _keep_one(candidate, same[0])
-    near = [row for row, value in similar if value > NEAR_DUPLICATE_SIMILARITY and _is_duplicate(candidate, row)][:1]
-    if any(None in (row.dedupe_key, candidate.dedupe_key) and row.dedupe_key != candidate.dedupe_key for row in near):
-        return _keep_one(candidate, near[0])
-    return settle(candidate, near)
+    return settle(candidate, ())
 
 
 def _is_recorded(candidate: Memory, rows: Sequence[StoredMemory]) -> bool:
@@ -74,10 +64,6 @@ def _may_stand_for(candidate: Memory, row: StoredMemory) -> bool:
     claims even where the words are equal."""
     held = row.status in ("valid", "archived") and (row.expires_at is None or row.expires_at > candidate.valid_from)
     return held and (None in (row.dedupe_key, candidate.dedupe_key) or row.dedupe_key == candidate.dedupe_key)
-
-
-def _is_duplicate(candidate: Memory, row: StoredMemory) -> bool:
-    return row.kind == candidate.kind and _may_stand_for(candidate, row) and same_claim(candidate.content, row.content)
 
 
 def _keep_one(candidate: Memory, row: StoredMemory) -> Decisions:

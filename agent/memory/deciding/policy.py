@@ -143,11 +143,6 @@ def importance_at(importance: float, since: datetime, now: datetime, policy: Pol
     return max(min(policy.floor, start), start - policy.decay_rate * _days(since, now))
 
 
-def reinforced(importance: float, access_count: int, policy: Policy = SEED) -> float:
-    """The importance after access number `access_count` + 1 (E 8.5 recordAccess), at most 1."""
-    return _share(importance + _boost(access_count + 1, policy) - _boost(access_count, policy))
-
-
 def importance_now(memory: PolicyValues, now: datetime, policy: Policy = SEED) -> float:
     """The current importance of a row: reinforced by its accesses, decayed by time."""
     return importance_at(memory.importance + _boost(memory.access_count, policy), memory.importance_at, now, policy)

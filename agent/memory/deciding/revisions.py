@@ -12,7 +12,6 @@ from turnlog.events.contracts import (
     MemoryArchived,
     MemoryConflictAnswered,
     MemoryRecorded,
-    MemorySource,
 )
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
@@ -80,24 +79,17 @@ def _same_key(row: StoredMemory, other: StoredMemory) -> bool:
     return other.dedupe_key is not None and row.dedupe_key == other.dedupe_key
 
 
-def edited(
-    row: StoredMemory,
-    memory_id: UUID,
-    content: str,
-    now: datetime,
-    source: MemorySource | None = None,
-    value: str | None = None,
-) -> MemoryRecorded:
+def edited(row: StoredMemory, memory_id: UUID, content: str, now: datetime) -> MemoryRecorded:
     """The event that replaces a memory by an edited one, said by the user now. Raises MemoryNotInUse.
 
-    source: the turn in which the user said so; sources of the replaced memory are not evidence of the new content.
+    Sources of the replaced memory are not evidence of the new content.
     """
     _must_be_in_use(row)
     ends = None if row.expires_at is None else now + (row.expires_at - row.confirmed_at)
     memory = memory_of(row).model_copy(
         update={
-            **{"id": memory_id, "content": content, "value": value, "origin": "user", "rule": None, "confidence": 1.0},
-            **{"valid_from": now, "expires_at": ends, "sources": () if source is None else (source,)},
+            **{"id": memory_id, "content": content, "value": None, "origin": "user", "rule": None, "confidence": 1.0},
+            **{"valid_from": now, "expires_at": ends, "sources": ()},
         }
     )
     return MemoryRecorded(memory=memory, intervals=(closed(row.id, now, memory_id, "edited"),))

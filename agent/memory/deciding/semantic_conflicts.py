@@ -23,7 +23,6 @@ from turnlog.agent.memory.deciding.chains import (
     oldest,
 )
 from turnlog.agent.memory.deciding.claims import same_claim
-from turnlog.agent.memory.deciding.conflicts import NEAR_DUPLICATE_SIMILARITY
 from turnlog.agent.memory.deciding.memory_state import MemoryState
 from turnlog.agent.memory.deciding.similarity import least_cosine, similarity
 from turnlog.agent.memory.deciding.writing import Rows
@@ -31,6 +30,7 @@ from turnlog.events.contracts import Interval, MemoriesRevised, Strategy
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 from turnlog.projectors.models.memories.vectors import Vector, cached_vectors, nearest
 
+NEAR_DUPLICATE_SIMILARITY = 0.90  # calibrated (similarity.py); above it two memories may make the same claim
 WINS: Mapping[Strategy, Wins] = {"KEEP_LATEST": latest, "KEEP_HIGHEST": highest, "KEEP_OLDEST": oldest}
 
 

@@ -79,19 +79,17 @@ class Memories:
         extra: Sequence[EventData] = (),
         shadow: str | None = None,
         *,
-        cause: UUID | None = None,
         derivation: Derivation | None = None,
     ) -> list[Outcome]:
         """Decides on the candidates in order, each on the result of the earlier ones; returns one outcome for each.
 
         extra: other events of the memory thread (entities, progress). All events are one atomic append. A repeated
-        call, with the same candidate ids and the same cause or extra, changes nothing. cause: id of the event that
-        caused the call, if any.
+        call, with the same candidate ids and the same extra, changes nothing.
         """
         place = Place(tenant, user, shadow)
 
         async def on(rows: Rows) -> Decided[list[Outcome]]:
-            ids, done = await event_ids(rows, candidates, extra, cause)
+            ids, done = await event_ids(rows, candidates, extra)
             known = MemoryState(place, await matching_rows(rows, candidates), self._clock())
             events: list[tuple[UUID, EventData]] = []
             outcomes: list[Outcome] = []
@@ -104,7 +102,7 @@ class Memories:
             events += [(id_, data) for id_, data in extras if id_ not in done]
             return Decided(events, outcomes)
 
-        return await self._writer.write(place, on, cause)
+        return await self._writer.write(place, on)
 
     async def remember(
         self, tenant: str, user: str, content: str, kind: MemoryKind = "FACT", *, id_: UUID | None = None, **fields: Any

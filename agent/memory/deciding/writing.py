@@ -1,6 +1,6 @@
 """Optimistic writes on a user's memory thread: wait for its rows, decide, append; on a conflict decide again.
 
-Events of one call are one atomic batch. Their ids are derived from the call's cause, and the decision gets the ids that
+Events of one call are one atomic batch. Their ids are derived from what they say, and the decision gets the ids that
 are stored already, so that a repeated call changes nothing.
 """
 
@@ -99,9 +99,7 @@ class MemoryWriter:
         self._log, self._pool, self._clock = log, pool, clock
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def write(
-        self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]], causation: UUID | None = None
-    ) -> T:
+    async def write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]]) -> T:
         """decide is called again after a concurrent append; without events nothing is appended.
 
         Raises ValueError over MAX_BATCH events, LogUnavailable, NotProjectedInTime, MemoriesParked,
@@ -109,7 +107,7 @@ class MemoryWriter:
         """
         with tracing.span("memory write"):
             async with self._turns.setdefault((place.tenant, place.thread), asyncio.Lock()):
-                return await deciding_again()(self._write, place, decide, causation)
+                return await deciding_again()(self._write, place, decide)
 
     async def read(self, place: Place, look: Callable[[Rows], Awaitable[T]]) -> T:
         """Returns what `look` returns for rows that are up to date with the log."""
@@ -117,7 +115,7 @@ class MemoryWriter:
 
     async def append(self, place: Place, events: Sequence[tuple[UUID, EventData]]) -> None:
         """Appends without a decision: for events whose order does not matter."""
-        await self._append(place, events, None, None)
+        await self._append(place, events, None)
 
     async def _decide(self, place: Place, head: int, decide: Callable[[Rows], Awaitable[T]]) -> T:
         partition = await self._log.partition_of(place.tenant, place.thread, head)
@@ -127,20 +125,18 @@ class MemoryWriter:
                 await _is_shown(conn, place, partition, head)
             return await decide(Rows(self._log, conn, place, partition))
 
-    async def _write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]], causation: UUID | None) -> T:
+    async def _write(self, place: Place, decide: Callable[[Rows], Awaitable[Decided[T]]]) -> T:
         head = await self._log.thread_head(place.tenant, place.thread)
         decided = await self._decide(place, head, decide)
         if len(decided.events) > MAX_BATCH:
             raise ValueError(f"{len(decided.events)} events are more than one atomic batch of {MAX_BATCH} can hold")
         if decided.events:
-            await self._append(place, decided.events, causation, head)
+            await self._append(place, decided.events, head)
         return decided.result
 
-    async def _append(
-        self, place: Place, events: Sequence[tuple[UUID, EventData]], causation: UUID | None, expected: int | None
-    ) -> None:
+    async def _append(self, place: Place, events: Sequence[tuple[UUID, EventData]], expected: int | None) -> None:
         now = self._clock()
-        about = {"tenant": place.tenant, "thread": place.thread, "user": place.user, "causation": causation}
+        about = {"tenant": place.tenant, "thread": place.thread, "user": place.user}
         made = [Event(id=id_, source=SOURCE, time=now, data=data, **about) for id_, data in events]
         stored = await self._log.append_many(made, expected, fresh=expected is not None)
         for event, one in zip(made, stored, strict=True):
