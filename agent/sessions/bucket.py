@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig, StorageType
-from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import APIError, KeyNotFoundError
 from nats.js.kv import KeyValue
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,7 +28,7 @@ from turnlog.projectors.models.sessions.state import VERSION, SessionState
 TTL_S = 30 * 60.0
 MAX_VALUE_BYTES = 900_000
 MAX_BUCKET_BYTES = 256 * 1024 * 1024
-PATIENCE_S, AWAY_S, TRIES = 0.25, 2.0, 3
+PATIENCE_S, AWAY_S = 0.25, 2.0
 OTHER_SETTINGS = 10058
 logger = logging.getLogger("turnlog.sessions")
 T = TypeVar("T")
@@ -46,15 +46,6 @@ class _Value:
 _VALUES = TypeAdapter(_Value)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a key holds. copy: None where the key holds no usable copy; revision: of the key, 0 if it was never
-    written."""
-
-    copy: Copy | None
-    revision: int
-
-
 class Bucket:
     """The bucket of one tenant's sessions. After a failure it is not used for AWAY_S."""
 
@@ -68,16 +59,16 @@ class Bucket:
         """Creates the bucket if it does not exist."""
         await self._attempt(self._opened)
 
-    async def read(self, thread: str) -> Entry | None:
-        """None when the bucket does not answer."""
+    async def read(self, thread: str) -> Copy | None:
+        """None without a copy, and when the bucket does not answer."""
         return await self._attempt(lambda: self._read(session_key(self._tenant, thread)))
 
-    async def write(self, copy: Copy, revision: int | None) -> int | None:
-        """Stores the copy unless a newer one is there; returns the key's revision, None if unknown.
+    async def write(self, copy: Copy) -> None:
+        """Stores the copy; one over MAX_VALUE_BYTES is not stored, and the key is purged.
 
-        revision: the one that the writer saw last. A copy over MAX_VALUE_BYTES is not stored and the key is purged.
+        It may replace a newer one of another process: whoever reads it completes it from the log.
         """
-        return await self._attempt(lambda: self._write(copy, revision))
+        await self._attempt(lambda: self._write(copy))
 
     async def purge(self, thread: str) -> None:
         await self._attempt(lambda: self._purge(session_key(self._tenant, thread)))
@@ -119,13 +110,13 @@ class Bucket:
                 self._kv = await js.key_value(SESSION_BUCKET)
         return self._kv
 
-    async def _read(self, key: str) -> Entry:
+    async def _read(self, key: str) -> Copy | None:
         kv = await self._opened()
         try:
             found = await kv.get(key)
-        except KeyNotFoundError as error:
-            return Entry(None, getattr(error.entry, "revision", 0) or 0)
-        return Entry(self._copy(found.value or b""), found.revision or 0)
+        except KeyNotFoundError:
+            return None
+        return self._copy(found.value or b"")
 
     def _copy(self, body: bytes) -> Copy | None:
         try:
@@ -134,28 +125,18 @@ class Bucket:
             return None
         return Copy(value.state, value.through) if value.origin == self._origin else None
 
-    async def _write(self, copy: Copy, revision: int | None) -> int | None:
+    async def _write(self, copy: Copy) -> None:
         kv = await self._opened()
         assert copy.state is not None
         key = session_key(self._tenant, copy.state.thread)
         value = _VALUES.dump_json(_Value(self._origin, copy.through, copy.state))
         if len(value) > MAX_VALUE_BYTES:
             await kv.purge(key)
-            return None
-        for _ in range(TRIES):
-            if revision is None:
-                there = await self._read(key)
-                if there.copy is not None and there.copy.through >= copy.through:
-                    return there.revision
-                revision = there.revision
-            try:
-                return await kv.update(key, value, last=revision)
-            except KeyWrongLastSequenceError:
-                revision = None
-            except APIError as error:  # the bucket is full; its other operations still work
-                logger.info("a session was not put into the bucket: %r", error)
-                break
-        return None
+            return
+        try:
+            await kv.put(key, value)
+        except APIError as error:  # the bucket is full; its other operations still work
+            logger.info("a session was not put into the bucket: %r", error)
 
     async def _purge(self, key: str) -> None:
         await (await self._opened()).purge(key)

@@ -30,7 +30,6 @@ class HotCopy:
 
     heard_at: when another writer last published on the thread; joined_at: when the subscription began;
     checked_at: when the last comparison with the log began; connection: the number of reconnects at that time.
-    revision: of the key in the bucket, None when unknown.
     """
 
     copy: Copy | None
@@ -39,7 +38,6 @@ class HotCopy:
     sub: Subscription | None = None
     heard_at: float = -math.inf
     checked_at: float = -math.inf
-    revision: int | None = None
 
     def is_current(self, now: float, connection: int) -> bool:
         """Whether the copy can be used without asking the log: every message since the last check would have been
@@ -100,10 +98,6 @@ class HotCopies:
         if held.connection != connection:  # messages published while the connection was lost were not received
             held.joined_at, held.connection = checked_at, connection
         held.checked_at = max(held.checked_at, checked_at)
-
-    def note_revision(self, thread: str, revision: int) -> None:
-        if (held := self._held.get(thread)) is not None:
-            held.revision = revision
 
     def forget(self, thread: str) -> None:
         """Drops the copy and keeps the subscription."""

@@ -76,9 +76,9 @@ class Levels:
         """Stores a copy in memory and in the bucket. checked: HotCopies.now() when its check began."""
         if copy.borrows:
             return
-        held = await self.hot.join(thread)
+        await self.hot.join(thread)
         self.hot.put(thread, copy, *checked)
-        held.revision = await self.bucket.write(copy, held.revision)
+        await self.bucket.write(copy)
 
     async def drop(self, thread: str) -> None:
         """Drops the copies of the session in memory and in the bucket."""
@@ -139,18 +139,15 @@ class Levels:
             raise
 
     async def _from_bucket(self, thread: str) -> Found | None:
-        entry = await self.bucket.read(thread)
-        if entry is None:
+        copy = await self.bucket.read(thread)
+        if copy is None:
             return None
-        self.hot.note_revision(thread, entry.revision)
-        if entry.copy is None:
-            return None
-        found = await self._completed(thread, entry.copy, "kv")
+        found = await self._completed(thread, copy, "kv")
         if found is None or found.copy is None:
             return None
         if found.copy.state is None:
             await self.bucket.purge(thread)
-        return replace(found, changed=found.copy.state is not entry.copy.state)
+        return replace(found, changed=found.copy.state is not copy.state)
 
     async def _completed(self, thread: str, copy: Copy, level: Level) -> Found | None:
         """The copy with later events applied; None if it cannot be used."""

@@ -1,19 +1,12 @@
-"""The events that a thread got after a copy of its session was made, and the copy with them applied.
-
-The tail is usually short or empty: JetStream's batched direct get needs one request where a consumer needs four.
-Source: https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md
-"""
+"""The events that a thread got after a copy of its session was made, and the copy with them applied."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
@@ -28,7 +21,6 @@ from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.sessions.state import HANDLES, SessionState, evolve, message_of
 
-ASKED, ASKED_BYTES = 1_000, 32 * 1024 * 1024
 # For one request; for all events of a thread.
 PATIENCE_S, LONG_PATIENCE_S = 1.0, 30.0
 # The server refuses a repeated event within its deduplication window; the margin allows for clock differences.
@@ -170,12 +162,9 @@ def _each_once(events: Sequence[Recorded]) -> list[Recorded]:
 
 
 async def _tail(log: Log, tenant: str, thread: str, after: int, through: int) -> list[Recorded]:
-    """The events after a sequence that concern sessions, in order. A server that is behind is not asked again."""
-    try:
-        found = await _direct(log, thread_filter(tenant, thread), after, through)
-    except (NatsError, OSError, TimeoutError, GapInLog):
-        async with _soon(f"cannot read thread {thread!r}"):
-            found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
+    """The events after a sequence that concern sessions, in order."""
+    async with _soon(f"cannot read thread {thread!r}"):
+        found = [stored async for stored in log.read_stored(tenant, thread, after + 1, through)]
     ours = [_decoded(stored, thread) for stored in found if parse_stored(stored.subject).type in HANDLES]
     return [recorded for recorded in ours if recorded is not None]
 
@@ -189,54 +178,3 @@ def _decoded(stored: Stored, thread: str) -> Recorded | None:
     if one.error.startswith(FutureEventVersion.code):
         raise FutureEventVersion(f"the session of thread {thread!r} stops at sequence {stored.seq}: {one.error}")
     return one.recorded
-
-
-async def _direct(log: Log, subject: str, after: int, through: int) -> list[Stored]:
-    """Raises GapInLog when the server that answers does not have everything up to `through`."""
-    found: list[Stored] = []
-    while after < through:
-        part = await _direct_part(log.nc, subject, after)
-        if not part:
-            raise GapInLog(f"{through} was due on {subject}, and nothing came after {after}")
-        found += part
-        after = part[-1].seq
-    return [replace(stored, keyring=log.keyring) for stored in found if stored.seq <= through]
-
-
-async def _direct_part(nc: Client, subject: str, after: int) -> list[Stored]:
-    ask = {"seq": after + 1, "next_by_subj": subject, "batch": ASKED, "max_bytes": ASKED_BYTES}
-    inbox = nc.new_inbox()
-    sub = await nc.subscribe(inbox, pending_bytes_limit=-1)
-    try:
-        await nc.publish(f"$JS.API.DIRECT.GET.{STREAM}", json.dumps(ask).encode(), inbox)
-        found: list[Stored] = []
-        last = 0
-        while "Status" not in ((msg := await sub.next_msg(timeout=PATIENCE_S)).headers or {}):
-            stored, before = _stored(msg)
-            if last and before != last:
-                raise GapInLog(f"sequence {before} of {subject} did not come")
-            found.append(stored)
-            last = stored.seq
-        _check_end(msg)
-        return found
-    finally:
-        await sub.unsubscribe()
-
-
-def _stored(msg: Msg) -> tuple[Stored, int]:
-    """The message, and the sequence of the one before it that matches."""
-    headers = msg.headers or {}
-    if "Nats-Sequence" not in headers:
-        raise GapInLog("a message came whose headers cannot be read")
-    at = datetime.fromisoformat(headers["Nats-Time-Stamp"])
-    ns = int((at - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1)) * 1_000
-    pending = int(headers.get("Nats-Num-Pending", 0))
-    stored = Stored(int(headers["Nats-Sequence"]), headers["Nats-Subject"], msg.data, ns, pending)
-    return stored, int(headers.get("Nats-Last-Sequence", 0))
-
-
-def _check_end(msg: Msg) -> None:
-    """204 ends a batch, 404 says that there is nothing."""
-    status = (msg.headers or {}).get("Status", "")
-    if status not in ("204", "404"):
-        raise GapInLog(f"the server ended a direct read with {status} {(msg.headers or {}).get('Description', '')}")

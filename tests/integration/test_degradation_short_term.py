@@ -175,9 +175,13 @@ async def test_a_bucket_that_refuses_every_copy_hinders_nobody(own: OwnServers, 
         async with sessions_of(stage) as fresh:
             assert await read(fresh) == (2, "Rest.", "postgres")
         full = bucket.Bucket(stage.runtime.log, "default")
-        assert await full.write(await from_log(stage.runtime.log, "default", "t"), None) is None
-        assert await full.read("t") is not None, "it is not taken for one that is away"
+        copy = await from_log(stage.runtime.log, "default", "t")
+        assert copy is not None
+        await full.write(copy)
         await js.update_stream(config)
+        await full.write(copy)
+        assert await full.read("t") == copy, "a full bucket is not taken for one that is away"
+        await empty_bucket(stage)
         for level in ("postgres", "kv"):
             async with sessions_of(stage) as fresh:
                 assert await read(fresh) == (2, "Rest.", level)

@@ -65,14 +65,12 @@ def _message(turn: list[Any]) -> Message:
     return Message(seq, UUID(event_id), role, content, datetime.fromisoformat(time), *rest)
 
 
-async def segment_checkpoints(
-    conn: Connection, tenant: str, thread: str, all_sessions: bool = False
-) -> list[SegmentCheckpoint]:
-    """The session's checkpoints, oldest first (B, Q3); all_sessions: also those before the last reset."""
+async def segment_checkpoints(conn: Connection, tenant: str, thread: str) -> list[SegmentCheckpoint]:
+    """The session's checkpoints since its last reset, oldest first (B, Q3)."""
     rows = await conn.execute(
         "SELECT c.event_id, c.seq, c.summary, c.covered_seq, c.turns_covered, c.recent_turns, c.trigger, c.model, "
         "c.created_at FROM session_checkpoints c JOIN sessions s USING (tenant, thread_id) "
-        "WHERE c.tenant = %s AND c.thread_id = %s AND (c.seq > s.created_seq OR %s) ORDER BY c.seq",
-        (tenant, thread, all_sessions),
+        "WHERE c.tenant = %s AND c.thread_id = %s AND c.seq > s.created_seq ORDER BY c.seq",
+        (tenant, thread),
     )
     return [SegmentCheckpoint(*found) for found in await rows.fetchall()]
