@@ -115,7 +115,7 @@ async def test_a_first_look_is_never_planned_for_its_thread(log: Log, pool: Pool
             await chat(TurnlogSaver(log, pool)).aget_state(config(thread))  # the tables have it all
             await conn.execute("ANALYZE")
             for _ in range(6):
-                assert (await first_look(conn, NEWEST, True, place)).raw is not None
+                assert (await first_look(conn, NEWEST, True, place)).saved is not None
         plans = await conn.execute(
             "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement LIKE '%checkpoints c%'"
         )

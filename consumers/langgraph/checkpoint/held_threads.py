@@ -47,7 +47,6 @@ class HeldThread:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     queue: list[Put] = field(default_factory=list)
     sender: "asyncio.Task[None] | None" = None
-    sending: bool = False
     failures: int = 0
     waiting: int = 0
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,7 +80,11 @@ class HeldThread:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.queue) or self.waiting > 0 or self.lock.locked()
+        return self.is_sending or self.waiting > 0 or self.lock.locked()
+
+    @property
+    def is_sending(self) -> bool:
+        return self.sender is not None and not self.sender.done()
 
     def knows(self, ns: str) -> bool:
         if self.counts is None or self.namespaces is None or ns in self.unsure:
@@ -138,7 +141,7 @@ class HeldThread:
         self.waiting += 1
         try:
             while self.newest_put is not None and checkpoint_id > self.newest_put:
-                async with asyncio.timeout(None if self.sending or self.queue else GRACE_S):
+                async with asyncio.timeout(None if self.is_sending else GRACE_S):
                     await self.moved.wait()
         except TimeoutError:
             return

@@ -25,7 +25,7 @@ from turnlog.consumers.langgraph.checkpoint.growth import Known
 from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread
 from turnlog.consumers.langgraph.checkpoint.items import Item
 from turnlog.consumers.langgraph.checkpoint.queries import NEWEST, ONE
-from turnlog.consumers.langgraph.checkpoint.reading import Found, Look, complete, first_look, raw_checkpoints
+from turnlog.consumers.langgraph.checkpoint.reading import Found, Look, complete, first_look, stored_checkpoints
 from turnlog.consumers.langgraph.checkpoint.values import Listed, Refs
 from turnlog.consumers.langgraph.opening import connection
 from turnlog.events.log import Log
@@ -139,8 +139,8 @@ class Lookup:
             )
             named = {"thread": thread, "namespaces": [ns for _, ns, _ in own], "ids": [one for *_, one in own]}
             async with connect() as conn:
-                raws = await raw_checkpoints(conn, self._tenant, where, named)
-            complete_ones = await complete(connect, self._tenant, range(self._log.partitions), raws)
+                stored = await stored_checkpoints(conn, self._tenant, where, named)
+            complete_ones = await complete(connect, self._tenant, range(self._log.partitions), stored)
             found |= {(one.thread, one.ns, one.checkpoint_id): one for one in complete_ones.saved}
         return found
 
@@ -163,8 +163,8 @@ class Lookup:
         refuse_parked(held.thread, look.parked)
         if look.namespaces is not None:
             held.namespaces = look.namespaces
-        raws = [look.raw] if look.raw is not None else []
-        return await complete(partial(connection, self._pool), self._tenant, [partition], raws, look.fetched)
+        stored = [look.saved] if look.saved is not None else []
+        return await complete(partial(connection, self._pool), self._tenant, [partition], stored, look.fetched)
 
     async def _look(self, held: HeldThread, which: str, named: dict[str, Any]) -> Look:
         place = {"tenant": self._tenant, "thread": held.thread, **named}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,30 +21,12 @@ from turnlog.consumers.langgraph.checkpoint.queries import (
     first_look_statements,
     lists_and_turns,
 )
-from turnlog.consumers.langgraph.checkpoint.values import Typed, lists_in, markers_in, resolved
+from turnlog.consumers.langgraph.checkpoint.values import Typed, Value, lists_in, markers_in, resolved
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.duplicates import thread_hash
 from turnlog.projectors.engine.writer import Connection
 
 Connect = Callable[[], AbstractAsyncContextManager[Connection]]
-
-
-class Raw(NamedTuple):
-    """A checkpoint's row, with its values as stored."""
-
-    thread: str
-    ns: str
-    checkpoint_id: str
-    parent_id: str | None
-    checkpoint: str
-    metadata: str
-    values: dict[tuple[str, str], Typed]
-    writes: list[tuple[str, int, str, str, Typed]]
-    is_old: bool
-    sends: list[tuple[str, int, str, str, Typed]]
-
-    def typed(self) -> list[Typed]:
-        return [*self.values.values(), *(one[-1] for one in self.writes), *(one[-1] for one in self.sends)]
 
 
 class Fetched(NamedTuple):
@@ -68,13 +50,14 @@ class Look:
     """One checkpoint and what it names, from one round trip.
 
     reached: partition → the sequence up to which the tables have it. parked: sequence and error of the thread's first
-    parked event. namespaces: those of the thread that have checkpoints; None where they were not asked for.
+    parked event. namespaces: those of the thread that have checkpoints; None where they were not asked for. saved: its
+    values as stored.
     """
 
     reached: Mapping[int, int]
     parked: str | None
     namespaces: frozenset[str] | None
-    raw: Raw | None
+    saved: Saved | None
     fetched: Fetched
 
 
@@ -94,27 +77,27 @@ async def first_look(conn: Connection, which: str, asks: bool, named: Mapping[st
         dict(reached or ()),
         parked,
         frozenset(namespaces or ()) if asks else None,
-        _raw(*found) if found[0] is not None else None,
+        _stored(*found) if found[0] is not None else None,
         _fetched(await lists.fetchall(), await turns.fetchall()),
     )
 
 
-async def raw_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Raw]:
-    """where: SQL over `c`, the checkpoints, that begins with AND."""
+async def stored_checkpoints(conn: Connection, tenant: str, where: str, named: Mapping[str, Any]) -> list[Saved]:
+    """With their values as stored. where: SQL over `c`, the checkpoints, that begins with AND."""
     rows = await conn.execute((CHECKPOINTS + where).encode(), {"tenant": tenant, **named}, binary=True)
-    return [_raw(*row) for row in await rows.fetchall()]
+    return [_stored(*row) for row in await rows.fetchall()]
 
 
 async def complete(
-    connect: Connect, tenant: str, partitions: Sequence[int], raws: Sequence[Raw], fetched: Fetched | None = None
+    connect: Connect, tenant: str, partitions: Sequence[int], stored: Sequence[Saved], fetched: Fetched | None = None
 ) -> Found:
     """Checkpoints of one thread with their lists and turns. partitions: where its events may be.
 
     fetched: what was read with the checkpoints; only what is missing there is read.
     """
-    if not raws:
+    if not stored:
         return Found()
-    thread, typed = raws[0].thread, [value for raw in raws for value in raw.typed()]
+    thread, typed = stored[0].thread, [value for saved in stored for value in _typed(saved)]
     counts: dict[str, int] = {}
     for list_id, count in lists_in(typed):
         counts[list_id] = max(count, counts.get(list_id, 0))
@@ -131,7 +114,7 @@ async def complete(
             turns |= await _turns_by_id(conn, tenant, thread, partitions, missing)
     items = {list_id: _items(own, turns) for list_id, own in markers.items()}
     sources = {list_id: source_of(rows, list_id) for list_id in counts}
-    return Found([_saved(raw, items, turns) for raw in raws], items, sources)
+    return Found([_resolved(saved, items, turns) for saved in stored], items, sources)
 
 
 def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
@@ -181,7 +164,7 @@ def _turns(rows: list[tuple[Any, ...]]) -> dict[str, Said]:
     return {turn_id: text if whole is None else whole for turn_id, text, whole in rows}
 
 
-def _raw(
+def _stored(
     thread: str,
     ns: str,
     checkpoint_id: str,
@@ -192,19 +175,18 @@ def _raw(
     writes: list[list[bytes]] | None,
     is_old: bool,
     sends: list[list[bytes]] | None,
-) -> Raw:
+) -> Saved:
     blobs = {
         (_text(channel), _text(version)): Typed(_text(encoding), data or b"")
         for channel, version, encoding, data in values or ()
     }
-    return Raw(
-        thread, ns, checkpoint_id, parent_id, checkpoint, metadata, blobs, _written(writes), is_old, _written(sends)
-    )
+    parts = (thread, ns, checkpoint_id, parent_id, checkpoint, metadata, blobs)
+    return Saved(*parts, is_old=is_old, writes=_written(writes), sends=_written(sends))
 
 
-def _written(rows: list[list[bytes]] | None) -> list[tuple[str, int, str, str, Typed]]:
+def _written(rows: list[list[bytes]] | None) -> list[Written]:
     return [
-        (task_id.decode(), int(idx), path.decode(), channel.decode(), Typed(encoding.decode(), data))
+        Written(task_id.decode(), int(idx), path.decode(), channel.decode(), Typed(encoding.decode(), data))
         for task_id, idx, path, channel, encoding, data in rows or ()
     ]
 
@@ -213,19 +195,23 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def _saved(raw: Raw, items: Mapping[str, list[Item]], turns: Mapping[str, Said]) -> Saved:
-    def of(rows: Iterable[tuple[str, int, str, str, Typed]]) -> tuple[Written, ...]:
-        return tuple(Written(*row[:4], resolved(row[4], items, turns)) for row in rows)
+def _typed(saved: Saved) -> list[Typed]:
+    values = [*saved.values.values(), *(one.value for one in (*saved.writes, *saved.sends))]
+    return [value for value in values if isinstance(value, Typed)]
 
-    return Saved(
-        raw.thread,
-        raw.ns,
-        raw.checkpoint_id,
-        raw.parent_id,
-        raw.checkpoint,
-        raw.metadata,
-        {key: resolved(value, items, turns) for key, value in raw.values.items()},
-        raw.is_old,
-        of(raw.writes),
-        of(raw.sends),
+
+def _resolved(saved: Saved, items: Mapping[str, list[Item]], turns: Mapping[str, Said]) -> Saved:
+    """With the lists and turns that its stored values name."""
+
+    def of(value: Value) -> Value:
+        return resolved(value, items, turns) if isinstance(value, Typed) else value
+
+    def written(writes: Iterable[Written]) -> list[Written]:
+        return [one._replace(value=of(one.value)) for one in writes]
+
+    return replace(
+        saved,
+        values={key: of(value) for key, value in saved.values.items()},
+        writes=written(saved.writes),
+        sends=written(saved.sends),
     )

@@ -25,7 +25,7 @@ class Sender:
         """done: called when the events are stored, before the future gets its result."""
         put = Put(events, done, asyncio.get_running_loop().create_future())
         held.queue.append(put)
-        if held.sender is None or held.sender.done():
+        if not held.is_sending:
             held.sender = asyncio.create_task(self._send(held))
         return put.future
 
@@ -33,11 +33,9 @@ class Sender:
         while held.queue:
             async with held.lock:
                 batch, held.queue = held.queue, []
-                held.sending = True
                 try:
                     await self._batch(held, batch)
                 finally:
-                    held.sending = False
                     held.stir()
 
     async def _batch(self, held: HeldThread, batch: list[Put]) -> None:
