@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 # Replaces a text whose key was destroyed (M9).
 ERASED = "[erased]"
@@ -18,7 +18,7 @@ def in_calendar(at: datetime) -> datetime:
 
 
 # A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.
-Moment = Annotated[AwareDatetime, AfterValidator(in_calendar)]
+Moment = Annotated[AwareDatetime, Field(ge=FIRST_TIME, lt=END_OF_TIME)]
 # Read models add them up over threads: nine million of the largest ones fit into a bigint.
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 
