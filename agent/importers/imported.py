@@ -140,26 +140,22 @@ def parse_session_time(value: Any) -> datetime:
 
 
 class Clock:
-    """Dates a turn without a time one second after the turn before it in its thread."""
+    """Dates the turns of a conversation: one without a time comes one second after the turn before it.
 
-    def __init__(self, base_time: datetime) -> None:
-        self._base = base_time.astimezone(UTC)
-        self._last: dict[str, datetime] = {}
-        self._dated: set[str] = set()
+    is_dated: whether the file had a time so far; else times count from the base time.
+    """
 
-    def is_dated(self, thread: str) -> bool:
-        """Whether the file had a time in this thread so far; else times count from the base time."""
-        return thread in self._dated
+    def __init__(self, start: datetime, is_dated: bool = False) -> None:
+        self._start, self.is_dated = start.astimezone(UTC), is_dated
+        self._last: datetime | None = None
 
-    def time(self, thread: str, value: Any) -> datetime:
+    def time(self, value: Any) -> datetime:
         """The turn's time; `value` is what the file says, or None. Raises ValueError."""
         if value is not None:
-            time = parse_time(value)
-            self._dated.add(thread)
+            time, self.is_dated = parse_time(value), True
         else:
-            last = self._last.get(thread)
-            time = self._base if last is None else last + ONE_SECOND
-        self._last[thread] = time
+            time = self._start if self._last is None else self._last + ONE_SECOND
+        self._last = time
         return time
 
 
@@ -188,17 +184,11 @@ class Conversation:
         self.label = label
         self.user = defaults.user or user
         self.number = 0
-        self._next_time = parse_time(defaults.base_time.isoformat() if start is None else start)
-        self._is_dated = start is not None
+        self._clock = Clock(defaults.base_time if start is None else parse_time(start), start is not None)
 
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
-        """`key` identifies the turn within the thread; default: its place and content.
-
-        A turn without a time comes one second after the turn before it. Raises ValueError (the time).
-        """
-        when = self._next_time if time is None else parse_time(time)
-        self._next_time = when + ONE_SECOND
-        self._is_dated = self._is_dated or time is not None
+        """`key` identifies the turn within the thread; default: its place and content. Raises ValueError (the time)."""
+        when = self._clock.time(time)
         key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id'})}"
         event_id = import_id(self._tenant, self.thread, key, when)
-        return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._is_dated)
+        return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._clock.is_dated)

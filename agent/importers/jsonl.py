@@ -6,7 +6,8 @@ Optional: tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency
 `event_id` with its `tenant`: imported into the same tenant and thread the turn keeps its event id.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -31,14 +32,15 @@ _COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in"
 
 def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:
     """The turns of the lines. A line None is too long. stem: the thread of lines without one."""
-    clock, seen = Clock(defaults.base_time), set[int]()
+    clocks: defaultdict[str, Clock] = defaultdict(lambda: Clock(defaults.base_time))
+    seen = set[int]()
     for number, line in enumerate(lines, 1):
         if line is None:
             yield Rejected(f"line {number}", TOO_LONG)
         elif not line.isspace():
             try:
                 value = parse(line)
-                turn = _turn(value, number, defaults, stem, clock)
+                turn = _turn(value, number, defaults, stem, clocks)
             except ValueError as error:
                 yield Rejected(f"line {number}", reason_of(error))
             else:
@@ -58,12 +60,12 @@ def _is_first(line: dict[str, Any], turn: ImportedTurn, seen: set[int]) -> bool:
     return is_first
 
 
-def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -> ImportedTurn:
+def _turn(line: Any, number: int, defaults: Defaults, stem: str, clocks: Mapping[str, Clock]) -> ImportedTurn:
     if not isinstance(line, dict):
         raise ValueError(f"a turn must be an object, not {type(line).__name__}")
     thread = defaults.thread or _id(line, "thread") or stem
     data = _data(line, number)
-    time = in_calendar(clock.time(thread, line.get("time")))
+    time = in_calendar(clocks[thread].time(line.get("time")))
     return ImportedTurn(
         id=_event_id(line, number, defaults.tenant, thread, data, time),
         thread=thread,
@@ -71,7 +73,7 @@ def _turn(line: Any, number: int, defaults: Defaults, stem: str, clock: Clock) -
         user=defaults.user or _id(line, "user"),
         time=time,
         data=data,
-        is_dated=clock.is_dated(thread),
+        is_dated=clocks[thread].is_dated,
     )
 
 

@@ -75,10 +75,12 @@ async def run_owed(runtime: Runtime, job: Job, now: datetime) -> JobRan | None:
         return None if due_at is None else await _run(runtime, job, due_at, no_progress)
 
 
-async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan | None:
-    """Runs the job by hand, as if it were due at that time. None when another worker is at it."""
+async def run_now(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan:
+    """Runs the job by hand, as if it were due at that time. Raises JobUnderWay."""
     async with _alone(runtime, job) as conn:
-        return None if conn is None else await _run(runtime, job, due_at, on_progress)
+        if conn is None:
+            raise JobUnderWay(f"another worker runs {job.name} just now; `turnlog jobs` shows when it is done")
+        return await _run(runtime, job, due_at, on_progress)
 
 
 async def _run(runtime: Runtime, job: Job, due_at: datetime, on_progress: OnProgress) -> JobRan:

@@ -18,13 +18,13 @@ from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.plan import Plan, Surroundings, decoded
-from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_data, receipt_event
+from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import Person, Place, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.progress import OnProgress
 from turnlog.agent.sessions.bucket import Bucket
-from turnlog.events.contracts import Erased, Event
+from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.projectors.engine.database import connect
@@ -71,9 +71,17 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
     for table, count in plan.rows.items():
         kept = Counter(shared.get(table)) & Counter(after.get(table))
         done.add(f"rows of {table}", count - kept.total())
-    strings = len(plan.needles.strings)
     before = plan.found_before
-    data = receipt_data(reason, keys, len(plan.traces.threads), done.counts, scan, strings, before)
+    data = UserErased(
+        reason=reason,
+        keys_destroyed=keys,
+        threads=len(plan.traces.threads),
+        counts={name: count for name, count in done.counts.items() if count},
+        scanned=dict(scan.places),
+        strings_searched=len(plan.needles.strings),
+        hits=scan.total,
+        found_in={**before, **scan.recorded} or None,
+    )
     event = receipt_event(plan.person, data)
     seq = (await at.log.append(event)).seq
     seconds, passed_over = time.perf_counter() - started, tuple(plan.passed_over)

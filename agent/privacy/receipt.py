@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from turnlog.agent.privacy.scanning import Scan
 from turnlog.agent.privacy.traces import Person
 from turnlog.events.contracts import Event, Recorded, UserErased
 from turnlog.events.log import Log
@@ -51,24 +50,3 @@ def found_in(receipt: Recorded | None) -> dict[str, int]:
     """Where its scan found something, or one before it of whose words none were given."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}
-
-
-def receipt_data(
-    reason: str | None,
-    keys: int,
-    threads: int,
-    counts: dict[str, int],
-    scan: Scan,
-    strings: int,
-    before: dict[str, int],
-) -> UserErased:
-    return UserErased(
-        reason=reason,
-        keys_destroyed=keys,
-        threads=threads,
-        counts={name: count for name, count in counts.items() if count},
-        scanned=dict(scan.places),
-        strings_searched=strings,
-        hits=scan.total,
-        found_in={**before, **scan.recorded} or None,
-    )

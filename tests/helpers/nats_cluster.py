@@ -24,7 +24,7 @@ class Cluster:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        return tuple(node.config.address.url for node in self.nodes)
+        return tuple(node.wish.url for node in self.nodes)
 
     async def kill(self, i: int) -> None:
         """SIGKILL; returns when the process is gone."""

@@ -180,7 +180,7 @@ async def test_a_run_by_hand_is_as_of_the_time_it_is_given(runtime: Runtime) -> 
     await remember(runtime, "ann", {1: 0})
     job = Job("decay", NIGHTLY, decay)
     made = await run_now(runtime, job, DUE + timedelta(days=400), lambda done, total: None)
-    assert made is not None and made.counts["deleted"] == 1
+    assert made.counts["deleted"] == 1
 
 
 async def test_statistics_say_how_decay_left_the_memories_and_what_its_next_run_does(runtime: Runtime) -> None:
