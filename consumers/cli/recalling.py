@@ -30,21 +30,13 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where a question looks. k: how many of each; None: MEMORY_RECALL_TOP_K. kinds, min_importance: of memories."""
+    """Where a line of a batch looks that does not say so itself. k: how many of each; None: MEMORY_RECALL_TOP_K."""
 
     thread: str | None
     user: str | None
     topic: str | None
     k: int | None
     keyword_only: bool
-    kinds: tuple[str, ...] = ()
-    min_importance: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    found: "Found"
-    document: dict[str, Any]
 
 
 def recall_command(
@@ -67,9 +59,8 @@ def recall_command(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of everything shown.")] = None,
 ) -> None:
     """Search turns, and with a user their memories, by meaning, words, names and dates."""
-    asked = Asked(thread, user, topic, k, keyword_only, tuple(one.upper() for one in kind or ()), min_importance)
     if batch is not None:
-        run(lambda settings: _batch(settings, settings.tenant, asked, batch))
+        run(lambda settings: _batch(settings, Asked(thread, user, topic, k, keyword_only), batch))
 
     def check() -> None:
         from turnlog.agent.use_cases.recall import BadQuery
@@ -79,54 +70,40 @@ def recall_command(
         if user is None and (as_of or past or kind or min_importance):
             raise BadQuery("--as-of, --history, --kind and --min-importance are about memories: say whose with --user")
 
-    async def use(runtime: "Runtime") -> Answer:
-        place = runtime.settings.tenant
-        return await _answer(runtime, place, query or "", asked, as_of, past, max_tokens, explain)
+    async def use(runtime: "Runtime") -> "tuple[Found, dict[str, Any]]":
+        from turnlog.agent.use_cases.recall import recall, recall_document
+        from turnlog.consumers.cli.remembering import time_of
 
-    def lines(answer: Answer) -> Iterator[str]:
+        now, started = datetime.now(UTC), time.perf_counter()
+        found = await recall(
+            runtime,
+            runtime.settings.tenant,
+            query or "",
+            user=user,
+            thread=thread,
+            topic=topic,
+            k=k,
+            as_of=None if as_of is None else time_of(as_of, now, runtime.settings.zone),
+            history=past,
+            max_tokens=max_tokens,
+            keyword_only=keyword_only,
+            kinds=tuple(one.upper() for one in kind or ()),
+            min_importance=min_importance,
+        )
+        milliseconds = (time.perf_counter() - started) * 1000
+        for why in dict.fromkeys((found.degraded, found.memories_degraded)):
+            if why:
+                err.print(why, markup=False)
+        document = recall_document(query or topic or "", found, explain)
+        if user is None:
+            del document["memories"], document["memories_degraded"]
+        return found, document | {"milliseconds": round(milliseconds, 1)}
+
+    def lines(made: "tuple[Found, dict[str, Any]]") -> Iterator[str]:
         nothing = "nothing found" if max_tokens is None else f"nothing found that fits in {max_tokens:,} tokens"
-        return _lines(answer.found, explain, nothing)
+        return _lines(made[0], explain, nothing)
 
-    serve(use, lines, document=lambda answer: answer.document, first=check, projecting=False)
-
-
-async def _answer(
-    runtime: "Runtime",
-    tenant: str,
-    query: str,
-    asked: Asked,
-    as_of: str | None = None,
-    history: bool = False,
-    max_tokens: int | None = None,
-    explain: bool = False,
-) -> Answer:
-    from turnlog.agent.use_cases.recall import recall, recall_document
-    from turnlog.consumers.cli.remembering import time_of
-
-    now, started = datetime.now(UTC), time.perf_counter()
-    found = await recall(
-        runtime,
-        tenant,
-        query,
-        user=asked.user,
-        thread=asked.thread,
-        topic=asked.topic,
-        k=asked.k,
-        as_of=None if as_of is None else time_of(as_of, now, runtime.settings.zone),
-        history=history,
-        max_tokens=max_tokens,
-        keyword_only=asked.keyword_only,
-        kinds=asked.kinds,
-        min_importance=asked.min_importance,
-    )
-    milliseconds = (time.perf_counter() - started) * 1000
-    for why in dict.fromkeys((found.degraded, found.memories_degraded)):
-        if why:
-            err.print(why, markup=False)
-    document = recall_document(query or asked.topic or "", found, explain)
-    if asked.user is None:
-        del document["memories"], document["memories_degraded"]
-    return Answer(found, document | {"milliseconds": round(milliseconds, 1)})
+    serve(use, lines, document=lambda made: made[1], first=check, projecting=False)
 
 
 def _lines(found: "Found", explain: bool, nothing: str) -> Iterator[str]:
@@ -179,7 +156,7 @@ def _turn_line(turn: "Recalled", explain: bool) -> str:
     return f"{turn.score:7.2f}  {turn.seq:>7}{source}  {turn.time:%Y-%m-%d}  {turn.speaker}: {text}{parts}"
 
 
-async def _batch(settings: "Settings", tenant: str, asked: Asked, path: Path) -> int:
+async def _batch(settings: "Settings", asked: Asked, path: Path) -> int:
     """One JSON line per line of the file, in its order; a bad line's answer is its error. Exit 1 if any is bad."""
     from turnlog.agent.use_cases.recall import BadQuery
     from turnlog.consumers.runtime import opened, projecting
@@ -189,30 +166,30 @@ async def _batch(settings: "Settings", tenant: str, asked: Asked, path: Path) ->
     left: str | None = None
     async with opened(settings) as runtime, projecting(runtime):
         if not asked.keyword_only:
-            left = await _embed_first(runtime, tenant, asked, [line for _, line in lines])
+            left = await _embed_first(runtime, asked, [line for _, line in lines])
         for number, line in lines:
             try:
-                emit_line(await _line_answer(runtime, tenant, asked, line, left))
+                emit_line(await _line_answer(runtime, asked, line, left))
             except (BadQuery, NotFound, ValueError) as error:
                 bad += 1
                 emit_line({"line": number, "error": str(error), "items": []})
     return int(bad > 0)
 
 
-async def _embed_first(runtime: "Runtime", tenant: str, asked: Asked, lines: Sequence[str]) -> str | None:
+async def _embed_first(runtime: "Runtime", asked: Asked, lines: Sequence[str]) -> str | None:
     """Embeds the threads asked about, for EMBED_FIRST_S at most; returns why something in them has no vector."""
     from turnlog.agent.use_cases.embedding import embed_threads
     from turnlog.consumers.cli.progress_bars import progress
 
     threads = {thread for line in lines if (thread := _thread(line) or asked.thread)}
     with progress("embedding") as update:
-        left = await embed_threads(runtime, tenant, threads, EMBED_FIRST_S, update)
+        left = await embed_threads(runtime, runtime.settings.tenant, threads, EMBED_FIRST_S, update)
     if left is not None:
         err.print(left, markup=False)
     return left
 
 
-async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str, left: str | None) -> dict[str, Any]:
+async def _line_answer(runtime: "Runtime", asked: Asked, line: str, left: str | None) -> dict[str, Any]:
     from turnlog.agent.use_cases.recall import BadQuery, recall
 
     given = json.loads(line)
@@ -223,7 +200,7 @@ async def _line_answer(runtime: "Runtime", tenant: str, asked: Asked, line: str,
     thread, user = given.get("thread") or asked.thread, given.get("user") or asked.user
     found = await recall(
         runtime,
-        tenant,
+        runtime.settings.tenant,
         given["query"],
         user=user if thread is None else None,
         thread=thread,
