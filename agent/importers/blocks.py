@@ -27,7 +27,7 @@ def _block(part: Any) -> Block:
     if isinstance(part, str):
         return TextBlock(text=part)
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise ValueError("a content block is no object with a type")
+        raise ValueError("a content block must be an object with a type")
     make = _BLOCKS.get(part["type"])
     if make is None:
         return TextBlock(text=f"[{part['type']}] {json.dumps(part, ensure_ascii=False)}")

@@ -52,7 +52,7 @@ def _sessions(opened: Conversation, sessions: dict[str, Any]) -> Iterator[Item]:
         where = f"{opened.thread}, session {number}"
         turns = sessions[f"session_{number}"]
         if not isinstance(turns, list):
-            yield Rejected(where, "the session is no list of turns")
+            yield Rejected(where, "the session is not a list of turns")
             continue
         try:
             start = parse_session_time(sessions.get(f"session_{number}_date_time"))

@@ -45,7 +45,7 @@ def read_memorybank(records: Iterable[Record], defaults: Defaults, stem: str) ->
 def _days(opened: Conversation, history: dict[str, Any]) -> Iterator[Item]:
     for day, exchanges in history.items():
         if not isinstance(exchanges, list):
-            yield Rejected(f"{opened.thread}, {day}", "the day is no list of exchanges")
+            yield Rejected(f"{opened.thread}, {day}", "the day is not a list of exchanges")
             continue
         try:
             noon = parse_time(day) + timedelta(hours=12)

@@ -40,7 +40,7 @@ class Schedule:
             CronSim(expression, datetime.now(place))
         except CronSimError as error:
             raise InvalidSchedule(
-                f"{expression!r} is no schedule ({error}); write minute, hour, day, month, weekday, as in '0 3 * * *'"
+                f"{expression!r} is not a schedule ({error}); write minute, hour, day, month, weekday: '0 3 * * *'"
             ) from None
         return cls(expression, place)
 

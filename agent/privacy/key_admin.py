@@ -1,4 +1,4 @@
-"""What is done to users' keys: rotate, destroy, wrap again, count. Every process that holds a key hears of it.
+"""What is done to users' keys: rotate, destroy, wrap again, count. Every process that holds a key is notified.
 
 Both the stream and the table get every change, the stream first: what only the table lacks, the next start brings.
 """
@@ -21,7 +21,7 @@ from turnlog.projectors.engine.writer import Connection
 logger = logging.getLogger("turnlog.privacy")
 REWRAP_AT_ONCE, ROTATE_TRIES = 1_000, 20
 LOCK_MS, LOCK_AGAIN_S, LOCK_TRIES = 250, 0.25, 4
-# Longer than any process takes to hear of a retired key and to publish what it has sealed.
+# Longer than any process takes to be notified of a retired key and to publish what it has sealed.
 SETTLE_S = 1.0
 
 _RETIRE = """

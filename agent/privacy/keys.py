@@ -1,9 +1,9 @@
 """Users' keys, held by a process for sealing and opening what is in the log (M9).
 
-A key is looked up once and then held: the log goes on while Postgres is away. Other processes say by NOTIFY what they
-retired or destroyed; whoever missed that, for Postgres was away, compares all it holds with the table. The table is
-looked at first, and is a copy of the stream of keys: a key is on the stream before anything is sealed with it, so one
-that neither has was never issued.
+A key is looked up once and then held: the log goes on while Postgres is away. Other processes send a NOTIFY for keys
+that they retire or destroy; a process that missed one, because Postgres was away, compares all its keys with the table.
+The table is read first, and is a copy of the stream of keys: a key is on the stream before anything is sealed with it,
+so a key that is in neither was never issued.
 """
 
 import asyncio
@@ -321,12 +321,12 @@ class KeyStore:
                     await conn.execute("SELECT 1")
 
     def _hear(self, payload: str) -> None:
-        """Whoever may connect may NOTIFY: what is none of ours must not end the listening."""
+        """Anyone who may connect may NOTIFY: a notice of another program must not end the listening."""
         try:
             tenant, user = json.loads(payload)
             self.forget(tenant, user)
         except (ValueError, TypeError):
-            logger.warning("a notice on channel %s is none of turnlog's and is passed over", CHANNEL)
+            logger.warning("a notice on channel %s is not turnlog's and is ignored", CHANNEL)
 
     def _made(self, owners: Collection[Owner]) -> dict[Owner, KeysOfUser]:
         """The users' keys from the table, after those who have none have got one."""
@@ -382,7 +382,7 @@ def _key_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise InvalidEvent(f"`sealedkey` {text[:40]!r} is no id of a key") from None
+        raise InvalidEvent(f"`sealedkey` {text[:40]!r} is not the id of a key") from None
 
 
 @contextlib.asynccontextmanager

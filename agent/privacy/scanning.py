@@ -143,7 +143,7 @@ def _in_parquet(path: Path) -> Iterator[bytes]:
                         if isinstance(value, str | bytes):
                             yield value if isinstance(value, bytes) else value.encode(errors="replace")
     except ArrowInvalid as error:
-        raise OSError(f"{path} is no Parquet file") from error
+        raise OSError(f"{path} is not a Parquet file") from error
 
 
 def _in_file(path: Path, needles: Needles) -> Searched:

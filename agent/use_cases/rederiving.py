@@ -198,12 +198,13 @@ async def _difference(conn: Connection, shadow: Place) -> Difference:
 
 
 def _new_run(shadow: str) -> str:
-    """Every run has threads of its own: events of one that was dropped stand on the log, and the same are no news.
+    """Every run has threads of its own: the events of a dropped run are on the log, and the same ids again would be
+    duplicates.
 
     Raises InvalidToken.
     """
     if not _NAME.fullmatch(shadow):
-        raise InvalidToken(f"{shadow!r} is no name of a shadow: use 1 to 50 of letters, digits, '_' and '-'")
+        raise InvalidToken(f"{shadow!r} cannot be the name of a shadow: use 1 to 50 of letters, digits, '_' and '-'")
     return f"{shadow}-{uuid4().hex[:RUN_DIGITS]}"
 
 

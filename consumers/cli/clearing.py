@@ -62,6 +62,6 @@ def _lines(found: "Clearing", has: str) -> Iterator[str]:
         counted(found.entities, "entity", "entities"): found.entities,
     }
     named = ", ".join(part for part, there in parts.items() if there)
-    yield f"user {found.user} {has} {named or 'nothing of this'}"
+    yield f"user {found.user} {has} {named or 'none of these'}"
     if found.kept:
         yield f"conversations in which others speak stay: {', '.join(found.kept)}; `turnlog threads delete` removes one"

@@ -10,7 +10,7 @@ from turnlog.consumers.cli.options import given
 from turnlog.events.errors import TurnlogError
 
 Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json, and where stdin is no terminal.")
+    bool, typer.Option("--yes", "-y", help="Do not ask; needed with --json, and where stdin is not a terminal.")
 ]
 
 
@@ -27,7 +27,7 @@ def someone_to_ask(yes: bool) -> None:
     if given().json:
         raise NotConfirmed("with --json there is no question, and nothing was changed; give --yes to confirm")
     if not sys.stdin.isatty():
-        raise NotConfirmed("stdin is no terminal to ask at, and nothing was changed; give --yes to have it done")
+        raise NotConfirmed("stdin is not a terminal, and nothing was changed; give --yes to have it done")
 
 
 async def confirm(question: str, yes: bool) -> None:

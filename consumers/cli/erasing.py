@@ -157,7 +157,7 @@ def _receipt_lines(user: str, receipt: "Receipt") -> Iterator[str]:
         yield "look at these places: somebody else wrote it there, or it cannot be reached from here"
         yield "the words are not kept, so give them to a further run with --strings FILE"
     elif data.strings_searched:
-        yield "nothing of them was found"
+        yield "none of them was found"
 
 
 def _place(where: str, strings: dict[str, list[str]]) -> str:

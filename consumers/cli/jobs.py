@@ -60,7 +60,7 @@ def _time(given: str | None) -> datetime:
     try:
         found = datetime.fromisoformat(given)
     except ValueError:
-        raise InvalidTime(f"{given!r} is no time; write it as in 2026-03-01T03:00:00+00:00") from None
+        raise InvalidTime(f"{given!r} is not a time; write it as in 2026-03-01T03:00:00+00:00") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -17,8 +17,8 @@ Every command takes `--help`. With `--json` a command writes one JSON document t
 logs, progress and errors go to stderr. Exit code 0 is success, 1 an error or a finding (`verify`, `lag`, `doctor`), 2 a
 mistake in the command line.
 
-Commands with `--yes` ask before they do what cannot be taken back. With `--json`, or where stdin is no terminal, nobody
-can be asked: without `--yes` they then change nothing and end with the error `not-confirmed`.
+Commands with `--yes` ask before they do what cannot be taken back. With `--json`, or where stdin is not a terminal,
+nobody can be asked: without `--yes` they then change nothing and end with the error `not-confirmed`.
 
 This page is made by `python -m turnlog.consumers.cli.reference > docs/cli.md`; a test keeps it current.
 """

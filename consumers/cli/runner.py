@@ -136,7 +136,7 @@ async def _cancelled_by_sigterm(work: Coroutine[Any, Any, int | None]) -> int | 
 
 def _fail_unexpectedly(error: Exception) -> NoReturn:
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        fail("invalid-text", "an argument is no valid UTF-8; write it in UTF-8 and run this again")
+        fail("invalid-text", "an argument is not valid UTF-8; write it in UTF-8 and run this again")
     if getattr(error, "errno", None) in _DISK_FULL or getattr(error, "sqlstate", None) == _DISK_FULL_IN_POSTGRES:
         fail("disk-full", f"{str(error).splitlines()[0]}. Make room on that disk and run this again")
     reference = uuid.uuid4().hex[:8]

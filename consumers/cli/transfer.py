@@ -110,7 +110,7 @@ def seekable(path: Path) -> Iterator[Path]:
 def _is_pipe(path: Path) -> bool:
     try:
         return stat.S_ISFIFO(path.stat().st_mode)
-    except OSError:  # whoever opens it says why it cannot be read
+    except OSError:  # opening it will say why
         return False
 
 

@@ -46,8 +46,8 @@ async def test_what_a_search_found_is_shown_masked_and_known_until_its_words_are
     assert "table turnlog.memories" in told["found_in"] and "Assam" not in second.out
     third = await turnlog("erase", "--user", "ann", "--yes")
     assert third.code == 1 and "an earlier run FOUND words" in third.out
-    assert "nothing of them was found" not in third.out
+    assert "none of them was found" not in third.out
     await turnlog("erase", "--user", "bob", "--yes")
     fourth = await turnlog("erase", "--user", "ann", "--strings", str(strings), "--yes")
-    assert (fourth.code, "nothing of them was found" in fourth.out) == (0, True)
+    assert (fourth.code, "none of them was found" in fourth.out) == (0, True)
     assert (await turnlog("erase", "--user", "ann", "--yes")).code == 0

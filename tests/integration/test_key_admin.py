@@ -232,7 +232,7 @@ def test_the_data_folder_gets_one_kek_that_only_its_owner_reads(tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["abc", "", "ä" * 32, "A" * 43])
 def test_a_kek_that_is_none_is_refused_without_showing_it(text: str) -> None:
-    with pytest.raises(InvalidKek, match="TURNLOG_KEK is no base64 of 32 bytes") as refused:
+    with pytest.raises(InvalidKek, match="TURNLOG_KEK is not base64 of 32 bytes") as refused:
         keks_of(Settings(database_url="postgresql://x", kek=SecretStr(text)))
     assert not text or text not in str(refused.value)
 

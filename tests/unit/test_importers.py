@@ -91,7 +91,7 @@ def test_two_files_imported_into_one_thread_do_not_hide_each_other(tmp_path: Pat
         (b'{"thread":"t","text":"x","time":"0001-01-01T00:00:00+14:00"}', "cannot be read"),
         (b'{"thread":{"a":1},"text":"x"}', "thread is dict"),
         (b'{"thread":"t","content":[{"type":"image"}]}', "image block"),
-        (b'{"thread":"t","content":[{"kind":"text"}]}', "no object with a type"),
+        (b'{"thread":"t","content":[{"kind":"text"}]}', "must be an object with a type"),
         (b'{"thread":"t","text":"x","tool_calls":[{"id":"1"}]}', "tool_calls.0.name"),
         (b'{"thread":"t","text":"x","a":' + b"[" * 100_000 + b"}", "malformed JSON"),
     ],
