@@ -83,51 +83,51 @@ async def erase(at: Surroundings, plan: Plan, reason: str | None = None, is_full
         found_in={**before, **scan.recorded} or None,
     )
     event = receipt_event(plan.person, data)
-    seq = (await at.log.append(event)).seq
+    seq = (await at.runtime.log.append(event)).seq
     seconds, passed_over = time.perf_counter() - started, tuple(plan.passed_over)
     return Receipt(event.thread, seq, data, dict(scan.hits), seconds, passed_over, scan.strings, before)
 
 
 async def _shared_rows(at: Surroundings, plan: Plan) -> dict[str, list[str]]:
-    async with at.pool.connection() as conn:
+    async with at.runtime.pool.connection() as conn:
         return await rows.shared_rows(conn, plan.person, sorted(plan.traces.shared))
 
 
 async def _as_of_now(at: Surroundings, plan: Plan) -> Plan:
     """The plan with what came since, because a confirmation may take long: new threads, and threads in which another
     person spoke for the first time."""
-    found = await traces(at.log, plan.person, plan.traces.threads, after=plan.head)
-    archives = {*plan.archives, *files_of(at.archive, plan.person.tenant, found.own)}
+    found = await traces(at.runtime.log, plan.person, plan.traces.threads, after=plan.head)
+    archives = {*plan.archives, *files_of(at.runtime.settings.archive, plan.person.tenant, found.own)}
     found.strays |= plan.traces.strays
     found.unreadable |= plan.traces.unreadable
     return replace(plan, traces=found, archives=tuple(sorted(archives)))
 
 
 async def _destroy_keys(at: Surroundings, person: Person) -> int:
-    if not isinstance(at.log.keyring, KeyStore):  # nothing is encrypted
+    if not isinstance(at.runtime.log.keyring, KeyStore):  # nothing is encrypted
         return 0
-    with at.step("destroying keys"):
-        async with at.pool.connection() as conn:
-            stream = KeyStream(at.log.nc, at.log.keyring.keks)
+    with at.reach.step("destroying keys"):
+        async with at.runtime.pool.connection() as conn:
+            stream = KeyStream(at.runtime.log.nc, at.runtime.log.keyring.keks)
             count = await key_admin.destroy(conn, stream, person.tenant, person.user)
-    at.log.keyring.forget(person.tenant, person.user)
+    at.runtime.log.keyring.forget(person.tenant, person.user)
     return count
 
 
 async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
     """Runs before the rows are removed: they say which vectors and files are the person's."""
-    with at.step("clearing caches"):
-        async with at.pool.connection() as conn:
+    with at.reach.step("clearing caches"):
+        async with at.runtime.pool.connection() as conn:
             threads = sorted(plan.traces.own), sorted(plan.traces.shared)
             cleared = await rows.clear_caches(conn, plan.person, *threads, list(plan.hashes))
         done.add("cached vectors", cleared.vectors)
         done.add("cached answers", cleared.answers)
         done.add("dead letters", cleared.letters)
-        async with await connect(at.database_url) as conn:
+        async with await connect(at.runtime.database_url) as conn:
             done.add("abandoned rebuilds", await discard_abandoned(conn))
         for path in plan.archives:
-            file = (at.archive / path).resolve()
-            if file.is_relative_to(at.archive.resolve()) and file.exists():
+            file = (at.runtime.settings.archive / path).resolve()
+            if file.is_relative_to(at.runtime.settings.archive.resolve()) and file.exists():
                 file.unlink()
                 done.add("archive files", 1)
 
@@ -135,17 +135,17 @@ async def _clear_caches(at: Surroundings, plan: Plan, done: _Done) -> None:
 async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
     """A thread that already ends with `erased`, as after a crash, gets no second one."""
     person = plan.person
-    with at.step("emptying the read models") as progress:
+    with at.reach.step("emptying the read models") as progress:
         own = sorted(plan.traces.own)
         for number, thread in enumerate(own):
-            head = await at.log.thread_head(person.tenant, thread)
-            last = decoded(place_of(await at.log.stored(head))) if head else None
+            head = await at.runtime.log.thread_head(person.tenant, thread)
+            last = decoded(place_of(await at.runtime.log.stored(head))) if head else None
             if last is not None and isinstance(last.data, Erased):
                 done.marks[thread] = head
             elif head:
-                done.marks[thread] = (await at.log.append(_erased(person, thread))).seq
+                done.marks[thread] = (await at.runtime.log.append(_erased(person, thread))).seq
             progress(number + 1, len(own))
-        await at.settle()
+        await at.runtime.settle()
 
 
 def _erased(person: Person, thread: str) -> Event:
@@ -155,22 +155,22 @@ def _erased(person: Person, thread: str) -> Event:
 
 async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
     """Overwrites in the log what no destroyed key makes unreadable."""
-    async with at.pool.connection() as conn:
+    async with at.runtime.pool.connection() as conn:
         destroyed = await rows.destroyed_keys(conn, plan.person)
-    head = done.through = await at.log.head()
-    with at.step("overwriting what is readable in the log") as progress:
+    head = done.through = await at.runtime.log.head()
+    with at.reach.step("overwriting what is readable in the log") as progress:
         seqs, own = set(plan.traces.strays), tokens(plan.traces.own)
-        async for place in places(at.log, plan.person.tenant, plan.traces.threads):
+        async for place in places(at.runtime.log, plan.person.tenant, plan.traces.threads):
             thread = place.thread or ""
             if place.subject.thread_token in own:
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
                 _note_request(place, ending, done)
             else:
                 ending = Ending(plan.person.user, destroyed, head, plan.traces.shared.get(thread, 0))
-                await _retell_fork(at.log, place, ending, seqs)
+                await _retell_fork(at.runtime.log, place, ending, seqs)
             if must_go(place, ending) or quotes(place, ending, plan.needles):
                 seqs.add(place.stored.seq)
-        done.add("events overwritten", await _overwritten(at.log, sorted(seqs), progress))
+        done.add("events overwritten", await _overwritten(at.runtime.log, sorted(seqs), progress))
         done.add("unreadable events passed over", len(plan.passed_over))
 
 
@@ -200,13 +200,13 @@ async def _overwritten(log: Log, seqs: Sequence[int], progress: OnProgress) -> i
 
 async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
     """Rebuilds shared threads, which then show tombstones for the person's turns, and threads that were parked."""
-    async with at.pool.connection() as conn:
+    async with at.runtime.pool.connection() as conn:
         stopped = await rows.parked(conn, plan.person, sorted(plan.traces.own))
     for name, thread in stopped:
-        await rebuild_thread(at.log, at.database_url, BY_NAME[name], plan.person.tenant, thread)
+        await rebuild_thread(at.runtime.log, at.runtime.database_url, BY_NAME[name], plan.person.tenant, thread)
     if plan.traces.shared:
-        await at.settle()
-        with at.step("rebuilding shared threads") as progress:
+        await at.runtime.settle()
+        with at.reach.step("rebuilding shared threads") as progress:
             await _rebuilt(at, plan.person, sorted(plan.traces.shared), progress)
         done.add("shared threads rebuilt", len(plan.traces.shared))
 
@@ -216,16 +216,16 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], pro
         for projection in PROJECTIONS:
             if projection.per_thread:
                 try:
-                    await rebuild_thread(at.log, at.database_url, projection, person.tenant, thread)
+                    await rebuild_thread(at.runtime.log, at.runtime.database_url, projection, person.tenant, thread)
                 except NotFound:  # nothing of it is left in the log, so no projector removes its rows
-                    await at.log.append(_erased(person, thread))
+                    await at.runtime.log.append(_erased(person, thread))
                     break
         progress(number + 1, len(threads))
-    await at.settle()
+    await at.runtime.settle()
 
 
 async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
-    bucket = Bucket(at.log, plan.person.tenant)
+    bucket = Bucket(at.runtime.log, plan.person.tenant)
     for thread in plan.traces.threads:
         await bucket.purge(thread)
 
@@ -237,30 +237,30 @@ async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
     if not marks:
         return
     late: list[tuple[str, int]] = []
-    with at.step("looking for late results") as progress:
-        begun = await named_threads(at.log, plan.person, after=min(marks.values()))
-        async for place in places(at.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
+    with at.reach.step("looking for late results") as progress:
+        begun = await named_threads(at.runtime.log, plan.person, after=min(marks.values()))
+        async for place in places(at.runtime.log, plan.person.tenant, sorted({*marks, *begun}), min(marks.values())):
             event = decoded(place)
             if event is None or place.stored.seq <= marks.get(event.thread, 0):
                 continue
             if is_late(event, marks, done.requests):
                 late.append((event.thread, place.stored.seq))
         if late:
-            done.add("late results overwritten", await _overwritten(at.log, [seq for _, seq in late], progress))
-            await at.settle()
+            done.add("late results overwritten", await _overwritten(at.runtime.log, [seq for _, seq in late], progress))
+            await at.runtime.settle()
             await _rebuilt(at, plan.person, sorted({thread for thread, _ in late}), progress)
 
 
 async def _clear_answers(at: Surroundings, plan: Plan, done: _Done) -> None:
     """Empties the caches again, for results that were on their way the first time."""
-    async with at.pool.connection() as conn:
+    async with at.runtime.pool.connection() as conn:
         done.add("cached answers", await rows.clear_answers(conn, plan.person, plan.traces.threads))
 
 
 async def _vacuum(at: Surroundings, is_full: bool) -> None:
     tables = rows.vacuumed_tables()
-    with at.step("vacuuming tables") as progress:
-        async with at.pool.connection() as conn:
+    with at.reach.step("vacuuming tables") as progress:
+        async with at.runtime.pool.connection() as conn:
             for number, table in enumerate(tables):
                 await rows.vacuum(conn, is_full, table)
                 progress(number + 1, len(tables))
@@ -270,18 +270,18 @@ async def _vacuum(at: Surroundings, is_full: bool) -> None:
 
 async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
     scan = Scan()
-    async with at.pool.connection() as conn:
+    async with at.runtime.pool.connection() as conn:
         for table, count in (await rows.left(conn, plan.person, done.marks)).items():
             scan.note("tables with rows of the person", f"rows left in {table}", count)
         if plan.needles.strings:
-            with at.step("scanning tables") as progress:
+            with at.reach.step("scanning tables") as progress:
                 await scan_tables(conn, plan.needles, scan, progress)
     if not plan.needles.strings:
         return scan
-    if at.search_stream:
-        with at.step("scanning the stream") as progress:
-            await scan_stream(at.log, plan.needles, scan, progress)
-    await scan_bucket(at.log, plan.needles, scan)
-    with at.step("scanning files") as progress:
-        await asyncio.to_thread(scan_files, list(at.files()), plan.needles, scan, progress)
+    if at.runtime.settings.nats_url is not None:
+        with at.reach.step("scanning the stream") as progress:
+            await scan_stream(at.runtime.log, plan.needles, scan, progress)
+    await scan_bucket(at.runtime.log, plan.needles, scan)
+    with at.reach.step("scanning files") as progress:
+        await asyncio.to_thread(scan_files, list(at.reach.files()), plan.needles, scan, progress)
     return scan

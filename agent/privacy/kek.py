@@ -71,6 +71,14 @@ class Keks:
     def by_id(self) -> Mapping[str, Kek]:
         return {kek.id: kek for kek in (*self.older, self.current)}
 
+    def unwrap(self, wrapped: bytes, kek_id: str, key_id: str, tenant: str, user: str) -> bytes:
+        """Raises KeyUnavailable for a key that a KEK which is not given wraps."""
+        if (kek := self.by_id.get(kek_id)) is None:
+            raise KeyUnavailable(
+                f"key {key_id} is wrapped by key-encryption key {kek_id}, which is not given; set TURNLOG_KEK_OLD to it"
+            )
+        return kek.unwrap(wrapped, key_id, tenant, user)
+
 
 def keks_of(settings: Settings) -> Keks | None:
     """TURNLOG_KEK; without it, for the embedded Postgres, the data folder's file; None if there is neither yet.

@@ -168,9 +168,7 @@ async def _rewrap_some(conn: Connection, stream: KeyStream) -> list[KeyRecord]:
 def _rewrapped(row: KeyRecord, keks: Keks) -> KeyRecord:
     if row.wrapped is None:
         return row._replace(kek_id=keks.current.id)
-    if (kek := keks.by_id.get(row.kek_id)) is None:
-        raise KeyUnavailable(f"key {row.id} is wrapped by {row.kek_id}, which is not given; set TURNLOG_KEK_OLD to it")
-    raw = kek.unwrap(row.wrapped, row.id, row.tenant, row.user)
+    raw = keks.unwrap(row.wrapped, row.kek_id, row.id, row.tenant, row.user)
     wrapped = keks.current.wrap(raw, row.id, row.tenant, row.user)
     return row._replace(wrapped=wrapped, kek_id=keks.current.id)
 

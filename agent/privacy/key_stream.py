@@ -178,7 +178,7 @@ class KeyStream:
             found = from_json(body)
             key_id, tenant, user = (str(found[name]) for name in ("key", "tenant", "user"))
             kek_id, wrapped = str(found["kek"]), base64.b64decode(found["wrapped"], validate=True)
-            raw = self.keks.by_id[kek_id].unwrap(wrapped, key_id, tenant, user)
+            raw = self.keks.unwrap(wrapped, kek_id, key_id, tenant, user)
         except (ValueError, TypeError, KeyError, KeyUnavailable):
             return None
         return KeyRecord(key_id, tenant, user, wrapped if raw else None, kek_id, seq)

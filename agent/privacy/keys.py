@@ -80,7 +80,7 @@ class KeyTable:
     """All methods raise KeyUnavailable when Postgres does not answer, or a KEK that is needed is not given."""
 
     def __init__(self, nats_url: str, database_url: str, keks: Keks) -> None:
-        self._nats_url, self._url, self._keks, self._kek_of = nats_url, database_url, keks, keks.by_id
+        self._nats_url, self._url, self._keks = nats_url, database_url, keks
         self._lock = threading.Lock()
         self._conn: Connection | None = None
         self._away_until = 0.0
@@ -98,7 +98,10 @@ class KeyTable:
         """The keys of one user, ready for use."""
         found = KeysOfUser()
         for row in rows:
-            key = None if row.wrapped is None else self._unwrapped(row, row.wrapped)
+            key = None
+            if row.wrapped is not None:
+                raw = self._keks.unwrap(row.wrapped, row.kek_id, row.id, row.tenant, row.user)
+                key = UserKey(row.id, AESGCM(raw))
             found.keys[row.id] = key
             found.current = key if row.is_current else found.current
         return found
@@ -129,15 +132,6 @@ class KeyTable:
     def close(self) -> None:
         with self._lock:
             self._disconnect()
-
-    def _unwrapped(self, row: KeyRow, wrapped: bytes) -> UserKey:
-        kek = self._kek_of.get(row.kek_id)
-        if kek is None:
-            raise KeyUnavailable(
-                f"key {row.id} is wrapped by key-encryption key {row.kek_id}, which is not given; "
-                "set TURNLOG_KEK_OLD to it"
-            )
-        return UserKey(row.id, AESGCM(kek.unwrap(wrapped, row.id, row.tenant, row.user)))
 
     def _on_stream(self, work: Callable[[KeyStream], Coroutine[Any, Any, T]]) -> T:
         """Waits for NATS in a thread and on a connection of its own: the caller's may be that of the event loop."""

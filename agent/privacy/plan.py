@@ -1,7 +1,7 @@
 """What is stored about a person, found in the log and the read models before an erasure (M9, E 13.4)."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, c
 from turnlog.agent.privacy.receipt import found_in, last_receipt
 from turnlog.agent.privacy.scanning import searched_copy
 from turnlog.agent.privacy.traces import Person, Place, Traces, places, tokens, traces
-from turnlog.agent.progress import OnProgress
-from turnlog.agent.runtime import Pool
+from turnlog.agent.progress import OnProgress, no_progress
+from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
@@ -25,21 +25,29 @@ STRINGS_AT_MOST = 400
 Step = Callable[[str], AbstractContextManager[OnProgress]]
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """settle: waits until the read models have applied the whole log. step: reports the progress of a named step.
+@contextmanager
+def silent_step(label: str) -> Iterator[OnProgress]:
+    yield no_progress
 
-    files: (kind, file) to be scanned, not changed. archive: the folder of archived conversations.
+
+@dataclass(frozen=True, slots=True)
+class ErasureReach:
+    """What an erasure needs and a runtime does not have; consumers/erasing.py composes it.
+
+    files: (kind, path) of the servers' and the archive's files, which are searched and not changed. step: shows how
+    far a named step is.
     """
 
-    log: Log
-    pool: Pool
-    database_url: str
-    settle: Callable[[], Awaitable[None]]
-    step: Step
     files: Callable[[], Iterable[tuple[str, Path]]]
-    archive: Path
-    search_stream: bool
+    step: Step = silent_step
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an erasure works on."""
+
+    runtime: Runtime
+    reach: ErasureReach
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +97,21 @@ async def planned(at: Surroundings, person: Person, more_strings: Sequence[str] 
             f"{len(more_strings) - len(fitting(more_strings))} of the strings to search for have less than {KEY_BYTES} "
             "bytes of UTF-8, which occur by chance; give longer ones, with a word beside a short name"
         )
-    await at.settle()
-    head = await at.log.head()
-    async with at.pool.connection() as conn:
+    await at.runtime.settle()
+    head = await at.runtime.log.head()
+    async with at.runtime.pool.connection() as conn:
         known = await rows.known_threads(conn, person)
-        with at.step("reading the log") as progress:
-            found = await traces(at.log, person, known, progress)
-        strings, hashes, events = await _said(at.log, person, found)
+        with at.reach.step("reading the log") as progress:
+            found = await traces(at.runtime.log, person, known, progress)
+        strings, hashes, events = await _said(at.runtime.log, person, found)
         own = sorted(found.own)
         archived = await rows.archive_paths(conn, person, own)
         counts = await rows.row_counts(conn, person, own)
-        with at.step("choosing what to search for"):
+        with at.reach.step("choosing what to search for"):
             keys = await key_admin.wrapped_forms(conn, person.tenant, person.user)
             needles = Needles([*more_strings, *keys, *await _distinctive(conn, person, found, strings)])
-    archives = tuple(sorted({*archived, *files_of(at.archive, person.tenant, own)}))
-    last = await last_receipt(at.log, person)
+    archives = tuple(sorted({*archived, *files_of(at.runtime.settings.archive, person.tenant, own)}))
+    last = await last_receipt(at.runtime.log, person)
     before = {} if more_strings else found_in(last)
     return Plan(person, found, counts, events, archives, needles, hashes, head, last, before)
 

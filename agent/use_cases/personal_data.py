@@ -1,16 +1,14 @@
 """All that there is of a person: as one document, cleared in part, and erased with a receipt (M9, E 13.4); a
 transcript, masked."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from turnlog.agent.archive.restoring import restored_of_user
 from turnlog.agent.privacy import erase, rows
 from turnlog.agent.privacy.export import clean_messages, user_export
-from turnlog.agent.privacy.plan import Plan, Step, Surroundings, planned
+from turnlog.agent.privacy.plan import ErasureReach, Plan, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.traces import person_of
@@ -26,23 +24,6 @@ from turnlog.projectors.models.memories.lookup import unforgotten
 from turnlog.projectors.models.message import Message
 
 _ALL = 2**62
-
-
-@contextmanager
-def silent_step(label: str) -> Iterator[OnProgress]:
-    yield no_progress
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureReach:
-    """What an erasure needs and a runtime does not have; consumers/erasing.py composes it.
-
-    files: (kind, path) of the servers' and the archive's files, which are searched and not changed. step: shows how
-    far a named step is.
-    """
-
-    files: Callable[[], Iterable[tuple[str, Path]]]
-    step: Step = silent_step
 
 
 async def export_person(
@@ -78,7 +59,7 @@ async def plan_erasure(
     Raises InvalidToken, StringsTooShort, NotFound when there is nothing, and no strings to search for after an earlier
     erasure.
     """
-    plan = await planned(_surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
+    plan = await planned(Surroundings(runtime, reach), person_of(tenant, user, namespaces), strings)
     if plan.is_empty and not (plan.last and strings):
         raise NotFound(f"there is nothing of user {user!r} in tenant {tenant!r}{_known(plan)}")
     return plan
@@ -102,7 +83,7 @@ async def erase_person(
 
     Cannot be undone; one that was killed is run again. Raises LogUnavailable, DatabaseUnavailable, NotProjectedInTime.
     """
-    return await erase.erase(_surroundings(runtime, reach), plan, reason, full)
+    return await erase.erase(Surroundings(runtime, reach), plan, reason, full)
 
 
 class NothingNamed(TurnlogError):
@@ -170,19 +151,6 @@ async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
     async with runtime.pool.connection() as conn:
         known = await rows.known_threads(conn, person_of(tenant, user))
     return sorted(thread for thread in known if thread.startswith(SHADOW))
-
-
-def _surroundings(runtime: Runtime, reach: ErasureReach) -> Surroundings:
-    return Surroundings(
-        log=runtime.log,
-        pool=runtime.pool,
-        database_url=runtime.database_url,
-        settle=runtime.settle,
-        step=reach.step,
-        files=reach.files,
-        archive=runtime.settings.archive,
-        search_stream=runtime.settings.nats_url is not None,
-    )
 
 
 async def export_transcript(
