@@ -156,7 +156,7 @@ def _event(tenant: str, user: str, given: EntityInput) -> Event:
             relations=relations,
         )
     except ValidationError as error:
-        raise InvalidEntity(f"this is no valid entity: {error.errors()[0]['msg']}") from error
+        raise InvalidEntity(f"this is not a valid entity: {error.errors()[0]['msg']}") from error
     data = EntitiesFound(entities=(entity,))
     thread = memory_thread(user)
     return Event(source=SOURCE, tenant=tenant, thread=thread, user=user, data=data)

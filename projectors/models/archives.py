@@ -27,7 +27,7 @@ def own_path(event: Event, data: ThreadArchived) -> str:
     """
     folder, _, name = data.path.partition("/")
     if folder != event.tenant or not _FILE.fullmatch(name) or not name[8:].startswith(thread_token(event.thread)):
-        raise InvalidEvent(f"{data.path[:80]!r} is no archive file of thread {event.thread[:80]!r}")
+        raise InvalidEvent(f"{data.path[:80]!r} is not an archive file of thread {event.thread[:80]!r}")
     return data.path
 
 

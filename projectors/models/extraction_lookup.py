@@ -32,7 +32,8 @@ SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) 
   count(*) FILTER (WHERE role = 'assistant') = 0
 FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
 
-# A shadow's progress is no progress: its memory threads begin otherwise. Every user of a conversation has their own.
+# Only the progress of users' own memory threads counts; those of shadows begin otherwise. Each user of a conversation
+# has their own.
 # CASE: the words of turns that were extracted from are not read.
 _BEHIND = f"""
 WITH seen AS MATERIALIZED (SELECT tenant, conversation, user_id, max(through_seq) AS through FROM memory_extractions

@@ -111,7 +111,7 @@ async def test_a_conversation_that_no_chat_began_is_labelled_by_command(turnlog:
 @pytest.mark.parametrize(
     ("question", "said", "holds"),
     [
-        ("“I live in Berlin” stood until now, and now “I live in Rome”. Which one holds?", "The new one.", "new"),
+        ("Remembered so far: “I live in Berlin”. New: “I live in Rome”. Which one is right?", "The new one.", "new"),
         ("之前记录的是“我住在柏林”，现在又说“我住在罗马”。以哪个为准？", "旧的", "old"),
     ],
 )

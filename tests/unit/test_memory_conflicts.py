@@ -108,7 +108,7 @@ def test_the_user_is_asked_and_until_then_the_old_one_holds() -> None:
     raised = after.events[-1]
     assert isinstance(raised, MemoryConflictRaised)
     assert (raised.against, after.valid) == ((after.rows[0].id,), ["GPA is 3.8"])
-    assert raised.question == "“GPA is 3.8” stood until now, and now “GPA is 3.5”. Which one holds?"
+    assert raised.question == "Remembered so far: “GPA is 3.8”. New: “GPA is 3.5”. Which one is right?"
     again = after.say(gpa("3.5", 4, strategy="ASK_USER"))
     assert isinstance(again.events[-1], MemoryConfirmed), "one question, with one more source"
 

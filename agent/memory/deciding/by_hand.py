@@ -91,7 +91,7 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
         return Memory.model_validate(usual | fields)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise InvalidMemory(f"this is no memory: {wrong}") from None
+        raise InvalidMemory(f"this is not a valid memory: {wrong}") from None
 
 
 def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMemory(f"the metadata is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise InvalidMemory("the metadata is no JSON object; give names with values")
+        raise InvalidMemory("the metadata is not a JSON object; give names with values")
     if size > MAX_METADATA_BYTES:
         raise InvalidMemory(f"the metadata has {size} bytes as JSON, more than {MAX_METADATA_BYTES}; keep it elsewhere")
     return found

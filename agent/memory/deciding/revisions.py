@@ -49,8 +49,7 @@ def answered(question: Conflict, held: Sequence[StoredMemory], answer: Answer, n
         raise QuestionSettled(f"question {question.conflict_id} needs no answer: its memory no longer waits for one")
     if answer != "old" and is_over(new, now):
         raise QuestionSettled(
-            f"the new memory of question {question.conflict_id} holds no more, for its time to live has ended; "
-            "answer 'old' to end the question"
+            f"the new memory of question {question.conflict_id} has expired; answer 'old' to close the question"
         )
     rivals = [row for row in held if row.status in _IN_USE and (row.id in question.against or _same_key(row, new))]
     intervals = [Interval(memory_id=new.id)]
@@ -112,7 +111,8 @@ def reverted(memory_id: UUID, history: Sequence[StoredMemory]) -> MemoriesRevise
     target = rows.get(memory_id)
     if target is None or target.status != "closed" or target.closed_reason == "expired":
         raise NothingToRevert(
-            f"memory {memory_id} is no earlier version that could hold again; `turnlog memories show` lists them"
+            f"memory {memory_id} is not an earlier version that can become valid again; "
+            "`turnlog memories show` lists them"
         )
     later = [row for row in _others(target, rows) if _overlaps(row, target)]
     return MemoriesRevised(

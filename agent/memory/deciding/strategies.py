@@ -186,7 +186,7 @@ def question(new: str, old: Sequence[str]) -> str:
     """The question to the user, in the language of the new memory."""
     if any("\u4e00" <= letter <= "\u9fff" for letter in new):
         return f"之前记录的是{'、'.join(f'“{one}”' for one in old)}，现在又说“{new}”。以哪个为准？"
-    return f"{' and '.join(f'“{one}”' for one in old)} stood until now, and now “{new}”. Which one holds?"
+    return f"Remembered so far: {' and '.join(f'“{one}”' for one in old)}. New: “{new}”. Which one is right?"
 
 
 def _same_value(links: Iterable[Link], new: Link) -> Link | None:

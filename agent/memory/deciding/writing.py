@@ -55,7 +55,7 @@ class Place:
         first, _, rest = thread.partition("/")
         place = cls(tenant, user, rest.partition("/")[0] if first == "shadow" else None)
         if place.thread != thread:
-            raise InvalidToken(f"thread {thread!r} is no memory thread of user {user!r}")
+            raise InvalidToken(f"thread {thread!r} is not a memory thread of user {user!r}")
         return place
 
     @property

@@ -220,7 +220,7 @@ def read_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidEvent(f"a value of this checkpoint is no JSON that can be read: {error}") from None
+        raise InvalidEvent(f"a value of this checkpoint cannot be read as JSON: {error}") from None
 
 
 def _json(value: Any) -> str | None:

@@ -16,7 +16,7 @@ from turnlog.projectors.engine.changes import Change, Row, Statement
 def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
     """A checkpoint that is saved again keeps its parent, as LangGraph's own saver has it.
 
-    One that was erased is no row: the graph goes on from the newest that is whole.
+    An erased one gives no row: the graph continues from the newest whole one.
     """
     rows: dict[Row, Row] = {}
     for one in saved:
