@@ -1,6 +1,7 @@
 """Copies of sessions in memory (M10, L1). Each subscribes to its thread: a message there makes the copy suspect."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import OrderedDict
@@ -120,7 +121,8 @@ class HotCopies:
     async def leave(self, thread: str) -> None:
         held = self._held.pop(thread, None)
         if held is not None and held.sub is not None:
-            await _unsubscribe(held.sub)
+            with contextlib.suppress(NatsError, OSError):  # the subscription ended with its connection
+                await held.sub.unsubscribe()
 
     async def close(self) -> None:
         await asyncio.gather(*(self.leave(thread) for thread in list(self._held)))
@@ -136,10 +138,3 @@ class HotCopies:
                 held.heard_at = time.monotonic()
 
         return hear
-
-
-async def _unsubscribe(sub: Subscription) -> None:
-    try:
-        await sub.unsubscribe()
-    except (NatsError, OSError):  # the subscription ended with its connection
-        return

@@ -1,6 +1,5 @@
 """A thread with the turns it shares with its parents if it is a fork, read from the log alone (C10)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,6 +21,17 @@ class Lineage:
     user: str | None = None
     shared_seq: int = 0
 
+    @property
+    def after_seq(self) -> int | None:
+        """The turns come after this sequence; None: there are none."""
+        return self.turns[0].seq - 1 if self.turns else None
+
+    @property
+    def answers(self) -> list[str]:
+        """What the assistant answered, in words."""
+        data = [turn.event.data for turn in self.turns]
+        return [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
+
 
 async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Lineage:
     """The thread up to a sequence. A removed parent's turns, and those of its parents, are gone.
@@ -35,7 +45,8 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
         known[place] = through
         own = await _since_removal(log, tenant, place, through_seq if place == thread else None)
         events += [one for one in own if one.seq <= through or one.event.type == "session_created"]
-        if (fork := _fork(own)) is None:
+        fork = next((one.event.data for one in own if isinstance(one.event.data, ThreadForked)), None)
+        if fork is None:
             break
         place, through = fork.parent, min(fork.at_seq, through)
     events.sort(key=lambda one: one.seq)
@@ -44,11 +55,6 @@ async def lineage(log: Log, tenant: str, thread: str, through_seq: int) -> Linea
         next((one.event.user for one in events if one.event.user), None),
         max((seq for parent, seq in known.items() if parent != thread), default=0),
     )
-
-
-def _fork(events: Iterable[Recorded]) -> ThreadForked | None:
-    """The first fork event, as in the read models."""
-    return next((one.event.data for one in events if isinstance(one.event.data, ThreadForked)), None)
 
 
 async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | None) -> list[Recorded]:
@@ -61,26 +67,3 @@ async def _since_removal(log: Log, tenant: str, thread: str, through_seq: int | 
         elif recorded is not None:
             found.setdefault(recorded.event.id, recorded)
     return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class OlderConversation:
-    """after_seq: its turns come after this sequence, None: there are none. user: the owner, None if there is none
-    yet."""
-
-    user: str | None = None
-    after_seq: int | None = None
-    turn_count: int = 0
-    last_bot_message: str = ""
-
-
-async def older_conversation(log: Log, tenant: str, thread: str, through_seq: int) -> OlderConversation:
-    """The thread up to a sequence, 0 when it has none, with a fork's shared past. Raises LogUnavailable, GapInLog."""
-    return _older(await lineage(log, tenant, thread, through_seq)) if through_seq else OlderConversation()
-
-
-def _older(found: Lineage) -> OlderConversation:
-    data = [turn.event.data for turn in found.turns]
-    answers = [spoken_text(turn) for turn in data if isinstance(turn, TurnRecorded) and is_answer(turn)]
-    after = found.turns[0].seq - 1 if found.turns else None
-    return OlderConversation(found.user, after, len(answers), answers[-1] if answers else "")

@@ -18,7 +18,7 @@ from turnlog.agent.runtime import Pool
 from turnlog.agent.sessions.checkpoint import manual_checkpoint
 from turnlog.agent.sessions.history import History, build_history
 from turnlog.agent.sessions.levels import no_session
-from turnlog.agent.sessions.lineage import OlderConversation, older_conversation
+from turnlog.agent.sessions.lineage import Lineage, lineage
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import (
     InvalidMemoryRequest,
@@ -88,20 +88,18 @@ class ShortTermMemory:
 
         def begin(state: SessionState) -> list[EventData]:
             _check_user(place, state.user, user)
-            return [self._created(request, OlderConversation())]
+            return [self._created(request, Lineage())]
 
         while True:
-            head = await self._log.thread_head(
-                self.tenant, place
-            )  # read before the session, so that a later event is noticed
+            # Read before the session, so that a later event is noticed.
+            head = await self._log.thread_head(self.tenant, place)
             if await self._found(place) is not None:
                 return session_value(await self._sessions.change(place, begin, user=user))
-            older = await older_conversation(self._log, self.tenant, place, head)
+            older = await lineage(self._log, self.tenant, place, head) if head else Lineage()
             _check_user(place, older.user, user)
             created = self._created(request, older)
-            with contextlib.suppress(
-                WrongExpectedVersion
-            ):  # another writer added a turn or created the session in between
+            # Another writer may have added a turn or created the session in between.
+            with contextlib.suppress(WrongExpectedVersion):
                 owner = user or older.user
                 return session_value(await self._sessions.create(place, created, user=owner, expected=head))
 
@@ -198,15 +196,15 @@ class ShortTermMemory:
 
         return session_value(await self._sessions.change(conversation_id, decide))
 
-    def _created(self, request: MemoryCreateRequest, older: OlderConversation) -> SessionCreated:
-        snapshot = request.user_snapshot
+    def _created(self, request: MemoryCreateRequest, older: Lineage) -> SessionCreated:
+        snapshot, answers = request.user_snapshot, older.answers
         return SessionCreated(
             rules=self._rules(request, None),
             agent=request.agent_code,
             user_snapshot=snapshot.model_dump(mode="json") if snapshot else None,
             after_seq=older.after_seq,
-            turn_count=older.turn_count,
-            last_bot_message=older.last_bot_message,
+            turn_count=len(answers),
+            last_bot_message=answers[-1] if answers else "",
         )
 
     def _rules(self, request: MemoryCreateRequest | MemoryQueryRequest, own: SegmentRules | None) -> SegmentRules:

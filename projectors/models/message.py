@@ -47,10 +47,18 @@ SELECT m.* FROM lineage l CROSS JOIN LATERAL (
   WHERE tenant = %(tenant)s AND thread_id = l.thread_id AND seq > %(after)s AND seq <= least(%(through)s, l.through_seq)
   ORDER BY seq OFFSET 0) m"""
 
-_BY_EVENT = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.event_id = %(event)s"""
+# Some turns of a thread. condition: on `m`, the thread's turns.
+_SOME = """
+WITH RECURSIVE {lineage}
+SELECT {columns} FROM lineage l JOIN messages m
+ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND {condition}
+ORDER BY m.seq"""
+_OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
+_BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
+_AT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.seq = ANY(%(seqs)s)").encode()
+_COSTS = _SOME.format(
+    lineage=LINEAGE, columns="m.seq, m.tokens_in, m.tokens_out, m.latency_ms", condition="m.seq = ANY(%(seqs)s)"
+).encode()
 
 
 async def thread_messages(
@@ -80,12 +88,6 @@ async def message_by_event(conn: Connection, tenant: str, thread: str, event_id:
     return None if found is None else _message(list(found))
 
 
-_AT = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT {", ".join("m." + name for name in _COLUMNS.split(", "))} FROM lineage l JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)
-ORDER BY m.seq"""
-
 _NEWEST = f"""
 WITH RECURSIVE {LINEAGE}
 SELECT min(seq) FROM (
@@ -97,7 +99,7 @@ SELECT min(seq) FROM (
 # As memory_episodes has it: tool results in a user's turn ask nothing.
 _ASKS = """role = 'user' AND (jsonb_typeof(content) = 'string' OR content @> '[{"type": "text"}]')"""
 
-# Where users speak in a row, as two people do, a question is no exchange: then twice as many turns are given, too.
+# Where users speak in a row, as two people do, a question has no answer: then twice as many turns are given.
 _EXCHANGES = f"""
 WITH RECURSIVE {LINEAGE},
 asked AS (
@@ -120,12 +122,6 @@ async def messages_at(conn: Connection, tenant: str, thread: str, seqs: Sequence
         return []
     rows = await conn.execute(_AT, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
     return [_message(list(found)) for found in await rows.fetchall()]
-
-
-_COSTS = f"""
-WITH RECURSIVE {LINEAGE}
-SELECT m.seq, m.tokens_in, m.tokens_out, m.latency_ms FROM lineage l JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_seq AND m.seq = ANY(%(seqs)s)"""
 
 
 @dataclass(frozen=True, slots=True)

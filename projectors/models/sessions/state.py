@@ -71,13 +71,12 @@ class SessionState:
 
     @property
     def segment_after(self) -> int:
-        """The segment is the thread's turns after this sequence."""
-        return segment_start(self.mode, self.checkpoint_id, self.covered_seq, self.created_seq)
+        """The segment is the thread's turns after this sequence.
 
-
-def segment_start(mode: str, checkpoint_id: UUID | None, covered_seq: int, created_seq: int) -> int:
-    """Old data in mode SUMMARY_N without a checkpoint has its full history (B, compatibility)."""
-    return covered_seq if mode == "SUMMARY_N" and checkpoint_id is not None else created_seq
+        Old data in mode SUMMARY_N without a checkpoint has its full history (B, compatibility).
+        """
+        is_summary = self.mode == "SUMMARY_N" and self.checkpoint_id is not None
+        return self.covered_seq if is_summary else self.created_seq
 
 
 def evolve(state: SessionState | None, recorded: Recorded) -> SessionState | None:
