@@ -1,5 +1,6 @@
 """LangGraph on the log: TurnlogSaver (checkpointer), TurnlogStore (store), TurnlogMiddleware (LangChain's agents)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,18 +11,11 @@ if TYPE_CHECKING:
 __all__ = ["TurnlogMiddleware", "TurnlogSaver", "TurnlogStore"]
 
 
+_PLACES = {"TurnlogMiddleware": "middleware", "TurnlogSaver": "checkpoint.saver", "TurnlogStore": "store.store"}
+
+
 def __getattr__(name: str) -> Any:
     """Each is loaded when it is asked for: an application may need only one of them."""
-    if name == "TurnlogSaver":
-        from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
-
-        return TurnlogSaver
-    if name == "TurnlogStore":
-        from turnlog.consumers.langgraph.store.store import TurnlogStore
-
-        return TurnlogStore
-    if name == "TurnlogMiddleware":
-        from turnlog.consumers.langgraph.middleware import TurnlogMiddleware
-
-        return TurnlogMiddleware
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
