@@ -80,7 +80,8 @@ install: $(STAMP)
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("turnlog needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --requirement requirements.lock
+	# The lock names everything, so that two pips can install parts of it at once.
+	xargs -P 2 -n 36 $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps < requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --config-settings editable_mode=strict
 	touch $(STAMP)
 
