@@ -1,4 +1,4 @@
-"""Answers and imports while the embedder works on a backlog, beside the same without it."""
+"""Answers, recalls and imports while the embedder works on a backlog, beside the same without it."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.asking import Answered, ask
 from turnlog.agent.use_cases.lag import embedding_backlog
+from turnlog.agent.use_cases.recall import recall
 from turnlog.consumers.roles import EMBED_POLL_S, playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
@@ -34,20 +35,24 @@ async def measure(stand: Stand) -> list[Row]:
             await fill(runtime.log, stand.conversations.events(backlog))
             await runtime.settle(PATIENCE_S)
             questions = itertools.cycle(stand.conversations.texts(200))
+            thread = next(stand.conversations.events(1)).thread
 
             async def answers() -> float:
                 return quantile(await milliseconds(lambda: _answer(runtime, next(questions)), ANSWERS), 0.95)
+
+            async def recalls() -> float:
+                return quantile(await milliseconds(lambda: _recall(runtime, next(questions), thread), ANSWERS), 0.95)
 
             async def imported() -> float:
                 events = list(stand.conversations.events(batch))
                 return batch / await seconds(_import(runtime, events))
 
-            sides = [
-                partial(side, work) for work in (answers, imported) for side in (partial(_beside, runtime), _alone)
-            ]
-            busy, idle, slowed, free = await interleaved(stand.rounds, *sides)
+            works = (answers, recalls, imported)
+            sides = [partial(side, work) for work in works for side in (partial(_beside, runtime), _alone)]
+            busy, idle, found, found_alone, slowed, free = await interleaved(stand.rounds, *sides)
     return [
         _row("an answer, p95, beside the embedder", busy, idle, ms),
+        _row("a recall in a thread, p95, beside the embedder", found, found_alone, ms),
         _row("an import, beside the embedder", slowed, free, per_second),
     ]
 
@@ -85,6 +90,10 @@ async def _embed(runtime: Runtime) -> None:
 async def _answer(runtime: Runtime, question: str) -> None:
     found = [piece async for piece in ask(runtime, "default", THREAD, question, user="ann")]
     assert isinstance(found[-1], Answered)
+
+
+async def _recall(runtime: Runtime, question: str, thread: str) -> None:
+    await recall(runtime, "default", question, thread=thread)
 
 
 async def _import(runtime: Runtime, events: list[Event]) -> None:
