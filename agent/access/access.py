@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cachetools import LRUCache
+
 from turnlog.agent.access.identity import ACT_AS_USER, OWN_DATA, Forbidden, Identity, Role, Unauthenticated, granted
 from turnlog.agent.access.issuer import outside_issuer
 from turnlog.agent.access.keys import PREFIX, identified, is_revoked
@@ -16,6 +18,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import check_id
 
 TOKEN_TTL = timedelta(hours=12)
+REMEMBERED = 1_000
 
 
 class Access:
@@ -25,6 +28,8 @@ class Access:
         self._runtime = runtime
         self._secret = secret_of(runtime.settings)
         self._own = OwnIssuer(self._secret)
+        # Nothing but time ends a token of turnlog's own, and a client sends the same one with every request.
+        self._verified: LRUCache[str, Identity] = LRUCache(REMEMBERED)
         self._outside = outside_issuer(runtime.settings)
         self._tickets = Tickets(runtime.log, runtime.settings.replicas)
 
@@ -85,9 +90,13 @@ class Access:
             raise Unauthenticated("there is no credential; `turnlog token --user U` prints one")
         if credential.startswith(PREFIX):
             return await identified(self._runtime.pool, credential, self._secret.pepper)
+        known = self._verified.get(credential)
+        if known is not None and known.expires_at and known.expires_at > datetime.now(UTC):
+            return known
         found = peek(credential)
         if found.issuer == OWN_ISSUER:
-            return self._own.verify(credential)
+            self._verified[credential] = identity = self._own.verify(credential)
+            return identity
         if self._outside is not None and found.issuer == self._outside.name:
             return await self._outside.verify(credential, found.kid)
         raise Unauthenticated(f"no tokens are accepted from issuer {found.issuer[:80]!r}")

@@ -1,16 +1,19 @@
 """API keys on real servers: made and revoked by events, used, acted with, erased; and the row of every case (S3)."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import jwt
 import pytest
 from helpers.projection_spec import Spec
 from helpers.sample_events import event
-from helpers.servers import rows
+from helpers.servers import eventually, rows
 from helpers.stage import player
 from pydantic import SecretStr
 
 from turnlog.agent.access.access import Access
-from turnlog.agent.access.identity import Forbidden, Unauthenticated
+from turnlog.agent.access.identity import Forbidden, TokenExpired, Unauthenticated
+from turnlog.agent.access.secret import ALGORITHM, secret_of
+from turnlog.agent.access.tokens import LEEWAY_S
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.access import create_key, list_keys, revoke_key
 from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
@@ -34,6 +37,29 @@ async def test_a_key_is_what_its_events_say_whatever_comes_twice(db: Connection)
     state = "SELECT id, user_id, revoked_at IS NOT NULL FROM api_keys"
     await Spec(db, ACCESS_KEYS).when(*made, again).then(state, [("k1", "ann", True)])
     await Spec(db, ACCESS_KEYS).when(*made, event(Erased(), ann, 5)).then(state, [])
+
+
+async def test_a_token_is_verified_once_and_refused_when_it_expires(nats_url: str, database_url: str) -> None:
+    async with player(nats_url, database_url, (), api_secret=SECRET)() as stage:
+        access = stage.runtime.kept(Access)
+        token = access.issue_token("ann")
+        assert await access.identify(token) is await access.identify(token)
+        with pytest.raises(Unauthenticated):
+            await access.identify(token[:-4] + "AAAA")
+        secret = secret_of(stage.runtime.settings)
+        claims = jwt.decode(token, options={"verify_signature": False})
+        claims["exp"] = datetime.now(UTC) - timedelta(seconds=LEEWAY_S - 2)
+        ends_soon = jwt.encode(claims, secret.signing, ALGORITHM, {"kid": secret.kid})
+        assert (await access.identify(ends_soon)).user == "ann"
+
+        async def is_refused() -> bool:
+            try:
+                await access.identify(ends_soon)
+            except TokenExpired:
+                return True
+            return False
+
+        await eventually(is_refused, 20)
 
 
 async def test_a_key_works_until_it_is_revoked_or_its_user_is_erased(
