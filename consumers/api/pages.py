@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Generic, TypeVar
 from uuid import UUID
 
-from fastapi import Query
+from fastapi import Query, Response
 from pydantic import BaseModel
 
 from turnlog.consumers.cursors import cursor_of, moment
@@ -15,6 +15,7 @@ from turnlog.events.errors import TurnlogError
 
 __all__ = ["cursor_of", "moment"]
 T = TypeVar("T")
+NEXT_CURSOR = "X-Next-Cursor"
 Place = tuple[str | int, ...]
 Limit = Annotated[int, Query(ge=1, le=200, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
@@ -45,6 +46,13 @@ def page_behind(found: Sequence[T], limit: int, cursor: str | None, place: Calla
     begin = place_of(cursor, *kinds) if kinds else None
     behind = found if begin is None else [one for one in found if place(one) > tuple(begin)]
     return page_of(behind[: limit + 1], limit, place)
+
+
+def items_of(page: Page[T], response: Response) -> list[T]:
+    """For lists whose form is not ours: the cursor of the next page is in the header NEXT_CURSOR, if there is one."""
+    if page.next is not None:
+        response.headers[NEXT_CURSOR] = page.next
+    return page.items
 
 
 def place_of(cursor: str | None, *kinds: type) -> list[str | int] | None:

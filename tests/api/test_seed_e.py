@@ -1,6 +1,7 @@
 """The interface of seed E: its paths and field names."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from helpers.api import Serve
@@ -230,6 +231,29 @@ async def test_context_and_answer_of_an_agent_fit_into_the_window_together(serve
             sent = model.asked("answer")[-1]
             words = sum(len(one["content"].split()) for one in sent["messages"])
             assert sent["max_tokens"] == answer and words + answer < window
+
+
+async def test_lists_go_on_behind_a_cursor_in_a_header(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        for number in range(3):
+            assert (await ann.post(f"{AGENT}/conversations", json={"title": f"talk {number}"})).status_code == 201
+            said = {"role": "user", "content": f"message {number}"}
+            assert (await ann.post(f"{AGENT}/conversations/c/messages", json=said)).status_code == 201
+            memory = {"type": "FACT", "content": f"Ann knows fact {number}."}
+            assert (await ann.post(f"{AGENT}/memories", json=memory)).status_code == 201
+            entity = {"type": "SCHOOL", "name": f"School {number}"}
+            assert (await ann.post(f"{AGENT}/entities", json=entity)).status_code == 201
+        for path, count in (("conversations", 4), ("conversations/c/messages", 3), ("memories", 3), ("entities", 3)):
+            whole = (await ann.get(f"{AGENT}/{path}")).json()
+            found: list[str] = []
+            given: dict[str, Any] = {"limit": 2}
+            for _ in range(2):
+                page = await ann.get(f"{AGENT}/{path}", params=given)
+                found += [one["id"] for one in page.json()]
+                given["cursor"] = page.headers.get("x-next-cursor")
+            assert given["cursor"] is None, path
+            assert (len(found), sorted(found)) == (count, sorted(one["id"] for one in whole)), path
+            assert (await ann.get(f"{AGENT}/{path}", params={"cursor": "x"})).status_code in (400, 422), path
 
 
 async def test_agents_and_limits_behind_a_parked_event_are_not_changed_and_the_cause_is_named(serve: Serve) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -15,12 +16,15 @@ from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases import entities, memories, memory_changes, personal_data, threads, turns
 from turnlog.agent.use_cases.entities import EntityFound
-from turnlog.agent.use_cases.memories import MemoryFilter
 from turnlog.agent.use_cases.memory_changes import MemoryInput
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.api.bodies import FINITE, JsonObject
 from turnlog.consumers.api.caller import Caller, Eraser, Place, Reader, WriteId, Writer
-from turnlog.consumers.api.pages import Limit
+from turnlog.consumers.api.pages import Limit, items_of
+from turnlog.consumers.api.routes import memories as own_memories
+from turnlog.consumers.api.routes import person as own_person
+from turnlog.consumers.api.routes import threads as own_threads
+from turnlog.consumers.api.routes import turns as own_turns
 from turnlog.consumers.api.routes.personal import as_file, clear
 from turnlog.consumers.api.routes.seed_e_records import (
     ConversationRecord,
@@ -37,6 +41,7 @@ from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/ai-agent", tags=["seed E"])
 Id = Annotated[str, Path(min_length=1, max_length=255)]
+HeaderCursor = Annotated[str | None, Query(max_length=2_000, description="X-Next-Cursor of the page before.")]
 _ALL = 2**31
 WORDS = frozenset({"title", "summary", "content", "category", "toolCalls", "metadata"})
 Role = Literal["user", "assistant", "tool", "system"]
@@ -88,9 +93,12 @@ async def create_conversation(given: NewConversation, caller: Writer, write_id: 
 
 
 @router.get("/conversations")
-async def list_conversations(caller: Reader, limit: Limit = 50) -> list[ConversationRecord]:
+async def list_conversations(
+    caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
+) -> list[ConversationRecord]:
     """Most recently active first."""
-    return [ConversationRecord.of(caller, one) for one in await threads.list_threads(*_whose(caller), limit)]
+    page = await own_threads.list_threads(caller, limit, cursor)
+    return [ConversationRecord.of(caller, one) for one in items_of(page, response)]
 
 
 @router.get("/conversations/{id}")
@@ -123,22 +131,27 @@ async def add_message(id: Id, given: MessageInput, caller: Writer, write_id: Wri
 
 
 @router.get("/conversations/{id}/messages")
-async def list_messages(id: Id, caller: Reader, limit: Limit = 50) -> list[MessageRecord]:
-    """The newest ones, oldest first."""
-    place = await caller.owns(id)
-    return await _messages(place, (await turns.transcript(*place, limit=limit, newest=True)).turns)
+async def list_messages(
+    id: Id, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
+) -> list[MessageRecord]:
+    """The newest ones, oldest first; the next page has those before."""
+    page = await own_turns.list_turns(id, caller, response, limit, cursor, newest=True)
+    return await _messages((caller.runtime, caller.tenant, id), items_of(page, response))
 
 
 @router.get("/memories")
 async def list_memories(
     caller: Reader,
+    response: Response,
     type: MemoryKind | None = None,
     category: Annotated[str | None, Query(max_length=200)] = None,
     minImportance: Annotated[float, Query(ge=0, le=1)] = 0.0,
     limit: Limit = 50,
+    cursor: HeaderCursor = None,
 ) -> list[MemoryRecord]:
-    which = MemoryFilter((type,) if type else (), category, minImportance)
-    return [MemoryRecord.of(one) for one in await memories.list_memories(*_whose(caller), which, limit)]
+    kinds = [type] if type else None
+    page = await own_memories.list_memories(caller, kinds, category, minImportance, limit=limit, cursor=cursor)
+    return [MemoryRecord.of(one) for one in items_of(page, response)]
 
 
 @router.post("/memories", status_code=201)
@@ -161,12 +174,14 @@ async def rate_memory(id: UUID, given: Importance, caller: Writer) -> MemoryReco
 
 
 @router.get("/entities")
-async def list_entities(caller: Reader, type: str | None = None, limit: Limit = 50) -> list[EntityRecord]:
+async def list_entities(
+    caller: Reader, response: Response, type: str | None = None, limit: Limit = 50, cursor: HeaderCursor = None
+) -> list[EntityRecord]:
     """Most mentioned first."""
-    known = await entities.entities_by_id(*_whose(caller))
-    found = [(id_, one) for id_, one in known.items() if type is None or one.type == type.upper()]
-    ids = ids_by_name(known)
-    return [EntityRecord.of(caller.user, id_, one, ids) for id_, one in found[:limit]]
+    page = await own_person.list_entities(caller, type and type.upper(), limit, cursor)
+    ids = ids_by_name(await entities.entities_by_id(*_whose(caller)))
+    own_id = partial(entities.entity_id, caller.tenant, caller.user)
+    return [EntityRecord.of(caller.user, own_id(one.type, one.name), one, ids) for one in items_of(page, response)]
 
 
 @router.post("/entities", status_code=201)

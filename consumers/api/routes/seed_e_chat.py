@@ -25,7 +25,7 @@ from turnlog.agent.use_cases.user_context import user_context
 from turnlog.consumers.api.caller import Asker, Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Limit
 from turnlog.consumers.api.problems import problem_of
-from turnlog.consumers.api.routes.seed_e import Id, delete_conversation, list_messages
+from turnlog.consumers.api.routes.seed_e import HeaderCursor, Id, delete_conversation, list_messages
 from turnlog.consumers.api.routes.seed_e_admin import AGENT_TYPE
 from turnlog.consumers.api.routes.seed_e_records import EntityRecord, MemoryRecord, MessageRecord, ids_by_name
 from turnlog.consumers.api.streams import STREAM, Running, Streams
@@ -109,9 +109,11 @@ async def stream(id: Id, given: Chat, caller: Asker, write_id: WriteId, request:
 
 
 @router.get("/history")
-async def history(conversationId: str, caller: Reader, limit: Limit = 50) -> list[MessageRecord]:
-    """The newest messages, oldest first."""
-    return await list_messages(conversationId, caller, limit)
+async def history(
+    conversationId: str, caller: Reader, response: Response, limit: Limit = 50, cursor: HeaderCursor = None
+) -> list[MessageRecord]:
+    """The newest messages, oldest first; the next page has those before."""
+    return await list_messages(conversationId, caller, response, limit, cursor)
 
 
 @router.delete("/conversation", status_code=204)
