@@ -1250,7 +1250,7 @@ export interface paths {
         };
         /**
          * History
-         * @description The newest messages, oldest first.
+         * @description The newest messages, oldest first; the next page has those before.
          */
         get: operations["history_ai_agent_history_get"];
         put?: never;
@@ -1426,7 +1426,7 @@ export interface paths {
         };
         /**
          * List Messages
-         * @description The newest ones, oldest first.
+         * @description The newest ones, oldest first; the next page has those before.
          */
         get: operations["list_messages_ai_agent_conversations__id__messages_get"];
         put?: never;
@@ -8227,6 +8227,8 @@ export interface operations {
                 conversationId: string;
                 /** @description At most so many. */
                 limit?: number;
+                /** @description X-Next-Cursor of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -8524,6 +8526,8 @@ export interface operations {
             query?: {
                 /** @description At most so many. */
                 limit?: number;
+                /** @description X-Next-Cursor of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -8701,6 +8705,8 @@ export interface operations {
             query?: {
                 /** @description At most so many. */
                 limit?: number;
+                /** @description X-Next-Cursor of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -8799,6 +8805,8 @@ export interface operations {
                 minImportance?: number;
                 /** @description At most so many. */
                 limit?: number;
+                /** @description X-Next-Cursor of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
@@ -8983,6 +8991,8 @@ export interface operations {
                 type?: string | null;
                 /** @description At most so many. */
                 limit?: number;
+                /** @description X-Next-Cursor of the page before. */
+                cursor?: string | null;
             };
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
