@@ -23,7 +23,7 @@ async def embed_threads(
     Returns why something is left, None where nothing is.
     """
     try:
-        await within(timeout_s, _embed(runtime, tenant, sorted(threads), progress))
+        await within(timeout_s, _settle_and_embed(runtime, tenant, threads, progress))
     except ModelError as error:
         return f"keyword search only: {error}"
     except TimeoutError:
@@ -33,11 +33,18 @@ async def embed_threads(
     return f"{counted(left, 'chunk')} without a vector yet, found by words alone" if left else None
 
 
-async def _embed(runtime: Runtime, tenant: str, threads: list[str], progress: OnProgress) -> None:
-    """Somebody waits: at normal priority, and for these threads' projections only."""
+async def _settle_and_embed(runtime: Runtime, tenant: str, threads: Collection[str], progress: OnProgress) -> None:
+    await asyncio.gather(*(runtime.settle_thread(tenant, thread, READS) for thread in threads))
+    await embed_now(runtime, tenant, threads, progress)
+
+
+async def embed_now(runtime: Runtime, tenant: str, threads: Collection[str], progress: OnProgress) -> int:
+    """Makes the vectors that the threads lack, at normal priority, since somebody waits; returns how many.
+
+    Raises ModelError.
+    """
     embedder = make_embedder(runtime.settings, background=False)
     try:
-        await asyncio.gather(*(runtime.settle_thread(tenant, thread, READS) for thread in threads))
-        await embed_pending(runtime, embedder, progress, only=(tenant, threads))
+        return await embed_pending(runtime, embedder, progress, only=(tenant, sorted(threads)))
     finally:
         await embedder.close()

@@ -124,19 +124,10 @@ async def import_conversations(
     threads = await _append_all(runtime, prepared.batches, report, appended)
     await _settle(runtime, projected)
     if report.turns and _wants_vectors(prepared.request, report):
-        report.embedded = await _embed(runtime, prepared.request.defaults.tenant, threads, vectors)
+        from turnlog.agent.use_cases.embedding import embed_now
+
+        report.embedded = await embed_now(runtime, prepared.request.defaults.tenant, threads, vectors)
     return report
-
-
-async def _embed(runtime: Runtime, tenant: str, threads: set[str], vectors: OnProgress) -> int:
-    from turnlog.agent.embedding.chunks import embed_pending
-    from turnlog.agent.models.factory import make_embedder
-
-    embedder = make_embedder(runtime.settings, background=False)
-    try:
-        return await embed_pending(runtime, embedder, vectors, only=(tenant, sorted(threads)))
-    finally:
-        await embedder.close()
 
 
 def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:

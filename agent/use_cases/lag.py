@@ -4,7 +4,6 @@ Health checks ask often: this loads no read model.
 """
 
 import time
-from dataclasses import dataclass, field
 
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
@@ -34,20 +33,13 @@ async def embedding_backlog(runtime: Runtime) -> Backlog:
         return await read_backlog(conn, runtime.settings.vector_model, waits)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Since when each reactor is where it is, as far as this process has looked."""
-
-    since: dict[str, tuple[tuple[int, ...], float]] = field(default_factory=dict)
-
-
 async def stuck_reactors(runtime: Runtime) -> list[str]:
     """Reactors that hold events and for longer than TURNLOG_REACTOR_STALLED_AFTER have neither finished one nor tried
     one again, in any process. One whose model is slow or away goes on trying. Raises LogUnavailable.
 
     The first call begins to look; a reactor counts from the second one on.
     """
-    seen, now = runtime.kept(_seen).since, time.monotonic()
+    seen, now = runtime.kept(_seen), time.monotonic()
     found: list[str] = []
     for name in REACTORS:
         at = await _position(runtime, name)
@@ -75,5 +67,6 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
     return taken, done, info.num_ack_pending
 
 
-def _seen(_: Runtime) -> _Seen:
-    return _Seen()
+def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Where each reactor is, and since when, as far as this process has looked."""
+    return {}
