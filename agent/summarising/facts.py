@@ -7,9 +7,9 @@ from turnlog.agent.context.plain_text import said
 from turnlog.agent.models.cached_calls import Owner
 from turnlog.events.contracts import Event
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.checkpoints.projection import pruned_through
 from turnlog.projectors.models.message import Message, thread_messages
 from turnlog.projectors.models.summaries import Summary, thread_summary
+from turnlog.projectors.models.thread_lookup import pruned_through
 from turnlog.projectors.models.topics import tagged_through
 
 

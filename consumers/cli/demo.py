@@ -26,8 +26,8 @@ from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
 from turnlog.events.errors import TurnlogError
-from turnlog.projectors.models.checkpoints.projection import thread_state
 from turnlog.projectors.models.registry import PROJECTIONS
+from turnlog.projectors.models.thread_lookup import thread_overview
 from turnlog.projectors.rebuild.rebuild import rebuild
 from turnlog.projectors.rebuild.verify import verify
 
@@ -103,17 +103,17 @@ class _Demo:
         self._head("4  Reactors make memory", "consumers/workers/reactors: topics, vectors, summary, then pruning")
         await _until(self._remembered, "the reactors to summarise, tag, embed and prune")
         async with self._runtime.pool.connection() as conn:
-            state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
-        text = f"{state.message_count} turns stay in the conversation state; the others are in summary and vectors"
+            now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
+        text = f"{now.count} turns stay in the conversation state; the others are in summary and vectors"
         self._check(await self._remembered(), text)
 
     async def _remembered(self) -> bool:
         await self._runtime.settle(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
-            state = await thread_state(conn, self._runtime.settings.tenant, THREAD)
+            now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
             waiting = await pending_count(conn, None)
         limit = self._runtime.settings.max_messages_per_thread
-        return 0 < state.message_count <= limit and state.pruned_through > 0 and waiting == 0
+        return 0 < now.count <= limit and now.pruned_through > 0 and waiting == 0
 
     async def _show_rows(self) -> None:
         self._head("5  Rows", "one table per read model, all derived from the log")

@@ -11,12 +11,14 @@ from turnlog.projectors.models.forks import LINEAGE
 
 TOPICS = 20
 
+_PRUNED = """
+SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
+AND type = 'turnlog.seq'"""
+
 _OVERVIEW = f"""
 WITH RECURSIVE {LINEAGE},
-pruned AS (
-  SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
-  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
-  AND type = 'turnlog.seq'),
+pruned AS ({_PRUNED}),
 turns AS (
   SELECT sum(m.count)::bigint AS count, coalesce(max(m.last), 0) AS last FROM lineage l CROSS JOIN LATERAL (
     SELECT count(*) AS count, max(seq) AS last FROM messages
@@ -49,6 +51,13 @@ async def thread_overview(conn: Connection, tenant: str, thread: str) -> Overvie
     found = await rows.fetchone()
     assert found is not None
     return Overview(*found)
+
+
+async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
+    """The sequence up to which turns left the conversation state; 0 when none did."""
+    rows = await conn.execute(_PRUNED, {"tenant": tenant, "thread": thread})
+    found = await rows.fetchone()
+    return int(found[0]) if found else 0
 
 
 _LISTED = """

@@ -19,10 +19,10 @@ from turnlog.agent.summarising import results as round
 from turnlog.agent.summarising.results import SOURCE
 from turnlog.events.contracts import Event, ThreadDeleted, ToolCall
 from turnlog.events.subjects import STREAM
-from turnlog.projectors.models.checkpoints.projection import thread_state
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import thread_messages
 from turnlog.projectors.models.summaries import thread_summary
+from turnlog.projectors.models.thread_lookup import thread_overview
 
 ROLES = ("projectors", "reactors")
 DERIVED = ("topics_tagged", "chunks_embedded", "summary_written", "history_pruned")
@@ -141,7 +141,7 @@ async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_
         stored = [await log.nc.jetstream().get_msg(STREAM, r.seq) for r in derived]
         batches = [(message.headers or {}).get("Nats-Batch-Id") for message in stored]
         async with stage.runtime.pool.connection() as conn:
-            state = await thread_state(conn, "default", "t")
+            state = await thread_overview(conn, "default", "t")
             transcript = await thread_messages(conn, "default", "t")
             found = await Recall(None).search(conn, Scope("default", "t"), "message 7 fruit 7", 1)
     assert (pruned.through_seq, pruned.removed, pruned.remaining) == (seqs[30], 31, 179)
@@ -150,7 +150,7 @@ async def test_pruning_comes_after_topics_vectors_and_summary_and_parts_no_call_
     own = [r.event.type for r in derived if r.event.source == "turnlog/memory"]
     assert list(dict.fromkeys(own)) == ["topics_tagged", "summary_written", "history_pruned"]
     assert batches[at] == batches[at - 1] is not None  # stored at once: no model was asked in between
-    assert state.message_count == 179
+    assert state.count == 179
     assert len(transcript) == 210
     assert found[0].seq == seqs[6]
 
@@ -250,13 +250,13 @@ async def test_six_hundred_messages_at_once_go_to_the_model_in_bounded_pieces(pl
         await stage.until("history_pruned", 1)
         await stage.rest()
         async with stage.runtime.pool.connection() as conn:
-            state = await thread_state(conn, "default", "t")
+            state = await thread_overview(conn, "default", "t")
             summary = await thread_summary(conn, "default", "t")
         [(tagged,)] = await stage.rows("SELECT through_seq FROM memory_tagged")
     sent = [shown(body) for body in [*model.asked("topics"), *model.asked("summary")]]
     assert max(map(len, sent)) <= derive.PIECE_TEXTS
     assert max(len(" ".join(texts)) for texts in sent) < 6 * derive.PIECE_TOKENS
-    assert state.message_count == 180
+    assert state.count == 180
     assert summary is not None
     assert (summary.message_count, summary.covered_seq) == (590, 590)
     assert tagged == 600

@@ -18,8 +18,9 @@ from turnlog.events.contracts import (
     ThreadDeleted,
 )
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS, State, pruned_through, thread_state
+from turnlog.projectors.models.checkpoints.projection import CHECKPOINTS
 from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.thread_lookup import pruned_through, thread_overview
 
 SIZES = (
     "SELECT (SELECT count(*) FROM checkpoints), (SELECT count(*) FROM checkpoint_blobs), "
@@ -181,19 +182,24 @@ async def test_the_state_is_what_came_after_the_last_pruning(db: Connection) -> 
     pruned = event(HistoryPruned(through_seq=seq(3), removed=3, remaining=1))
     early = event(HistoryPruned(through_seq=seq(1), removed=1, remaining=0))
     turns = [turn(str(at)) for at in range(4)]
+
+    async def state(thread: str = "t") -> tuple[int, int, int]:
+        now = await thread_overview(db, "default", thread)
+        return now.pruned_through, now.last_seq, now.count
+
     await Spec(db, MESSAGES).given(*turns).then("SELECT count(*) FROM messages", [(4,)])
     await Spec(db, CHECKPOINTS).given(pruned).then(SIZES, [(0, 1, 0, 0)])
-    assert await thread_state(db, "default", "t") == State(seq(3), seq(4), 1)
+    assert await state() == (seq(3), seq(4), 1)
     await Spec(db, CHECKPOINTS).given(pruned, early).then(SIZES, [(0, 2, 0, 0)])
     assert await pruned_through(db, "default", "t") == seq(3)
-    assert await thread_state(db, "default", "nobody") == State(0, 0, 0)
+    assert await state("nobody") == (0, 0, 0)
 
 
 async def test_a_channel_of_the_same_name_is_no_pruning(db: Connection) -> None:
     mine = saved(1, blob("pruned_through", 1, "not a number"))
     await Spec(db, CHECKPOINTS).given(mine).then(SIZES, [(1, 1, 0, 0)])
     assert await pruned_through(db, "default", "t") == 0
-    assert (await thread_state(db, "default", "t")).pruned_through == 0
+    assert (await thread_overview(db, "default", "t")).pruned_through == 0
 
 
 async def test_pruning_history_survives_dropped_checkpoints(db: Connection) -> None:

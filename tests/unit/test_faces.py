@@ -23,7 +23,7 @@ EXCEPTIONS = {
         "turnlog.agent.importers",
         "turnlog.agent.sample",
         "turnlog.agent.threads.state",
-        "turnlog.projectors.models.checkpoints.projection",
+        "turnlog.projectors.models.thread_lookup",
         "turnlog.projectors.models.registry",
         "turnlog.projectors.rebuild.rebuild",
         "turnlog.projectors.rebuild.verify",

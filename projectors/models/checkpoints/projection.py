@@ -6,7 +6,6 @@ checkpoint: there the state is the turns after the last pruning.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import sqlalchemy as sa
@@ -25,9 +24,7 @@ from turnlog.events.contracts import (
 from turnlog.projectors.engine.changes import Change, Row, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table
-from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.checkpoints import rows as checkpoint_rows
-from turnlog.projectors.models.forks import LINEAGE
 
 TYPE = "turnlog.seq"
 PRUNED_CHANNEL = "pruned_through"
@@ -137,42 +134,3 @@ CHECKPOINTS = Projection(
     | {"history_pruned", "thread_forked", "checkpoint_saved", "checkpoint_writes_saved", "checkpoints_dropped"},
     project,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The conversation state: turns after pruned_through up to last_seq, message_count of them."""
-
-    pruned_through: int
-    last_seq: int
-    message_count: int
-
-
-_STATE = f"""
-WITH RECURSIVE {LINEAGE},
-p AS (
-  SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
-  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
-  AND type = 'turnlog.seq')
-SELECT p.seq, coalesce(max(m.seq), 0), count(m.seq) FROM p CROSS JOIN lineage l LEFT JOIN messages m
-ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq > p.seq AND m.seq <= l.through_seq
-GROUP BY p.seq"""
-
-
-async def thread_state(conn: Connection, tenant: str, thread: str) -> State:
-    """Counts by index alone; the turns themselves are messages.thread_messages(after_seq=pruned_through)."""
-    rows = await conn.execute(_STATE, {"tenant": tenant, "thread": thread})
-    found = await rows.fetchone()
-    assert found is not None
-    return State(int(found[0]), int(found[1]), int(found[2]))
-
-
-async def pruned_through(conn: Connection, tenant: str, thread: str) -> int:
-    """The sequence up to which turns left the conversation state; 0 when none did."""
-    rows = await conn.execute(
-        "SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) FROM checkpoint_blobs WHERE tenant = %s "
-        "AND thread_id = %s AND checkpoint_ns = '' AND channel = 'pruned_through' AND type = 'turnlog.seq'",
-        (tenant, thread),
-    )
-    found = await rows.fetchone()
-    return int(found[0]) if found else 0
