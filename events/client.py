@@ -9,8 +9,6 @@ from typing import Any
 
 from nats.aio.client import Client
 
-_PLAIN = b"NATS/1.0\r\n"
-
 
 class RobustClient(Client):
     def _build_message(
@@ -19,10 +17,7 @@ class RobustClient(Client):
         readable = subject.decode(errors="backslashreplace").encode()
         return super()._build_message(sid, readable, reply, data, headers)
 
-    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
-        if headers and headers.startswith(_PLAIN):  # no status, as in every stored message: a quarter of the time
-            lines = (line.partition(":") for line in headers[len(_PLAIN) :].decode(errors="replace").split("\r\n"))
-            return {name: value.strip() for name, colon, value in lines if colon} or None
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         try:
             found: dict[str, str] | None = await super()._process_headers(headers)
         except ValueError:
