@@ -73,3 +73,9 @@ def redact(text: str, *secrets: str | None) -> str:
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return _KEY_LIKE.sub("***", text)
+
+
+class TextTooLong(ModelRefused):
+    """A text to embed is longer than the model can read."""
+
+    code = "text-too-long"

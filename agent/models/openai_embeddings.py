@@ -62,6 +62,8 @@ class OpenAIEmbedder:
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
         return await self._embed_all(texts, meter, self._caller)
 
+    embed_documents = embed_passages
+
     @observed.embedding
     async def _embed_all(self, texts: Sequence[str], meter: Meter | None, caller: Caller) -> Vectors:
         started, tokens, found = time.perf_counter(), 0, []

@@ -142,10 +142,11 @@ class ChatModel(Protocol):
 
 
 class Embedder(Protocol):
-    """Texts to unit vectors. `model` is part of the cache key: the same model and text give the same vector.
+    """Texts to unit vectors. `model` is part of the cache key: the same model and passage give the same vector.
 
     dimensions is 0 until a remote model has answered once. embed_passages gives float32 (len(texts), dimensions),
-    embed_query float32 (dimensions,). meter is called once with the call's usage. Raises as ChatModel does.
+    embed_query float32 (dimensions,). embed_documents: texts of a client, read whole, where embed_passages may read the
+    beginning of each; raises TextTooLong. meter is called once with the call's usage. Raises as ChatModel does.
     """
 
     @property
@@ -158,6 +159,8 @@ class Embedder(Protocol):
     def dimensions(self) -> int: ...
 
     async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
+
+    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
 
     async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors: ...
 

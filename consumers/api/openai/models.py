@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 
+from turnlog.agent.models.errors import TextTooLong
 from turnlog.agent.models.protocol import Usage
 from turnlog.consumers.api.caller import Asker, Caller, identify
 from turnlog.consumers.api.openai.errors import OpenAIRoute, Unusable
@@ -44,7 +45,10 @@ async def embeddings(body: EmbeddingsBody, caller: Asker) -> dict[str, Any]:
     embedder = caller.runtime.models.embedder
     used: list[Usage] = []
     texts = [body.input] if isinstance(body.input, str) else body.input
-    vectors = await embedder.embed_passages(texts, used.append)
+    try:
+        vectors = await embedder.embed_documents(texts, used.append)
+    except TextTooLong as error:
+        raise Unusable("input", str(error)) from error
     if body.dimensions not in (None, vectors.shape[1]):
         raise Unusable("dimensions", f"vectors of {embedder.model} have {vectors.shape[1]} dimensions")
     packed = body.encoding_format == "base64"
