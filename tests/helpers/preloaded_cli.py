@@ -49,6 +49,13 @@ def begin_command(*words: str, environment: dict[str, str], output: Path) -> Bas
     return _begin(_turnlog, ("turnlog", *words), environment, (os.devnull, str(output), str(output)), output.parent)
 
 
+def begin_program(*words: str, environment: dict[str, str], stdin: str, output: Path) -> BaseProcess:
+    """Starts the Python program that the first word names. stdin: a pipe with a name; the program begins when it is
+    opened for writing. output: gets what it prints; its folder."""
+    output.touch()
+    return _begin(_program, words, environment, (stdin, str(output), str(output)), output.parent)
+
+
 def _run(
     main: Callable[[], None], words: tuple[str, ...], environment: dict[str, str], stdin: str, folder: Path
 ) -> Ended:

@@ -2,10 +2,16 @@
 
 import asyncio
 import json
-import sys
+import os
 from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TextIO
 
 from helpers import session_writer
+from helpers.preloaded_cli import begin_program
+from helpers.servers import eventually
 
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.consumers.runtime import connection_pool
@@ -20,21 +26,21 @@ WRITERS, TURNS = {"p0": 13, "p1": 13, "p2": 12, "p3": 12}, 20
 
 
 async def test_50_writers_in_4_processes_lose_no_update_while_turns_are_recorded(
-    nats_url: str, log: Log, database_url: str, db: Connection, running_projectors: Runner
+    nats_url: str, log: Log, database_url: str, db: Connection, running_projectors: Runner, tmp_path: Path
 ) -> None:
     async with connection_pool(database_url) as pool, Sessions(log, pool, "default") as sessions:
         await sessions.create("t", user="ann")
-        writers = [await start(nats_url, database_url, name, number) for name, number in WRITERS.items()]
+        writers = [await start(tmp_path, nats_url, database_url, name, number) for name, number in WRITERS.items()]
         for writer in writers:
-            assert writer.stdout is not None
-            assert await writer.stdout.readline() == b"ready\n"
+            await eventually(writer.is_ready)
         for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write(b"go\n")
+            writer.go()
         for n in range(TURNS):
             await sessions.record("t", [said("user", f"question {n}"), said("assistant", f"answer {n}")])
-        ends = [await asyncio.wait_for(writer.communicate(), 120) for writer in writers]
-        assert [writer.returncode for writer in writers] == [0] * len(writers), ends
+        for writer in writers:
+            await asyncio.to_thread(writer.process.join, 120)
+        ends = [writer.output.read_text() for writer in writers]
+        assert [writer.process.exitcode for writer in writers] == [0] * len(writers), ends
         state = await sessions.get("t")
         await wait_for(db, ("sessions", "messages"), 0, await log.partition_head(0))
         assert await session_state(db, "default", "t") == state
@@ -50,17 +56,27 @@ async def test_50_writers_in_4_processes_lose_no_update_while_turns_are_recorded
     assert types == {"session_created": 1, "session_updated": total, "turn_recorded": 2 * TURNS}
 
 
-async def start(nats_url: str, database_url: str, name: str, writers: int) -> asyncio.subprocess.Process:
+@dataclass(frozen=True, slots=True)
+class Writer:
+    process: BaseProcess
+    stdin: TextIO
+    output: Path
+
+    async def is_ready(self) -> bool:
+        return self.output.read_text() == "ready\n"
+
+    def go(self) -> None:
+        with self.stdin as stdin:
+            stdin.write("go\n")
+
+
+async def start(folder: Path, nats_url: str, database_url: str, name: str, writers: int) -> Writer:
+    stdin, output = folder / f"{name}.stdin", folder / f"{name}.output"
+    os.mkfifo(stdin)
     arguments = json.dumps([nats_url, database_url, name, writers])
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        session_writer.__file__,
-        arguments,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-    )
+    words = (session_writer.__file__, arguments)
+    process = begin_program(*words, environment=dict(os.environ), stdin=str(stdin), output=output)
+    return Writer(process, await asyncio.to_thread(stdin.open, "w"), output)
 
 
 def said(role: str, text: str) -> EventData:
