@@ -1,6 +1,5 @@
 """Ids that can be nobody's: an empty one is a script's variable that was not set, and never the default."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,9 @@ from typing import Any
 
 import typer
 from helpers.cli import Cli as Cli
+from helpers.cli import ManyCommands
 from helpers.cli import turnlog as turnlog
+from helpers.cli import turnlog_in_one_process as turnlog_in_one_process
 
 from turnlog.consumers.cli import app
 from turnlog.events.log import Log
@@ -93,27 +94,31 @@ def test_every_command_that_takes_an_id_is_tried_here() -> None:
     assert {name for name, found in OPTIONS.items() if found} == WORDS.keys()
 
 
-async def test_an_empty_user_or_tenant_is_refused_by_every_command(log: Log, turnlog: Cli) -> None:
+async def test_an_empty_user_or_tenant_is_refused_by_every_command(
+    log: Log, turnlog_in_one_process: ManyCommands
+) -> None:
     calls = []
     for name, words in WORDS.items():
         somebody = ("--user", "ann") if "--user" in OPTIONS[name] else ()
         given = (*name.split(), *words)
         calls += [(*given, *somebody, "--tenant", "")] if "--tenant" in OPTIONS[name] else []
         calls += [(*given, "--user", "")] if somebody else []
-    for call, said in zip(calls, await asyncio.gather(*(turnlog(*one, "--json") for one in calls)), strict=True):
+    for call, said in zip(calls, await turnlog_in_one_process([(*one, "--json") for one in calls]), strict=True):
         assert (call, said.error) == (call, "invalid-id")
     assert await log.head() == 0
 
 
-async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlogs_own(log: Log, turnlog: Cli) -> None:
+async def test_no_conversation_begins_with_an_empty_id_or_on_a_thread_of_turnlogs_own(
+    log: Log, turnlog_in_one_process: ManyCommands
+) -> None:
     for thread in ("", "memories/ann", "shadow/new/memories/ann", "store/users.ann", "jobs/decay", "erasures/1"):
         begun = [
-            turnlog("chat", thread, "-m", "hello", "--json"),
-            turnlog("import", "/dev/null", "--thread", thread, "--json"),
-            turnlog("fork", "t", "--at", "1", "--as", thread, "--json"),
-            turnlog("session", "create", thread, "--json"),
+            ("chat", thread, "-m", "hello", "--json"),
+            ("import", "/dev/null", "--thread", thread, "--json"),
+            ("fork", "t", "--at", "1", "--as", thread, "--json"),
+            ("session", "create", thread, "--json"),
         ]
-        assert [(thread, said.error) for said in await asyncio.gather(*begun)] == [(thread, "invalid-id")] * 4
+        assert [(thread, said.error) for said in await turnlog_in_one_process(begun)] == [(thread, "invalid-id")] * 4
     assert await log.head() == 0
 
 

@@ -1,0 +1,15 @@
+"""Runs many commands of `turnlog` one after the other in this process, for tests of what each of them refuses.
+
+Argument: JSON of lists of words. Prints the JSON of [exit code, stdout] of each.
+"""
+
+import json
+import sys
+
+from typer.testing import CliRunner
+
+from turnlog.consumers.cli import app
+
+if __name__ == "__main__":
+    results = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
+    print(json.dumps([[one.exit_code, one.stdout] for one in results]))
