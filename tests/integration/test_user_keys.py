@@ -58,7 +58,7 @@ async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url:
             store.find("default", "bob", mine.id)
         with pytest.raises(InvalidEvent, match="not one of user 'ann' in tenant 'acme'"):
             store.find("acme", "ann", mine.id)
-        with pytest.raises(InvalidEvent, match="no id"):
+        with pytest.raises(InvalidEvent, match="not the id of a key"):
             store.find("default", "ann", "key 1")
 
 

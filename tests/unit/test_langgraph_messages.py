@@ -151,5 +151,5 @@ def test_a_message_without_an_id_is_recognised_as_the_object_that_was_read() -> 
 @pytest.mark.parametrize("encoding", [LIST, REFS])
 @pytest.mark.parametrize("data", [b"[" * 10_000, b"{", b"\xff"], ids=["deep", "cut", "bytes"])
 def test_a_forged_value_is_an_error_with_its_cause(encoding: str, data: bytes) -> None:
-    with pytest.raises(InvalidEvent, match="no JSON that can be read"):
+    with pytest.raises(InvalidEvent, match="cannot be read as JSON"):
         resolved(Typed(encoding, data), {}, {})
