@@ -6,7 +6,7 @@ and acknowledges them when their work is done.
 """
 
 import asyncio
-import contextlib
+import logging
 import time
 from typing import Any
 
@@ -24,6 +24,7 @@ from turnlog.events.client import RobustClient
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.subjects import STREAM
 
+logger = logging.getLogger("turnlog.consumers")
 MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
 FETCH, FETCH_BODIES = 200, 50
 PAUSE_S = 1.0  # as long as a fetch waits, so that one that found nothing is repeated at once
@@ -42,13 +43,19 @@ class _PausingJetStream(JetStreamContext):
 
     async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
         found = await super().pull_subscribe(*args, **options)
-        fetch_now = found.fetch
+        fetch_now, durable, said = found.fetch, options.get("durable"), ""
 
         async def fetch(*args: Any, **options: Any) -> list[Msg]:
+            nonlocal said
             began = time.monotonic()
-            with contextlib.suppress(NatsError, OSError, TimeoutError):
+            try:
                 if self._client.is_connected:  # else requests would pile up and all be sent after the reconnect
                     return await fetch_now(*args, **options)
+            except TimeoutError:
+                said = ""  # nothing waits
+            except (NatsError, OSError) as error:
+                if said != (said := cause(error)):
+                    logger.warning("%s gets no messages: %s", durable, said)
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
 
