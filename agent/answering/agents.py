@@ -15,7 +15,7 @@ class AgentDisabled(TurnlogError):
 
 async def answering_agent(conn: Connection, tenant: str, type_: str | None) -> AgentRow:
     """type_: None is the default agent. Raises NotFound, AgentDisabled."""
-    wanted = DEFAULT_AGENT if type_ is None else type_.replace("\0", "\ufffd")  # Postgres stores no NUL
+    wanted = DEFAULT_AGENT if type_ is None else type_.replace("\0", "\ufffd")  # Postgres text cannot hold NUL
     found = await agents_of(conn, tenant, wanted)
     if not found and wanted != DEFAULT_AGENT:
         raise NotFound(f"there is no agent {wanted[:80]!r}; PUT /admin/ai-agent/agents/{{type}} makes one")

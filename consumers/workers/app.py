@@ -59,6 +59,7 @@ class _PausingJetStream(JetStreamContext):
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
 
+        # The library makes the subscription itself, so that a subclass of it has no place.
         found.fetch = fetch  # type: ignore[method-assign]
         return found
 

@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 
 from turnlog.events.publish import Key
 from turnlog.projectors.engine.incoming import Incoming
-from turnlog.projectors.engine.writer import Connection, array_literal, plain_array
+from turnlog.projectors.engine.writer import Connection, array_literal
 
 _BATCH = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[], %(seqs)s::bigint[]) AS new (id, hash, seq)"
 _WANTED = "unnest(%(ids)s::uuid[], %(hashes)s::uuid[]) WITH ORDINALITY AS wanted (id, hash, number)"
@@ -70,7 +70,7 @@ async def _first_ones(conn: Connection, batch: Sequence[Incoming], partition: in
 
 async def first_seqs(conn: Connection, partitions: Sequence[int], keys: Collection[Key]) -> dict[Key, int]:
     """The first sequences of these events, without those that no projection has read."""
-    hashes = plain_array(thread_hash(key.tenant, key.thread_token) for key in keys)
+    hashes = array_literal(thread_hash(key.tenant, key.thread_token) for key in keys)
     values = {"partitions": list(partitions), "ids": array_literal(key.id for key in keys), "hashes": hashes}
     found: dict[int, int] = dict(await (await conn.execute(_FIRST_SEQS, values)).fetchall())
     return {key: found[number] for number, key in enumerate(keys, 1) if number in found}
@@ -80,9 +80,9 @@ def _values(batch: Sequence[Incoming], partition: int) -> dict[str, object]:
     decoded = [(one, one.recorded.event.id) for one in batch if one.recorded]
     return {
         "partition": partition,
-        "ids": plain_array(event_id for _, event_id in decoded),
-        "hashes": plain_array(thread_hash(*one.place) for one, _ in decoded),
-        "seqs": plain_array(one.seq for one, _ in decoded),
+        "ids": array_literal(event_id for _, event_id in decoded),
+        "hashes": array_literal(thread_hash(*one.place) for one, _ in decoded),
+        "seqs": array_literal(one.seq for one, _ in decoded),
     }
 
 

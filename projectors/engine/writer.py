@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from psycopg import AsyncConnection, sql
 from psycopg.rows import TupleRow
@@ -16,33 +16,15 @@ if TYPE_CHECKING:
 
 
 def array_literal(values: Iterable[object]) -> str:
-    """Returns Postgres' text form of an array, many times faster than psycopg for a long list.
-
-    Quotes are escaped in all values at once; until then NUL separates them, which no text of Postgres holds. Raises
-    ValueError for a value that does.
-    """
-    texts = [value if type(value) is str else _text(value) for value in values]
-    if None in texts or not texts:
-        return "{" + ",".join(["NULL" if text is None else f'"{_escaped(text)}"' for text in texts]) + "}"
-    joined = "\0".join(cast("list[str]", texts))
-    if joined.count("\0") >= len(texts):
-        raise ValueError("text for Postgres cannot hold NUL")
-    return '{"' + _escaped(joined).replace("\0", '","') + '"}'
+    """Returns Postgres' text form of an array, ten times faster than psycopg for a long list."""
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
 
 
-def plain_array(values: Iterable[object]) -> str:
-    """array_literal of ids and numbers, which need no quotes, in half the time."""
-    return "{" + ",".join(map(str, values)) + "}"
-
-
-def _text(value: object) -> str | None:
-    if value is None:
-        return None
-    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+def _quoted(value: object) -> str:
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 Connection = AsyncConnection[TupleRow]

@@ -28,7 +28,7 @@ from turnlog.events.contracts import (
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
-from turnlog.projectors.engine.writer import array_literal, plain_array
+from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
 from turnlog.projectors.models.restored import cleared_before, restored_events
@@ -152,8 +152,8 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
         chunk.id,
         recorded.event.user,
         chunk.seqs[0],
-        plain_array(chunk.seqs),
-        plain_array(chunk.event_ids),
+        array_literal(chunk.seqs),
+        array_literal(chunk.event_ids),
         array_literal(chunk.source_ids),
         chunk.piece,
         turn.role,
