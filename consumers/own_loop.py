@@ -7,14 +7,18 @@ plain ones.
 import asyncio
 import contextlib
 import functools
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotDoneInTime
 from typing import Any, Generic, TypeVar, cast
 
 from turnlog.events.errors import TurnlogError
 
+# A Ctrl-C that comes just before a lock is waited for does not end that wait; it is noticed when the wait is over.
+LOOK_S = 0.5
 END_S = 5.0  # for what is under way when the loop is closed, or when a waiting caller is interrupted
 T = TypeVar("T")
 _END: Any = object()
@@ -51,7 +55,7 @@ class LoopThread:
         task = _Task(work)
         future = asyncio.run_coroutine_threadsafe(task.run(), self.loop)
         try:
-            return future.result(timeout_s)
+            return result_of(future, timeout_s)
         except BaseException:
             if not future.done():
                 self.loop.call_soon_threadsafe(task.cancel)
@@ -87,6 +91,15 @@ class _Task(Generic[T]):
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
+
+
+def result_of(future: "Future[T]", timeout_s: float | None = None) -> T:
+    """As future.result(), but a Ctrl-C always ends it. Raises what the work raises, TimeoutError."""
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not wait((future,), min(LOOK_S, max(0.0, until - time.monotonic()))).done:
+        if time.monotonic() >= until:
+            raise NotDoneInTime
+    return future.result()
 
 
 def _wait(future: "Future[Any]") -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from turnlog.consumers.own_loop import LoopClosed
+from turnlog.consumers.own_loop import LoopClosed, result_of
 from turnlog.events.errors import TurnlogError
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def waited_for(owner: HasLoop, work: Coroutine[Any, Any, T]) -> T:
                 "method whose name begins with `a`, or use `await graph.ainvoke(...)` instead of `graph.invoke(...)`"
             )
     with _ended_by_closing(owner):
-        return _submitted(owner, work).result()
+        return result_of(_submitted(owner, work))
 
 
 def _submitted(owner: HasLoop, work: Coroutine[Any, Any, T]) -> Future[T]:

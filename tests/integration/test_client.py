@@ -380,12 +380,15 @@ async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: 
 
 
 def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_block(nats_url: str, database_url: str) -> None:
-    """Nobody answers, for this process plays no agent."""
+    """Nobody answers, for this process plays no agent. The signal does not wake up the thread that waits, as when it
+    comes just before the wait."""
     program = f"""
+import signal
 import turnlog
 with turnlog.open(nats_url={nats_url!r}, database_url={database_url!r}, roles=["projectors"]) as memory:
     thread = memory.thread("t")
     thread.add("user", "hello")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})
     print("ready", flush=True)
     list(thread.ask("Is anybody there?"))
 """
