@@ -80,7 +80,8 @@ async def test_a_client_that_leaves_a_stream_leaves_nothing_behind(
         before = await readers()
         for _ in range(3):
             async with ann.stream("GET", "/api/threads/t/events") as response:
-                async for line in response.aiter_lines():
+                lines = response.aiter_lines()  # a loop's own iterator would close the response when the loop ends
+                async for line in lines:
                     if line.startswith("data: "):
                         break
                 assert await readers() > before
