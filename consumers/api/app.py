@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
@@ -43,6 +44,7 @@ from turnlog.consumers.api.routes import (
 from turnlog.consumers.api.streams import Streams
 from turnlog.events import tracing
 
+TITLES: dict[str, Any] = {"title": "turnlog", "version": "1", "summary": "Event-sourced memory for chat agents"}
 WITHOUT_WRITES = (health, sockets)
 MODULES = (
     threads,
@@ -75,9 +77,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     settings = runtime.settings
 
     app = FastAPIOffline(
-        title="turnlog",
-        version="1",
-        summary="Event-sourced memory for chat agents",
+        **TITLES,
         redoc_url=None,
         telemetry={"logs": False, "tracer_provider": tracing.provider()},
     )
@@ -90,7 +90,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     problems.add_handlers(app)
     errors.add_handler(app)
     app.router.routes.extend(_routes())
-    app.openapi = partial(problems.documented, app.openapi)  # type: ignore[method-assign]  # as FastAPI's page says
+    app.openapi = _document  # type: ignore[method-assign]  # as FastAPI's page says
     mount(app, runtime)
     app.add_middleware(Answers)
     origins = names_in(settings.api_origins)
@@ -114,6 +114,12 @@ def _routes() -> list[BaseRoute]:
     for module in OPENAI_MODULES:
         router.include_router(module.router, responses=errors.DOCUMENTED, dependencies=ONCE)
     return router.routes
+
+
+@cache
+def _document() -> dict[str, Any]:
+    """Takes a second, and is the same for all applications of a process, as their routes are."""
+    return problems.documented(get_openapi(**TITLES, routes=_routes()))
 
 
 def names_in(text: str | None) -> list[str]:

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -189,10 +189,9 @@ def _allowed(request: Request) -> dict[str, str]:
     return {"Allow": ", ".join(taken)}
 
 
-def documented(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The OpenAPI document with the media type that problems are sent with, and Idempotency-Key where it has a meaning:
-    every route can read it."""
-    document = make()
+def documented(document: dict[str, Any]) -> dict[str, Any]:
+    """Changes an OpenAPI document in place: problems have their media type, and Idempotency-Key, which every route can
+    read, is named where it has a meaning."""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             if method == "get" or path in READ_ONLY:
