@@ -10,6 +10,7 @@ from helpers.cli import Cli as Cli
 from helpers.cli import ManyCommands
 from helpers.cli import turnlog as turnlog
 from helpers.cli import turnlog_in_one_process as turnlog_in_one_process
+from helpers.nightly import part
 
 from turnlog.consumers.cli import app
 from turnlog.events.log import Log
@@ -98,7 +99,7 @@ async def test_an_empty_user_or_tenant_is_refused_by_every_command(
     log: Log, turnlog_in_one_process: ManyCommands
 ) -> None:
     calls = []
-    for name, words in WORDS.items():
+    for name, words in part([*WORDS.items()]):
         somebody = ("--user", "ann") if "--user" in OPTIONS[name] else ()
         given = (*name.split(), *words)
         calls += [(*given, *somebody, "--tenant", "")] if "--tenant" in OPTIONS[name] else []

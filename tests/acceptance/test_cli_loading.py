@@ -8,6 +8,7 @@ import pytest
 from helpers.cli import Cli as Cli
 from helpers.cli import turnlog as turnlog
 from helpers.cli_process import COMMAND
+from helpers.nightly import part
 
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.agent.use_cases.threads import open_thread
@@ -49,7 +50,7 @@ async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date
         await open_thread(runtime, settings.tenant, "t", "ann")
         await runtime.settle()
     servers = {"NATS_URL": runtime.nats_url, "DATABASE_URL": runtime.database_url, "TURNLOG_HOME": str(settings.home)}
-    for words in READING:
+    for words in part(READING):
         assert loaded(*words, **servers) & (PROJECTING | OTHERS) == set(), words
 
 

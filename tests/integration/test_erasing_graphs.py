@@ -40,7 +40,9 @@ class State(MessagesState):
     plan: dict[str, str]
 
 
-@pytest.fixture(params=[SecretStr(KEK), None], ids=["sealed", "in clear"])
+@pytest.fixture(
+    params=[pytest.param(SecretStr(KEK), id="sealed"), pytest.param(None, id="in clear", marks=pytest.mark.nightly)]
+)
 async def room(request: Any, tmp_path: Path, nats_url: str, database_url: str) -> AsyncIterator[Stage]:
     settings = Settings(home=tmp_path, nats_url=nats_url, database_url=database_url, kek=request.param)
     async with on_stage(settings, ["projectors"]) as found:

@@ -108,7 +108,13 @@ async def check_all(stage: Stage, settings: Settings, found: list[Received], thr
         assert tuple(sorted({remark.seq for remark in built.context.receipt.dropped})) == receipt.dropped_seqs
 
 
-@pytest.mark.parametrize(("episodes", "is_strict"), [(0, True), (3, False)], ids=["newest, strict tiers", "hybrid"])
+@pytest.mark.parametrize(
+    ("episodes", "is_strict"),
+    [
+        pytest.param(0, True, marks=pytest.mark.nightly, id="newest, strict tiers"),
+        pytest.param(3, False, id="hybrid"),
+    ],
+)
 async def test_every_receipt_of_a_conversation_is_built_again_exactly(
     play: Play, model: MemoryServer, episodes: int, is_strict: bool
 ) -> None:
