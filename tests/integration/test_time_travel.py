@@ -77,10 +77,12 @@ async def two_at_once(stage: Stage, model: MemoryServer) -> None:
     before, asked = len(model.asked("answer")), len(await stage.all("answer_requested", THREAD))
     blocking = asyncio.create_task(ask(stage, "wait"))
     await eventually(lambda: was_asked(model, before + 1))
-    both = [asyncio.create_task(ask(stage, text)) for text in ("first?", "second?")]
+    first = asyncio.create_task(ask(stage, "first?"))
+    await stage.until("answer_requested", asked + 2, THREAD)
+    second = asyncio.create_task(ask(stage, "second?"))
     await stage.until("answer_requested", asked + 3, THREAD)
     go.set()
-    await asyncio.gather(blocking, *both)
+    await asyncio.gather(blocking, first, second)
     await stage.rest()
 
 

@@ -57,6 +57,9 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
         async def done(seq: int) -> bool:
             return seq in worked
 
+        async def is_said() -> bool:
+            return "resting gets no messages" in caplog.text
+
         async with full_at_once, asyncio.TaskGroup() as group:
             group.create_task(inbox.run(stop))
             await full_at_once.start()
@@ -69,7 +72,7 @@ async def test_a_worker_rests_while_nats_is_away_and_goes_on_afterwards(
             await eventually(lambda: done(second))
             await runtime.log.nc.jetstream().delete_consumer(STREAM, inbox.name)
             without_durable = await in_a_while(fetches)
+            await eventually(is_said)
             stop.set()
     assert away <= MOST_FETCHES
     assert without_durable <= MOST_FETCHES
-    assert "resting gets no messages" in caplog.text
