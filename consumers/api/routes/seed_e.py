@@ -18,7 +18,7 @@ from turnlog.agent.use_cases import entities, memories, memory_changes, personal
 from turnlog.agent.use_cases.entities import EntityFound
 from turnlog.agent.use_cases.memory_changes import MemoryInput
 from turnlog.agent.use_cases.turns import NewTurn
-from turnlog.consumers.api.bodies import FINITE, JsonObject
+from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.caller import Caller, Eraser, Place, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Limit, items_of
 from turnlog.consumers.api.routes import memories as own_memories
@@ -59,7 +59,7 @@ class MessageInput(BaseModel):
     content: str
     agentType: str | None = None
     toolCalls: list[JsonObject] = []
-    tokensUsed: int | None = Field(None, ge=0)
+    tokensUsed: Tokens | None = None
     latencyMs: float | None = Field(None, ge=0)
 
 

@@ -14,7 +14,7 @@ from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
 from turnlog.agent.use_cases.threads import thread_version
 from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt
-from turnlog.consumers.api.bodies import FINITE, JsonObject
+from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.problems import Problem, Refused
@@ -50,8 +50,8 @@ class Turn(BaseModel):
     tool_call_id: str | None = None
     agent: str | None = None
     model: str | None = None
-    tokens_in: int | None = Field(None, ge=0)
-    tokens_out: int | None = Field(None, ge=0)
+    tokens_in: Tokens | None = None
+    tokens_out: Tokens | None = None
     latency_ms: float | None = Field(None, ge=0)
     source_id: str | None = None
     time: AwareDatetime | None = None
