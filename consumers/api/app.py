@@ -16,6 +16,7 @@ from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api import measuring, problems
 from turnlog.consumers.api.bounds import LOOPBACK, Bounds
 from turnlog.consumers.api.caller import write_id
+from turnlog.consumers.api.document import documented
 from turnlog.consumers.api.jobs import Jobs
 from turnlog.consumers.api.mcp.mounted import mount
 from turnlog.consumers.api.measuring import Measured
@@ -119,7 +120,7 @@ def _routes() -> list[BaseRoute]:
 @cache
 def _document() -> dict[str, Any]:
     """Takes a second, and is the same for all applications of a process, as their routes are."""
-    return problems.documented(get_openapi(**TITLES, routes=_routes()))
+    return documented(get_openapi(**TITLES, routes=_routes()))
 
 
 def names_in(text: str | None) -> list[str]:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
-from turnlog.consumers.api.repeats import READ_ONLY, Repeated
+from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
 logger = logging.getLogger("turnlog.api")
@@ -187,23 +187,3 @@ def _allowed(request: Request) -> dict[str, str]:
     asked = [dict(request.scope) | {"method": method} for method in METHODS]
     taken = [one["method"] for one in asked if any(at.matches(one)[0] is Match.FULL for at in request.app.routes)]
     return {"Allow": ", ".join(taken)}
-
-
-def documented(document: dict[str, Any]) -> dict[str, Any]:
-    """Changes an OpenAPI document in place: problems have their media type, and Idempotency-Key, which every route can
-    read, is named where it has a meaning."""
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            if method == "get" or path in READ_ONLY:
-                _leave_out(operation, "idempotency-key")
-            for response in operation["responses"].values():
-                for content in list(response.get("content", {}).values()):
-                    if content.get("schema", {}).get("$ref", "").endswith("/Problem"):
-                        response["content"] = {MEDIA_TYPE: content}
-    return document
-
-
-def _leave_out(operation: dict[str, Any], header: str) -> None:
-    kept = [one for one in operation.pop("parameters", []) if one["name"].lower() != header]
-    if kept:
-        operation["parameters"] = kept

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
 import schemathesis
 from helpers.api import Api, Serve
@@ -23,6 +24,11 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 TIMEOUT_S = 60.0
+BEGINNINGS: dict[str, Any] = {
+    "/api/threads/t/turns": {"turns": [{"role": "user", "content": "I row on Sundays."}]},
+    "/api/memories": {"content": "The user rows on Sundays."},
+    "/ai-agent/entities": {"type": "person", "name": "Bob"},
+}
 # The same requests in every run: nobody's change is blamed for what chance finds.
 same_examples = partial(
     settings,
@@ -77,6 +83,36 @@ async def test_no_wrong_input_is_an_error_of_the_server(serve: Serve) -> None:
             await send_examples(api, wrong, 8, [not_a_server_error])
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("paths", "count"), [("^/api/threads", 8), pytest.param("", 200, marks=pytest.mark.nightly)])
+async def test_what_was_answered_can_be_used_in_the_next_request(serve: Serve, paths: str, count: int) -> None:
+    """Chains of requests: ids and sequences of an answer go where the document's links and names say."""
+    async with serve("agent") as api:
+        schema = (await schema_of(api)).include(path_regex=paths)
+        schema.config.generation.update(modes=[GenerationMode.POSITIVE])
+        machine = schema.as_state_machine()
+
+        class Chains(machine):  # type: ignore[misc, valid-type]
+            def setup(self) -> None:
+                """A tenant of its own, so that a repeated chain gets the same answers; its lists are not empty."""
+                self.headers = {"Authorization": f"Bearer {api.token(role='admin', tenant=uuid4().hex)}"}
+                for path, body in BEGINNINGS.items():
+                    httpx2.post(api.url + path, json=body, headers=self.headers).raise_for_status()
+
+            def before_call(self, case: Case) -> None:
+                case.headers.pop("X-Turnlog-User", None)
+                case.headers.update(self.headers)
+
+            def get_call_kwargs(self, case: Case) -> dict[str, Any]:
+                return {"timeout": TIMEOUT_S}
+
+            def validate_response(self, response: Any, case: Case, **given: Any) -> None:
+                case.validate_response(response, checks=CHECKS)
+
+        bounds = same_examples(max_examples=count, stateful_step_count=6)
+        await asyncio.to_thread(Chains.run, settings=bounds)
+
+
 async def test_errors_under_v1_are_documented_in_the_form_of_openai(serve: Serve) -> None:
     async with serve() as api:
         under_v1 = {path: one for path, one in (await document_of(api))["paths"].items() if path.startswith("/v1/")}
@@ -94,6 +130,17 @@ async def test_streamed_answers_are_documented_as_events(serve: Serve, path: str
         content = (await document_of(api))["paths"][path]["post"]["responses"]["200"]["content"]
         assert "text/event-stream" in content
         assert ("application/json" in content) == (path == "/ai-agent/chat")
+
+
+async def test_what_a_post_made_is_linked_to_the_operations_on_it(serve: Serve) -> None:
+    async with serve() as api:
+        paths = (await document_of(api))["paths"]
+        links = paths["/api/threads"]["post"]["responses"]["201"]["links"]
+        append = links[paths["/api/threads/{thread}/turns"]["post"]["operationId"]]
+        assert append["parameters"] == {"thread": "$response.body#/thread"}
+        rest = paths["/api/threads/{thread}/answers"]["post"]["responses"]["201"]["links"]
+        [same_thread] = [link["parameters"] for link in rest.values()]
+        assert same_thread == {"thread": "$request.path.thread", "seq": "$response.body#/seq"}
 
 
 async def test_the_name_of_a_model_has_no_line_end(serve: Serve) -> None:
