@@ -142,6 +142,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Pl
         model=wanted.chat.model,
         system_prompt=prompt,
         tools=[dict(tool) for tool in wanted.chat.tools],
+        answer_tokens=wanted.chat.max_tokens,
     )
     return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
 
@@ -156,7 +157,14 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Pl
     query = question if is_alone or not has_past else None
     try:
         found = await context_of(
-            runtime, person.tenant, thread, query=query, user=person.user, model=wanted.chat.model, system_prompt=prompt
+            runtime,
+            person.tenant,
+            thread,
+            query=query,
+            user=person.user,
+            model=wanted.chat.model,
+            system_prompt=prompt,
+            answer_tokens=wanted.chat.max_tokens,
         )
     except NotFound:
         return _Prepared(wanted.messages, place.thread)

@@ -86,13 +86,14 @@ async def context_of(
     model: str | None = None,
     system_prompt: str | None = None,
     tools: Sequence[dict[str, Any]] | None = None,
+    answer_tokens: int | None = None,
 ) -> ThreadContext:
     """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
 
     user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
     reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
-    relevant to the query, or to the last question, come first; None: if MEMORY_HYBRID_EPISODES is not 0. An archived
-    thread is restored.
+    relevant to the query, or to the last question, come first; None: if MEMORY_HYBRID_EPISODES is not 0. answer_tokens:
+    most of the answer, which the window keeps room for. An archived thread is restored.
 
     Raises NotFound for a thread without turns and no query, WindowTooSmall, InvalidToken.
     """
@@ -129,6 +130,7 @@ async def context_of(
             as_of_seq=head if asked is None and head else None,
             relevant=finding.turns if hybrid else (),
             memories=block,
+            answer_tokens=answer_tokens or 0,
         )
     basis = AnswerBasis(
         tenant,

@@ -38,6 +38,19 @@ async def chat(client: openai.AsyncOpenAI, *messages: Any, **given: Any) -> tupl
     return raw.headers.get("x-turnlog-thread", ""), raw.parse()
 
 
+async def test_the_window_keeps_room_for_as_long_an_answer_as_the_client_allows(
+    serve: Serve, model: MemoryServer
+) -> None:
+    settings = {"api_base_url": model.url, "model": "m", "context_window": 2_000}
+    async with serve(**settings) as api, openai_client(api) as client:
+        long = said("user", "I row on Sundays. " * 120)
+        thread, _ = await chat(client, long)
+        for allowed, is_shown in ((None, True), (1_400, False)):
+            more = {} if allowed is None else {"max_tokens": allowed}
+            await chat(client, said("user", "Well?"), extra_headers={"X-Turnlog-Thread": thread}, **more)
+            assert (long["content"] in str(model.bodies()[-1]["messages"])) == is_shown
+
+
 async def test_a_resent_history_is_recognised_and_an_edited_one_is_a_fork(serve: Serve, model: MemoryServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         prompt, first = said("system", "Be brief."), said("user", "My dog is called Sesame.")
