@@ -28,13 +28,14 @@ def stdio(user: User) -> None:
 
     async def work(settings: "Settings") -> None:
         from turnlog.agent.access.identity import granted
-        from turnlog.consumers.api.caller import Caller
+
+        check_given("user", user)
+        identity = granted(settings.tenant, user, "user", None, None, key=False)
+        from turnlog.consumers.api.caller import Caller  # with the MCP library seconds, which a refusal saves
         from turnlog.consumers.api.mcp.tools import make_server
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened, row_security
 
-        check_given("user", user)
-        identity = granted(settings.tenant, user, "user", None, None, key=False)
         async with opened(settings, "turnlog-mcp") as runtime, row_security(runtime), playing(runtime, ROLES):
             await make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime)).run_stdio_async()
 
