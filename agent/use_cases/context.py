@@ -1,6 +1,7 @@
 """What a model should see of a conversation: now, with the basis of a receipt, or at a moment of the past."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -100,10 +101,9 @@ async def context_of(
     check_place(tenant, thread, user)
     if user is not None:
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
-    head = await _ready(runtime, tenant, thread, READS)
     model = model or runtime.settings.model
     prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
-    async with runtime.pool.connection() as conn:
+    async with _ready(runtime, tenant, thread, READS) as (conn, head):
         newest = await newest_exchanges(conn, tenant, thread, 1)
         last = _question(newest)
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
@@ -155,17 +155,20 @@ async def context_as_of(
     Raises NotFound, WindowTooSmall, InvalidToken.
     """
     check_place(tenant, thread)
-    await _ready(runtime, tenant, thread, READS)
-    async with runtime.pool.connection() as conn:
+    async with _ready(runtime, tenant, thread, READS) as (conn, _):
         return await rebuilt(conn, runtime.log, runtime.settings, tenant, thread, seq, query=query, window=window)
 
 
-async def _ready(runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]) -> int:
-    """The thread's last sequence, which the read models have; a thread in the archive is restored."""
+@contextlib.asynccontextmanager
+async def _ready(
+    runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
+) -> AsyncIterator[tuple[Connection, int]]:
+    """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
     head = await runtime.settle_thread(tenant, thread, reads)
     async with runtime.pool.connection() as conn:
-        restored = await restored_if_archived(runtime, conn, tenant, thread)
-    return await runtime.settle_thread(tenant, thread, reads) if restored else head
+        if await restored_if_archived(runtime, conn, tenant, thread):
+            head = await runtime.settle_thread(tenant, thread, reads)
+        yield conn, head
 
 
 async def _block(
