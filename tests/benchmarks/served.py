@@ -20,6 +20,7 @@ from uvicorn.main import run
 from tests.benchmarks.stand import Stand
 from turnlog.agent.access.access import Access
 from turnlog.agent.settings import Settings
+from turnlog.consumers.cli.running import leave_out_of_garbage
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import connection_pool, opened
 
@@ -48,6 +49,7 @@ def bare(database_url: str, port: int) -> None:
 async def serve() -> None:
     """Plays the roles until the process is ended. The settings are in the environment."""
     async with opened(Settings(), "turnlog-bench") as runtime, playing(runtime, ("projectors", "agent", "api")):
+        leave_out_of_garbage()
         await asyncio.Event().wait()
 
 
