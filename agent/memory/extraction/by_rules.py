@@ -8,6 +8,7 @@ reported speech. Precision is preferred to recall: a wrong memory does more harm
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
+from itertools import product
 from typing import Any, NamedTuple
 
 import regex
@@ -17,6 +18,7 @@ from turnlog.agent.memory.extraction.evidence import MAX_SENTENCE, Statement, st
 from turnlog.agent.memory.extraction.explicit import Request, kind_of, requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
+from turnlog.agent.memory.extraction.readings import Reading, readings
 from turnlog.agent.memory.extraction.rules import Compiled, Pattern, RuleSet
 from turnlog.agent.memory.extraction.subjects import Subject, owner
 from turnlog.agent.memory.extraction.validators import VALIDATORS
@@ -27,7 +29,7 @@ from turnlog.projectors.models.terms import terms
 PATTERN_TIMEOUTS_S = (0.05, 0.5)  # first and second try; process time, so other threads count as well
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
 
-_PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
+_AND = regex.compile(r",? and |[,，、和]\s*")
 _CJK = regex.compile(r"[\u3400-\u9fff]")
 _LATIN = regex.compile(r"[A-Za-z]")
 _IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value ends here because it is too long
@@ -61,16 +63,20 @@ _REPORTS = regex.compile(
 
 
 class Span(NamedTuple):
-    """The place of a match in a statement's text. value_end: end of the value, which may be before the end of the
-    match. left: matched as the value and removed from it by normalisation."""
+    """The place of a match in a statement's text, and that of its value. value_end may be before the end of the match.
+    left: matched as the value and removed from it by normalisation."""
 
     start: int
+    value_start: int
     value_end: int
     end: int
     left: str = ""
 
+    def shares_a_value_with(self, other: "Span") -> bool:
+        return self.value_start < other.value_end and other.value_start < self.value_end
 
-_NOWHERE = Span(0, 0, 0)
+
+_NOWHERE = Span(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -153,15 +159,15 @@ class Extractor:
         """Findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
         languages = {"zh"} if _CJK.search(statement.text) else set()
         languages |= {"en"} if _LATIN.search(statement.text) else set()
-        text = statement.text.translate(_PLAIN)
         taken: list[Span] = []
         refused: set[tuple[str, str]] = set()
+        ways = list(readings(statement.text))
         for rule in self.rules.rules:
-            for language, pattern in rule.patterns:
-                if language not in languages or rule.id in self.slow:
+            for (language, pattern), reading in product(rule.patterns, ways):
+                if language not in languages or rule.id in self.slow or not _applies(rule, language, reading):
                     continue
-                for one, span in self._of_pattern(turn, statement, text, rule, language, pattern):
-                    if any(other.start < span.value_end and span.start < other.value_end for other in taken):
+                for one, span in self._of_pattern(turn, statement, reading, rule, language, pattern):
+                    if any(span.shares_a_value_with(other) for other in taken):
                         continue
                     if isinstance(one, Finding):
                         taken.append(span)
@@ -172,10 +178,10 @@ class Extractor:
                     yield one, span
 
     def _of_pattern(
-        self, turn: Turn, statement: Statement, text: str, rule: Compiled, language: str, pattern: Pattern
+        self, turn: Turn, statement: Statement, reading: Reading, rule: Compiled, language: str, pattern: Pattern
     ) -> Iterator[tuple[Finding | Rejection, Span]]:
         try:
-            found, excluded = _found(rule, pattern, text)
+            found, excluded = _found(rule, pattern, reading.text)
         except TimeoutError:
             self.slow.add(rule.id)
             yield Rejection("slow-pattern", rule.id, turn, statement.sentence, "a pattern took too long"), _NOWHERE
@@ -184,7 +190,7 @@ class Extractor:
             yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
             return
         for match in found:
-            yield _checked_match(turn, statement, rule, language, match, self.zone)
+            yield _checked_match(turn, statement, reading, rule, language, match, self.zone)
 
 
 def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
@@ -202,12 +208,14 @@ def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float)
 
 
 def _checked_match(
-    turn: Turn, statement: Statement, rule: Compiled, language: str, match: Any, zone: tzinfo
+    turn: Turn, statement: Statement, reading: Reading, rule: Compiled, language: str, match: Any, zone: tzinfo
 ) -> tuple[Finding | Rejection, Span]:
-    subject = owner(match.string[: match.start()], match[0]) if rule.rule.type == "FACT" else None
-    if reason := _not_stated(statement, rule, match, subject):
+    subject = reading.subject
+    if subject is None and rule.rule.type == "FACT" and "who" not in match.re.groupindex:
+        subject = owner(reading.text[: match.start()], match[0])
+    if reason := _not_stated(statement, reading, rule, match, subject):
         return Rejection(reason, rule.id, turn, statement.sentence), _span(match)
-    groups = {name: text or "" for name, text in match.groupdict().items()}
+    groups = {name: regex.sub(r"\s+", " ", text or "") for name, text in match.groupdict().items()}
     groups.setdefault("value", match[1] or "")
     said_at = turn.said_at.astimezone(zone)
     group = "value" if "value" in match.re.groupindex else 1
@@ -231,13 +239,15 @@ def _checked_match(
         return Rejection("cut-off", rule.id, turn, statement.sentence), _span(match)
     value_end = max(raw_at + len(groups["value"]), match.start() + 1)
     before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
-    span = Span(match.start(), min(value_end, match.end()), match.end(), f"{before} {behind}" if said else "")
+    left = f"{before} {behind}" if said else ""
+    begin = reading.begin(statement.text, match.start())
+    span = Span(begin, raw_at, min(value_end, match.end()), match.end(), left)
     found = _finding(turn, statement, rule, language, groups)
     return (_of_somebody(found, subject) if subject else found), span
 
 
 def _span(match: Any) -> Span:
-    return Span(match.start(), match.end(), match.end())
+    return Span(match.start(), match.start(), match.end(), match.end())
 
 
 def _finding(turn: Turn, statement: Statement, rule: Compiled, language: str, groups: dict[str, str]) -> Finding:
@@ -275,11 +285,14 @@ def _of_somebody(found: Finding, subject: Subject) -> Finding:
 
 
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:
-    if kind is None:
-        return ()
+    """The group `called` holds their names, if the value says more; of people and animals it may name several."""
+    named = groups.get("called", groups["value"])
+    names = _AND.split(named) if kind in ("PERSON", "ANIMAL") else [named]
     attributes = {"relation": groups["who"].lower()} if groups.get("who") else {}
     source = turn.source(statement.sentence)
-    return (Entity(type=kind, name=groups["value"], attributes=attributes, sources=(source,)),)
+    return tuple(
+        Entity(type=kind, name=name, attributes=attributes, sources=(source,)) for name in names if kind and name
+    )
 
 
 def _verbatim(turn: Turn, content: str, quote: str) -> Finding:
@@ -304,7 +317,17 @@ def _is_cut(text: str, end: int) -> bool:
     return end == len(text) >= MAX_SENTENCE or bool(_IN_A_WORD.match(text, end))
 
 
-def _not_stated(statement: Statement, rule: Compiled, match: Any, subject: Subject | None) -> str | None:
+def _applies(rule: Compiled, language: str, reading: Reading) -> bool:
+    """What may be anywhere is in the whole statement already. An English clause without a subject is often no clause:
+    ", like tea" lists examples; so only rules for plain facts read it."""
+    if reading.is_whole or rule.rule.anywhere:
+        return reading.is_whole
+    return rule.rule.of_relatives or (reading.subject is None and language == "zh")
+
+
+def _not_stated(
+    statement: Statement, reading: Reading, rule: Compiled, match: Any, subject: Subject | None
+) -> str | None:
     text, at = statement.text, match.start()
     if statement.is_question:
         return "question"
@@ -314,9 +337,9 @@ def _not_stated(statement: Statement, rule: Compiled, match: Any, subject: Subje
         return "hypothetical"
     if _REPORTS.search(text[:at]):
         return "reported"
-    if subject is not None:
+    if subject is not None and reading.subject is None:
         return None if subject.is_known and _starts_clause(text[: subject.start]) else "unknown-subject"
-    return None if rule.rule.anywhere or _starts_clause(text[:at]) else "inside-a-clause"
+    return None if rule.rule.anywhere or _starts_clause(reading.text[:at]) else "inside-a-clause"
 
 
 def _starts_clause(before: str) -> bool:

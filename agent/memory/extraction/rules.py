@@ -25,10 +25,21 @@ from turnlog.events.errors import TurnlogError
 
 LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
+_PART = regex.compile(r"\{\{\w+\}\}")
 Pattern = Any  # of regex, which has no types
 APPLIED_BY = {
     "turnlog.agent.memory.extraction": (
-        *("by_rules", "subjects", "evidence", "explicit", "candidates", "findings", "normalisers", "validators"),
+        *(
+            "by_rules",
+            "readings",
+            "subjects",
+            "evidence",
+            "explicit",
+            "candidates",
+            "findings",
+            "normalisers",
+            "validators",
+        ),
     ),
     "turnlog.agent.dates": ("dates", "spans", "english", "chinese"),
 }
@@ -43,12 +54,13 @@ class InvalidRules(TurnlogError):
 class Rule(BaseModel):
     """One rule, as its table in the file says it.
 
-    en, zh: regular expressions (library `regex`); the group `value`, or the first one, is the value. content,
+    en, zh: regular expressions (library `regex`); {{number}} is the part of that name in parts.toml; the group `value`,
+    or the first one, is the value. content,
     dedupe_key: templates with {value} and the names of other groups. normalisers, validators: names, or tables with a
     `name`, a `group` if it is another than `value`, and the parameters; the group `key` is a copy of the value that
     only dedupe_key shows. value: template of what memories of one key are compared by, the value if left out. entity:
     type of the entity that the value names (P8). unless: what the sentence must not hold. anywhere: a match need not
-    begin a clause.
+    begin a clause. of_relatives: it may also state something of a relative ("My son is 7").
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +82,7 @@ class Rule(BaseModel):
     validators: tuple[str | dict[str, Any], ...] = ()
     unless: tuple[str, ...] = ()
     anywhere: bool = False
+    of_relatives: bool = False
     enabled: bool = True
 
 
@@ -122,6 +135,7 @@ def load_rules(own: Path | None = None) -> RuleSet:
 def _code() -> str:
     """A hash of the modules that decide what a match states, whose it is and in which form."""
     parts = [files(package) / f"{name}.py" for package, names in APPLIED_BY.items() for name in names]
+    parts.append(files("turnlog.agent.memory.extraction") / "parts.toml")
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
@@ -182,9 +196,17 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
     )
 
 
+@cache
+def _parts() -> dict[str, str]:
+    document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
+    return {f"{{{{{name}}}}}": f"(?:{text})" for name, text in document.items()}
+
+
 def _regex(where: str, text: str) -> Pattern:
     try:
-        return regex.compile(text, FLAGS)
+        return regex.compile(_PART.sub(lambda found: _parts()[found[0]], text), FLAGS)
+    except KeyError as error:
+        raise InvalidRules(f"{where}: there is no part {error}; there are {', '.join(_parts())}") from None
     except regex.error as error:
         raise InvalidRules(f"{where}: {text!r} is no regular expression: {error}") from None
 

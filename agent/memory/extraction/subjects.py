@@ -4,6 +4,7 @@
 (我, my, I) within the match make it the user's.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,12 +75,15 @@ _NAMES = _canonical()
 _KEYS = {name: role for role, others in _ROLES.items() if role not in _SEPARATE for name in others.split()}
 
 
-def _alternatives(is_english: bool) -> str:
-    words = sorted((word for word in _NAMES if word.isascii() == is_english), key=len, reverse=True)
-    return "|".join(map(regex.escape, words))
+def _alternatives(is_english: bool, among: Collection[str] = _ROLES) -> str:
+    """The words for the roles `among`, longest first."""
+    known = [word for role in among for word in (role, *_ROLES[role].split()) if word.isascii() == is_english]
+    return "|".join(map(regex.escape, sorted(known, key=len, reverse=True)))
 
 
+_KIN = list(_ROLES)[: list(_ROLES).index("boss")]
 _EN, _ZH = _alternatives(True), _alternatives(False)
+EN_KIN, ZH_KIN = _alternatives(True, _KIN), _alternatives(False, _KIN)
 _ADJECTIVES = r"(?:(?:best|older|younger|elder|little|big|old|new|former|dear) )*"
 _KIND_EN = r"(?:(?:work|home|personal|private|new|current|business|office|latest|old) )*"
 _NAME_EN = r"(?-i:\p{Lu}[\p{L}'’-]*?(?: \p{Lu}[\p{L}-]*?)?)"
@@ -93,8 +97,10 @@ _OWNERS = tuple(
         r"(?<![\u4e00-\u9fff])(?P<name>[\u4e00-\u9fff·]{2,4}?)(?:用)?的$",
     )
 )
+_NAMES_A_THING = regex.compile(r"[^，。]{1,6}(?:是|：)|[A-Z]|托福|雅思")
+_BEGINS_WITH_A_VERB = regex.compile(r"[A-Z][a-z]*s (?!is\b|are\b)")
 _FIRST_PERSON = regex.compile(r"我|咱|\b(?:i|my|me|our|we)\b", regex.IGNORECASE)
-_SOMEBODY = regex.compile(
+SOMEBODY = regex.compile(
     rf"\b(?:my|our) {_ADJECTIVES}(?:{_EN})\b|{_ZH}|[他她其]"
     r"|\b(?:his|her|their|your|its)\b|(?-i:\p{Lu}\p{Ll}+)['’]s\b",
     regex.IGNORECASE,
@@ -105,13 +111,15 @@ _OF_A_ROLE = regex.compile(rf"\b(?:{_EN})['’]s\b|(?:{_ZH})的", regex.IGNORECA
 @dataclass(frozen=True, slots=True)
 class Subject:
     """Somebody other than the user. name: of their entity. key: the same for all words for one role. start: where the
-    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague"."""
+    text names them. relation: their role. is_one: the role or name means one person, unlike "colleague". called: what
+    the content calls them, if it is not the name."""
 
     name: str = ""
     key: str = ""
     start: int = 0
     relation: str | None = None
     is_one: bool = True
+    called: str | None = None
 
     @property
     def is_known(self) -> bool:
@@ -123,11 +131,12 @@ class Subject:
         return f"of:{self.key}:{dedupe_key}" + ("" if self.is_one else f":{normal(value or '')}")
 
     def of(self, content: str) -> str:
-        """The content with the owner before it: "mother's email: …", 妈妈的邮箱：…"""
-        if not self.name.isascii():
-            return f"{self.name}的{content}"
+        """The content with the owner before it: "mother's email: …", "son Max lives in Rome", 妈妈的邮箱：…, 儿子5岁"""
+        who = self.called or self.name
+        if not who.isascii():
+            return f"{who}{'的' if _NAMES_A_THING.match(content) else ''}{content}"
         small = content[:1].lower() if content[1:2].islower() else content[:1]
-        return f"{self.name}'s {small}{content[1:]}"
+        return f"{who}{'' if _BEGINS_WITH_A_VERB.match(content) else chr(39) + 's'} {small}{content[1:]}"
 
 
 def owner(before: str, matched: str) -> Subject | None:
@@ -137,7 +146,7 @@ def owner(before: str, matched: str) -> Subject | None:
     for pattern in _OWNERS:
         if (found := pattern.search(before)) and (subject := _named(found)):
             return subject
-    return Subject() if _SOMEBODY.search(before) else None
+    return Subject() if SOMEBODY.search(before) else None
 
 
 def is_about_a_role(text: str) -> bool:
@@ -145,12 +154,25 @@ def is_about_a_role(text: str) -> bool:
     return bool(_OF_A_ROLE.search(text))
 
 
+def named_relative(role: str, name: str | None) -> Subject:
+    """The person in this role of the user's family. With a name they are one person."""
+    relative = _in_role(role, 0)
+    if name is None:
+        return relative
+    called = f"{relative.name} {name}" if name.isascii() else f"{relative.name}{name}"
+    return Subject(name, name_key(name), relation=relative.relation, called=called)
+
+
+def _in_role(role: str, start: int) -> Subject:
+    said = " ".join(role.lower().split())
+    name = _NAMES.get(said, said)
+    key = _KEYS.get(said, name)
+    return Subject(name, key, start, name, is_one=key in _ONE_PERSON)
+
+
 def _named(found: Any) -> Subject | None:
     groups = found.groupdict()
     if role := groups.get("role"):
-        said = " ".join(role.lower().split())
-        name = _NAMES.get(said, said)
-        key = _KEYS.get(said, name)
-        return Subject(name, key, found.start(), name, is_one=key in _ONE_PERSON)
+        return _in_role(role, found.start())
     name = groups["name"]
     return None if person_name(name) else Subject(name, name_key(name), found.start())

@@ -1,0 +1,120 @@
+"""The ways in which the rules read a statement (M2): as it is, and each clause that leaves its subject out, or whose
+subject is a relative, as if it began with "I" or 我. Pure.
+
+我叫王芳，住在上海 says 我住在上海 too; "My son Max is 7 and lives in Rome" says of Max what "I am 7" says of the user.
+So no rule has to know of subjects other than the first person. A reading is as long as the statement: its matches are
+at the places of the words that were said.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import regex
+
+from turnlog.agent.memory.extraction.subjects import EN_KIN, SOMEBODY, ZH_KIN, Subject, named_relative
+
+_PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
+_ADVERBS = regex.compile(
+    r"(?<![\p{L}])(?P<who>(?:i|we)(?:'m|'ve| am| are| have)? )"
+    r"(?:(?:only just|just|recently|currently|now|also|still|already|actually|really|finally|personally) )+"
+    r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})",
+    regex.IGNORECASE,
+)
+_MARK = regex.compile(r"[，,；;]\s*(?:(?:and|but|而且|并且|但是?)\s*)?|\s(?:and|but)\s", regex.IGNORECASE)
+_OPENING = regex.compile(
+    r"(?:\s|(?:well|oh|yes|hi|hello|so|also|and|but|by the way|actually|now|currently|just|then|recently|still)\b"
+    r"|嗯|对了|另外|其实|现在|目前|而且|但是?|还|也|已经)*",
+    regex.IGNORECASE,
+)
+_SURNAME = "[王李张刘陈杨赵黄周吴徐孙胡朱林何郭马罗梁宋郑谢]"
+_SOMEBODY_ELSE = regex.compile(
+    r"\b(?:who|whom|whose|that|which|man|woman|men|women|guy|girl|boy|people|person|met|saw|heard)\b"
+    rf"|听说|认识|遇[到见]|碰到|[看见]到|[老小阿]{_SURNAME}|个(?:女|男|人)|{SOMEBODY.pattern}",
+    regex.IGNORECASE,
+)
+_USER = regex.compile(rf"(?:i|we)\b|我(?!们?家?的?(?:{ZH_KIN}))", regex.IGNORECASE)
+_NAME_ZH = rf"(?:[小阿]\p{{Han}}{{1,2}}?|(?P<twice>\p{{Han}})(?P=twice)|{_SURNAME}\p{{Han}}{{1,2}}?)"
+_RELATIVE = regex.compile(
+    rf"(?:my|our) (?P<role>(?:(?:older|younger|elder|little|big) )*(?:{EN_KIN}))"
+    r"(?:'s name is|,? called|,? named|,? who)?(?:,? (?P<name>(?-i:\p{Lu}\p{Ll}+)),?)?(?=['\s]|$)"
+    rf"|(?:我们?家?(?:的|有[一1]?个)?)?(?P<role>{ZH_KIN})(?:(?:的?名字|名)?叫做?)?(?P<name>{_NAME_ZH})?"
+    r"(?=[，,今现对是住在有也从因。！.!\s]|已经|就读|$)",
+    regex.IGNORECASE,
+)
+_PRONOUN = regex.compile(r"(?:he|she)(?=['\s])|[他她]", regex.IGNORECASE)
+_NAMES_AN_OBJECT = regex.compile(r"(?:名字|名)?叫|(?:called|named)\b", regex.IGNORECASE)  # 我养了一只猫，叫咪咪
+_BASE_FORMS = {
+    **{"'s": "am", "is": "am", "has": "have", "goes": "go", "studies": "study"},
+    **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn")},
+    **{verb: verb for verb in ("was", "turned", "moved")},
+}
+_WORDS = "|".join(verb for verb in _BASE_FORMS if verb.isalpha())
+_VERB = regex.compile(rf"('s(?= (?:an?|\d|allergic|from)\b)|\s*\b(?:{_WORDS}))(?= )", regex.IGNORECASE)
+
+
+class Reading(NamedTuple):
+    """text: place for place as the statement. subject: whose facts the text states as "I"; None: the user's."""
+
+    text: str
+    subject: Subject | None = None
+    is_whole: bool = False
+
+    def begin(self, said: str, at: int) -> int:
+        """Where the words in `said` begin that a match at `at` read: it may have passed over adverbs before that."""
+        while self.is_whole and at and self.text[at - 1] == " " != said[at - 1]:
+            at -= 1
+        return at
+
+
+def readings(said: str) -> Iterator[Reading]:
+    """The statement first. A clause without a subject continues that of the clause before, if it named nobody else."""
+    text = said.translate(_PLAIN)
+    text = _ADVERBS.sub(lambda found: found["who"].rjust(len(found.group())), text)
+    yield Reading(text, is_whole=True)
+    topic: Subject | None = None  # whom the clauses before are about, if that is known
+    is_known = False
+    for start, end in _clauses(text):
+        clause = text[start:end]
+        if _USER.match(clause):
+            topic, is_known = None, not _SOMEBODY_ELSE.search(clause)
+            continue
+        if relative := _RELATIVE.match(clause):
+            topic = named_relative(relative["role"], relative["name"])
+            is_known, subject_end = True, start + relative.end()
+        elif pronoun := _PRONOUN.match(clause):
+            is_known = is_known and topic is not None
+            subject_end = start + pronoun.end()
+        elif _NAMES_AN_OBJECT.match(clause):
+            continue
+        else:
+            subject_end = start
+        read = _in_first_person(text, subject_end, end, topic is not None) if is_known else None
+        if read:
+            yield Reading(read, topic)
+        is_known = is_known and (subject_end in (start, end) or read is not None)
+        if subject_end == start and _SOMEBODY_ELSE.search(clause):
+            is_known = False
+
+
+def _clauses(text: str) -> Iterator[tuple[int, int]]:
+    """Each from its first word that is no filler."""
+    start = 0
+    for mark in (*_MARK.finditer(text), None):
+        end = mark.start() if mark else len(text)
+        opening: Any = _OPENING.match(text, start, end)
+        if opening.end() < end:
+            yield opening.end(), end
+        start = mark.end() if mark else end
+
+
+def _in_first_person(text: str, at: int, end: int, is_third: bool) -> str | None:
+    """The clause that begins at `at` and what follows it, with "I" or 我 before it and nothing before that.
+
+    is_third: its verb has the form for he or she. None when there is no such verb, or no room.
+    """
+    if regex.match(r"\p{Han}", text, pos=at):
+        return "我".rjust(at) + text[at:] if at else None
+    if not is_third:
+        return f"{'I '.rjust(at)}{text[at:]}" if at > 1 else None
+    verb = _VERB.match(text, at, end)
+    return f"I {_BASE_FORMS[verb[1].strip().lower()]}".rjust(verb.end()) + text[verb.end() :] if verb else None
