@@ -38,7 +38,8 @@ JUDGEMENTS = Path(__file__).with_name("judgements.jsonl")
 SAMPLE = 60
 HEAD = """Memories that the rules alone find, each once a conversation, read by one reader. True: right in subject and
 value, and understood without its sentence. Of LoCoMo, BEAM and MemoryBank all memories were read, for there are fewer
-than a hundred each; of MemDaily, whose sentences are made from few templates, those drawn with seeds 2611 and 731.
+than a hundred each; of MemDaily, whose sentences are made from few templates, those drawn with seeds 2611 and 731, and
+as many again after relatives' facts were added.
 The rules were mended on these conversations, so that unseen ones may give less. Judgements are in
 `tests/evaluation/judgements.jsonl`, `python -m tests.evaluation.truth` draws others and writes this section.
 """
