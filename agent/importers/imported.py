@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from turnlog.events.contracts import TurnRecorded
-from turnlog.events.contracts.base import in_calendar
+from turnlog.events.contracts.base import UNDATED_FROM, in_calendar
 from turnlog.events.errors import TurnlogError
 
 # Raised when a field of foreign JSON is missing or has another type.
@@ -29,7 +29,6 @@ def reason_of(error: Exception) -> str:
     return f"{where}: {first['msg']}, got {str(first['input'])[:40]!r}"
 
 
-BASE_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 ONE_SECOND = timedelta(seconds=1)
 
 
@@ -52,7 +51,7 @@ class Defaults:
     tenant: str = "default"
     user: str | None = None
     thread: str | None = None
-    base_time: datetime = BASE_TIME
+    base_time: datetime = UNDATED_FROM
 
 
 class ImportedTurn(NamedTuple):

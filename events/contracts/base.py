@@ -1,12 +1,15 @@
 """The base of every contract: immutable, unknown fields are refused."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 # Replaces a text whose key was destroyed (M9).
 ERASED = "[erased]"
+# Imported turns without a time are dated from here on, a second apart.
+UNDATED_FROM = datetime(2000, 1, 1, tzinfo=UTC)
+UNDATED_UNTIL = UNDATED_FROM + timedelta(days=30)
 FIRST_TIME, END_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -15,6 +18,11 @@ def in_calendar(at: datetime) -> datetime:
     if not FIRST_TIME <= at < END_OF_TIME:
         raise ValueError(f"{at.isoformat()} is not in the years 1970 to 9998 (UTC)")
     return at
+
+
+def is_undated(at: datetime) -> bool:
+    """Whether nobody knows the time: an import gave the turn this date because its file has none."""
+    return UNDATED_FROM <= at < UNDATED_UNTIL
 
 
 # A year is left on each side, so that time zones and date arithmetic stay within what Python and Postgres can hold.

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from turnlog.agent.importers import Defaults, ImportedTurn, Item, Rejected, read
-from turnlog.agent.importers.imported import BASE_TIME
 from turnlog.events.contracts import (
     ImageBlock,
     TextBlock,
@@ -16,6 +15,7 @@ from turnlog.events.contracts import (
     ToolUseBlock,
     TurnRecorded,
 )
+from turnlog.events.contracts.base import UNDATED_FROM
 
 HI = {"role": "user", "content": "hi"}
 YO = {"role": "assistant", "content": "yo"}
@@ -47,7 +47,7 @@ def test_a_list_an_object_and_jsonl_of_messages_are_one_conversation(tmp_path: P
     found = [items(tmp_path, shape) for shape in shapes]
     assert found == [found[0]] * 4
     assert threads(found[0]) == ["chat", "chat"]
-    assert [item.time - BASE_TIME for item in found[0] if isinstance(item, ImportedTurn)] == [
+    assert [item.time - UNDATED_FROM for item in found[0] if isinstance(item, ImportedTurn)] == [
         timedelta(0),
         timedelta(seconds=1),
     ]

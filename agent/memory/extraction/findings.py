@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from turnlog.events.contracts import Entity, MemoryKind, MemorySource, Origin, Strategy
-from turnlog.events.contracts.base import END_OF_TIME
+from turnlog.events.contracts.base import END_OF_TIME, is_undated
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ class Finding:
 
     @property
     def expires_at(self) -> datetime | None:
-        """None also for what would hold beyond the last time that an event can have."""
-        said_at, days = self.source.said_at, self.ttl_days
+        """None also for what would hold beyond the last time that an event can have, and for what was said at an
+        unknown time: there is nothing to count from."""
+        said_at, days = self.source.said_at, None if is_undated(self.source.said_at) else self.ttl_days
         return None if days is None or days > (END_OF_TIME - said_at).days - 1 else said_at + timedelta(days=days)
 
 

@@ -4,13 +4,16 @@ A normaliser gets the value, the time when it was said, and the rule's parameter
 raises ValueError with the reason.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import phonenumbers
 
 from turnlog.agent.dates.dates import Dated, dates_in
+from turnlog.events.contracts.base import is_undated
 
 Normaliser = Callable[..., str]
 _ENDS = " \t\r\n.,;:!?~。，；：！？、…～—–-*_·"
@@ -127,8 +130,26 @@ def chinese_number(text: str) -> int:
     return total + digit
 
 
+def _of_a_known_time(normaliser: Normaliser) -> Normaliser:
+    """Refuses a date that depends on when it was said ("next month") where nobody knows that time."""
+
+    @functools.wraps(normaliser)
+    def checked(value: str, said_at: datetime, **options: Any) -> str:
+        found = normaliser(value, said_at, **options)
+        if is_undated(said_at) and found != normaliser(value, said_at + timedelta(days=400), **options):
+            raise ValueError("nobody knows when it was said")
+        return found
+
+    return checked
+
+
+@_of_a_known_time
 def date(value: str, said_at: datetime, *, future: bool = False) -> str:
     """ISO 8601: 2027-03-18, or 2027-03 for a month. Relative to when it was said. future: the next such day."""
+    return _date(value, said_at, future)
+
+
+def _date(value: str, said_at: datetime, future: bool = False) -> str:
     value = re.sub(r"(?<=[\d年月])\s+(?=[\d年月日号])", "", value)
     found = dates_in(value, said_at, said_at.tzinfo or UTC)
     if not found:
@@ -136,14 +157,16 @@ def date(value: str, said_at: datetime, *, future: bool = False) -> str:
     return _iso(found[0], said_at, future)
 
 
+@_of_a_known_time
 def birthday(value: str, said_at: datetime) -> str:
     """05-08, or with a year 2001-05-08."""
-    iso = date(value, said_at)
+    iso = _date(value, said_at)
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", iso):
         raise ValueError(f"{value[:40]!r} is no day")
     return iso if re.search(r"\d{4}|[〇零一二三四五六七八九]{4}", value) else iso[5:]
 
 
+@_of_a_known_time
 def dated(value: str, said_at: datetime, *, past_days: int = 0) -> str:
     """Adds the absolute date of a relative one: "go to Spain next month (2023-06)", "July 16-18 (2024-07-16 to 18)".
 
