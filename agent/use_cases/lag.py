@@ -6,6 +6,7 @@ Health checks ask often: this loads no read model.
 import time
 
 from nats.errors import Error as NatsError
+from nats.js.api import ConsumerInfo
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.answering.request import AGENT
@@ -54,17 +55,28 @@ async def _position(runtime: Runtime, name: str) -> tuple[int, ...] | None:
     """Changes whenever the reactor takes an event, finishes one or gives one back. None: it holds none."""
     if not getattr(runtime.settings, _OPTIONAL.get(name, ""), True):
         return None
-    try:
-        info = await runtime.log.nc.jetstream().consumer_info(STREAM, name)
-    except NotFoundError:
-        return None
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"cannot ask NATS where {name} is: {cause(error)}") from error
-    if not info.num_ack_pending:
+    info = await _consumer(runtime, name)
+    if info is None or not info.num_ack_pending:
         return None
     taken = info.delivered.consumer_seq if info.delivered else 0
     done = info.ack_floor.consumer_seq if info.ack_floor else 0
     return taken, done, info.num_ack_pending
+
+
+async def finished_through(runtime: Runtime, reactor: str) -> int:
+    """The sequence up to which a reactor has finished all events; 0 before its first start. Raises LogUnavailable."""
+    info = await _consumer(runtime, reactor)
+    return info.ack_floor.stream_seq if info is not None and info.ack_floor else 0
+
+
+async def _consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
+    try:
+        info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
+        return info
+    except NotFoundError:
+        return None
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"cannot ask NATS where {reactor} is: {cause(error)}") from error
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:

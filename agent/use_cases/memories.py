@@ -10,10 +10,13 @@ from uuid import UUID
 from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_share
 from turnlog.agent.memory.deciding.policy import Policy, Score, score
 from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.memory.extraction.evidence import roles
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.lag import finished_through
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.extraction_lookup import unread_turns
 from turnlog.projectors.models.memories.lookup import (
     Conflict,
     LastSaid,
@@ -96,6 +99,16 @@ async def list_memories(
                 if len(found) == limit:
                     break
     return sorted(found, key=lambda one: -one.score.total)
+
+
+async def waiting_turns(runtime: Runtime, tenant: str, user: str) -> int:
+    """How many turns of the user no extraction has read; it works while `turnlog up` runs. Raises LogUnavailable."""
+    if not runtime.settings.extract:
+        return 0
+    finished = await finished_through(runtime, "extraction")
+    await runtime.settle(names=("messages",))
+    async with runtime.pool.connection() as conn:
+        return await unread_turns(conn, tenant, user, roles(runtime.settings.extract_tool_results), finished)
 
 
 def last_said(found: Sequence[MemoryRow]) -> LastSaid:

@@ -8,7 +8,7 @@ import typer
 
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.confirming import Yes, confirm
-from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.console import BadOption, err
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 from turnlog.events.contracts import MemoryKind
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from turnlog.agent.use_cases.memories import MemoryView
     from turnlog.agent.use_cases.memory_changes import Forgotten, Reverted
 
+_WAITING = "{turns} of {user} not read yet: `turnlog up` looks for memories in them, or `turnlog extract --user {user}`"
 _SAID = {
     "recorded": "remembered",
     "ended": "remembered, but something else holds in its place",
@@ -61,13 +62,16 @@ def listed(
         raise typer.BadParameter("say whose memories", param_hint="--user")
     whose = user
 
-    from turnlog.agent.use_cases.memories import MemoryFilter, list_memories
+    from turnlog.agent.use_cases.memories import MemoryFilter, list_memories, waiting_turns
     from turnlog.consumers.cli.remembering import memory_lines
 
     async def use(runtime: "Runtime") -> "list[MemoryView]":
         at = _time(runtime, as_of)
         which = MemoryFilter(() if kind is None else (kind,), category, min_importance, at, every)
-        return await list_memories(runtime, runtime.settings.tenant, whose, which, limit)
+        found = await list_memories(runtime, runtime.settings.tenant, whose, which, limit)
+        if waiting := await waiting_turns(runtime, runtime.settings.tenant, whose):
+            err.print(_WAITING.format(turns=counted(waiting, "turn"), user=whose), markup=False)
+        return found
 
     def lines(found: "list[MemoryView]") -> list[str]:
         return [line for row in found for line in memory_lines(row)] or [f"nothing is remembered of {whose}"]

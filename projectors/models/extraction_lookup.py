@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from turnlog.events.contracts import ERASED
+from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message
 
@@ -43,6 +44,12 @@ LEFT JOIN seen s ON s.tenant = m.tenant AND s.conversation = m.thread_id AND s.u
 WHERE m.role = ANY(%(roles)s) AND m.user_id IS NOT NULL
 AND CASE WHEN m.seq > coalesce(s.through, 0) THEN m.{_SAYS_SOMETHING} ELSE false END
 LIMIT %(limit)s"""
+
+_UNREAD = """
+SELECT count(*) FROM messages m LEFT JOIN memory_extractions e
+ON e.tenant = m.tenant AND e.thread_id = %(memory_thread)s AND e.conversation = m.thread_id AND e.stage = 'rules'
+WHERE m.tenant = %(tenant)s AND m.user_id = %(user)s AND m.role = ANY(%(roles)s)
+AND m.seq > greatest(%(after)s, coalesce(e.through_seq, 0))"""
 
 _CONVERSATIONS = """
 SELECT DISTINCT thread_id FROM messages WHERE tenant = %(tenant)s AND user_id = %(user)s AND role = ANY(%(roles)s)
@@ -86,6 +93,13 @@ async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> 
     message once."""
     rows = await conn.execute(_BEHIND.encode(), {"roles": list(roles), "limit": limit})
     return [(tenant, user, thread) for tenant, user, thread in await rows.fetchall()]
+
+
+async def unread_turns(conn: Connection, tenant: str, user: str, roles: Sequence[str], after: int) -> int:
+    """How many turns of the user after a sequence no rules have read."""
+    params = {"tenant": tenant, "user": user, "memory_thread": memory_thread(user), "roles": list(roles)}
+    found = await (await conn.execute(_UNREAD, {**params, "after": after})).fetchone()
+    return int(found[0]) if found else 0
 
 
 async def conversations_of(conn: Connection, tenant: str, user: str, roles: Sequence[str]) -> list[str]:

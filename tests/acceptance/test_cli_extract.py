@@ -68,6 +68,35 @@ async def test_a_dry_run_says_what_would_be_stored_and_why_and_stores_nothing(
     assert "“My GPA is 3.6.”" in text and "left out  question  gpa" in text
 
 
+async def test_turns_without_a_time_give_memories_that_last(environment: dict[str, str], tmp_path: Path) -> None:
+    """A file without times says nothing of when: "tomorrow" is no date, and nothing ends because that date is old."""
+    said = ["I live in Berlin.", "My birthday is May 3rd.", "Today is my birthday!", "I plan to go to Rome next month."]
+    lines = [json.dumps({"thread": "old", "user": "ann", "role": "user", "text": text}) for text in said]
+    (tmp_path / "old.jsonl").write_text("\n".join(lines))
+    assert (await turnlog(environment, "import", str(tmp_path / "old.jsonl"), "--no-embed"))[0] == 0
+    await document(environment, "--user", "ann")
+    code, text = await turnlog(environment, "memories", "--user", "ann", "--json")
+    assert code == 0
+    assert {(one["content"], one["expires_at"]) for one in json.loads(text)} == {
+        ("Lives in Berlin", None),
+        ("Birthday is 05-03", None),
+    }
+
+
+async def test_memories_say_on_stderr_that_turns_wait_for_the_extraction(log: Log, environment: dict[str, str]) -> None:
+    await log.append_many([user_turn("I'm allergic to nuts.", 1), user_turn("And you?", 2)])
+    waits = "2 turns of ann not read yet"
+    for words in ((), ("--json",)):
+        listed = await asyncio.to_thread(run_command, "memories", "--user", "ann", *words, environment=environment)
+        assert waits in listed.err
+        assert waits not in listed.out
+    assert json.loads(listed.out) == []
+    await document(environment, "--user", "ann")
+    listed = await asyncio.to_thread(run_command, "memories", "--user", "ann", environment=environment)
+    assert "Allergic to nuts" in listed.out
+    assert "not read yet" not in listed.err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
