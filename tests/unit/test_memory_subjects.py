@@ -30,13 +30,14 @@ OF_RELATIVES = [
     ("女儿小红今年五岁。", "女儿小红5岁", "小红", {"relation": "女儿", "age": "5"}),
     ("我女儿小红对花生过敏。", "女儿小红对花生过敏", "小红", {"relation": "女儿", "allergy": "花生"}),
     ("我老婆叫李静，是医生。", "老婆李静的职业是医生", "李静", {"relation": "老婆", "job": "医生"}),
+    ("My wife Ann is allergic to nuts.", "wife Ann is allergic to nuts", "Ann", {"relation": "wife"}),
     ("My husband's a nurse.", "husband works as nurse", "husband", {"relation": "husband", "job": "nurse"}),
     ("My brother's name is Jack and he lives in Oslo.", "brother Jack lives in Oslo", "Jack", {"lives-in": "Oslo"}),
     ("I'm vegan, and my wife is a vegetarian.", "wife's diet: vegetarian", "wife", {"diet": "vegetarian"}),
 ]
 NAMED = [
-    ("Our kids Tom and Lily start school today.", [("PERSON", "Tom", "kids"), ("PERSON", "Lily", "kids")]),
-    ("We have two dogs, Rex and Bella.", [("ANIMAL", "Rex", "dogs"), ("ANIMAL", "Bella", "dogs")]),
+    ("Our kids Tom and Lily start school today.", [("PERSON", "Tom", "child"), ("PERSON", "Lily", "child")]),
+    ("We have two dogs, Rex and Bella.", [("ANIMAL", "Rex", "dog"), ("ANIMAL", "Bella", "dog")]),
     ("I live with my girlfriend Julia.", [("PERSON", "Julia", "girlfriend")]),
     ("I've got a small daughter named Mia.", [("PERSON", "Mia", "daughter")]),
     ("儿子叫小明，女儿叫小红。", [("PERSON", "小明", "儿子"), ("PERSON", "小红", "女儿")]),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import regex
 
@@ -20,7 +20,7 @@ from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, 
 from turnlog.agent.memory.extraction.normalisers import NORMALISERS
 from turnlog.agent.memory.extraction.readings import Reading, readings
 from turnlog.agent.memory.extraction.rules import Compiled, Pattern, RuleSet
-from turnlog.agent.memory.extraction.subjects import Subject, owner
+from turnlog.agent.memory.extraction.subjects import Subject, owner, role_name
 from turnlog.agent.memory.extraction.validators import VALIDATORS
 from turnlog.events.contracts import Entity
 from turnlog.projectors.models.memories.text import normal
@@ -30,6 +30,7 @@ PATTERN_TIMEOUTS_S = (0.05, 0.5)  # first and second try; process time, so other
 EXPLICIT_IMPORTANCE, EXPLICIT_CONFIDENCE = 0.95, 1.0
 
 _AND = regex.compile(r",? and |[,，、和]\s*")
+T = TypeVar("T", Finding, Finding | Rejection)
 _CJK = regex.compile(r"[\u3400-\u9fff]")
 _LATIN = regex.compile(r"[A-Za-z]")
 _IN_A_WORD = regex.compile(r"(?<=[a-z])[a-z]", regex.IGNORECASE)  # a value ends here because it is too long
@@ -118,7 +119,7 @@ class Extractor:
                     left.append(f" {span.left}")
             if len(left) > len(statement.text):
                 rest = rest.replace(statement.sentence, "".join(left), 1)
-        return found, bool(terms(rest))
+        return list(_without_bare_names(found)), bool(terms(rest))
 
     def _turn(self, turn: Turn) -> Iterator[Finding | Rejection]:
         asked = [] if turn.is_tool or turn.to_people else requests(turn.text)
@@ -152,8 +153,7 @@ class Extractor:
             yield _verbatim(turn, request.content, quote)
 
     def _statement(self, turn: Turn, statement: Statement) -> Iterator[Finding | Rejection]:
-        for one, _ in self._matches(turn, statement):
-            yield one
+        return _without_bare_names([one for one, _ in self._matches(turn, statement)])
 
     def _matches(self, turn: Turn, statement: Statement) -> Iterator[tuple[Finding | Rejection, Span]]:
         """Findings and rejections with their spans. Of overlapping values that of the first rule is taken."""
@@ -284,11 +284,21 @@ def _of_somebody(found: Finding, subject: Subject) -> Finding:
     )
 
 
+def _without_bare_names(found: list[T]) -> Iterator[T]:
+    """ "wife is called Ann" says nothing more beside "wife Ann works as nurse"."""
+    told = {one.entities[0].name for one in found if isinstance(one, Finding) and _is_of_somebody(one)}
+    return (one for one in found if not (isinstance(one, Finding) and one.value in told))
+
+
+def _is_of_somebody(found: Finding) -> bool:
+    return bool(found.entities) and (found.dedupe_key or "").startswith("of:")
+
+
 def _entities(turn: Turn, statement: Statement, kind: str | None, groups: dict[str, str]) -> tuple[Entity, ...]:
     """The group `called` holds their names, if the value says more; of people and animals it may name several."""
     named = groups.get("called", groups["value"])
     names = _AND.split(named) if kind in ("PERSON", "ANIMAL") else [named]
-    attributes = {"relation": groups["who"].lower()} if groups.get("who") else {}
+    attributes = {"relation": role_name(groups["who"], len(names) == 1)} if groups.get("who") else {}
     source = turn.source(statement.sentence)
     return tuple(
         Entity(type=kind, name=name, attributes=attributes, sources=(source,)) for name in names if kind and name

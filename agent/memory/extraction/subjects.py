@@ -24,7 +24,7 @@ _ROLES = {
     "boyfriend": "男朋友 男友",
     "son": "儿子",
     "daughter": "女儿",
-    "child": "kid 孩子 宝宝",
+    "child": "kid kids children 孩子 宝宝",
     "brother": "兄弟",
     "older brother": "哥哥 哥",
     "younger brother": "弟弟",
@@ -136,7 +136,9 @@ class Subject:
         if not who.isascii():
             return f"{who}{'的' if _NAMES_A_THING.match(content) else ''}{content}"
         small = content[:1].lower() if content[1:2].islower() else content[:1]
-        return f"{who}{'' if _BEGINS_WITH_A_VERB.match(content) else chr(39) + 's'} {small}{content[1:]}"
+        if _BEGINS_WITH_A_VERB.match(content):
+            return f"{who} {small}{content[1:]}"
+        return f"{who} is {small}{content[1:]}" if content.startswith("Allergic ") else f"{who}'s {small}{content[1:]}"
 
 
 def owner(before: str, matched: str) -> Subject | None:
@@ -152,6 +154,12 @@ def owner(before: str, matched: str) -> Subject | None:
 def is_about_a_role(text: str) -> bool:
     """Whether a sentence states something of a relative or another role: "User's mother's email is …", 妈妈的邮箱"""
     return bool(_OF_A_ROLE.search(text))
+
+
+def role_name(said: str, is_one: bool = True) -> str:
+    """The name of the role: mom → mother, kids → child. is_one: not of several people or animals."""
+    said = said.lower()
+    return _NAMES.get(said) or _NAMES.get(said.removesuffix("s")) or (said if is_one else said.removesuffix("s"))
 
 
 def named_relative(role: str, name: str | None) -> Subject:
