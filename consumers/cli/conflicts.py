@@ -25,7 +25,7 @@ def conflicts(user: User, every: Annotated[bool, typer.Option("--all", help="Ans
 
     serve(
         lambda rt: list_conflicts(rt, rt.settings.tenant, user, every),
-        lambda found: [line for one in found for line in _lines(one)] or ["no question is open"],
+        lambda found: [line for one in found for line in _lines(one, user)] or ["no question is open"],
         projecting=False,
     )
 
@@ -47,6 +47,7 @@ def answer(
     )
 
 
-def _lines(conflict: "Conflict") -> list[str]:
+def _lines(conflict: "Conflict", user: str) -> list[str]:
+    how = [] if conflict.answer else [f"      `turnlog answer new --user {user}`, or old, or both"]
     said = f"  answered: {conflict.answer}" if conflict.answer else ""
-    return [f"{conflict.conflict_id}  {conflict.raised_at:%Y-%m-%d %H:%M}{said}", f"      {conflict.question}"]
+    return [f"{conflict.conflict_id}  {conflict.raised_at:%Y-%m-%d %H:%M}{said}", f"      {conflict.question}", *how]

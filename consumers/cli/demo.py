@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from turnlog.agent.counting import counted
 from turnlog.agent.embedding.pending import pending_count
 from turnlog.agent.importers import Defaults, events, read
 from turnlog.agent.runtime import Runtime
@@ -83,28 +84,31 @@ class _Demo:
         stored = await self._runtime.log.append_many(part)
         for seq in (stored[1].seq, stored[2].seq, stored[-1].seq):
             self._say("   " + (await line_at(self._runtime.log, seq)).text()[:150])
-        self._say(f"   {len(part)} events are on JetStream, synced to disk")
+        self._say(f"   {counted(len(part), 'event')} on JetStream, synced to disk")
         await self._runtime.settle(TIMEOUT_S, ("messages",))
 
     async def _publish_while_dead(self, part: Sequence[Event]) -> None:
         self._head("2  The projector is killed (SIGKILL), and turns go on", "nothing that was acknowledged is lost")
         await self._runtime.log.append_many(part)
         behind = max(one.behind for one in await projection_lag(self._runtime))
-        self._say(f"   {len(part)} more events on the log; the read models are {behind} behind")
+        self._say(f"   {counted(len(part), 'more event')} on the log; the read models are {behind} behind")
 
     async def _catch_up(self) -> None:
         self._head("3  A new projector takes over", "projectors/engine/apply.py: position and rows in one transaction")
         await self._runtime.settle(TIMEOUT_S)
         rows = await _count(self._runtime, "messages")
         turns = sum(event.type == "turn_recorded" for event in self._sample)
-        self._check(rows == turns, f"{rows} messages in Postgres, {turns} turns published: none lost, none doubled")
+        self._check(
+            rows == turns,
+            f"{counted(rows, 'message')} in Postgres, {counted(turns, 'turn')} published: none lost, none doubled",
+        )
 
     async def _remember(self) -> None:
         self._head("4  Reactors make memory", "consumers/workers/reactors: topics, vectors, summary, then pruning")
         await _until(self._remembered, "the reactors to summarise, tag, embed and prune")
         async with self._runtime.pool.connection() as conn:
             now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
-        text = f"{now.count} turns stay in the conversation state; the others are in summary and vectors"
+        text = f"{counted(now.count, 'turn')} kept in the conversation state; the others are in summary and vectors"
         self._check(await self._remembered(), text)
 
     async def _remembered(self) -> bool:
@@ -160,7 +164,8 @@ class _Demo:
             await self._runtime.settle(TIMEOUT_S)
             after = await verify(self._runtime.log, self._runtime.database_url, projection)
             same = before.clean and after.clean and before.checksum == after.checksum
-            text = f"{projection.name:<16} {after.rows:>6} rows, {made.events_per_s:,.0f} events/s, checksum unchanged"
+            rows = counted(after.rows, "row")
+            text = f"{projection.name:<16} {rows:>11}, {made.events_per_s:,.0f} events/s, checksum unchanged"
             self._check(same, text)
 
     def _head(self, title: str, where: str) -> None:

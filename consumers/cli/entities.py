@@ -9,6 +9,7 @@ import typer
 from turnlog.consumers.cli.console import BadOption
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
+from turnlog.events.contracts.base import is_undated
 
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
@@ -99,6 +100,7 @@ def _pairs(option: str, given: Sequence[str] | None) -> Iterator[tuple[str, str]
 def entity_lines(one: "EntityFound") -> Iterator[str]:
     """An entity with its attributes and relations."""
     said = f"  {' '.join(one.description.split())}" if one.description else ""
-    yield f"{one.type:<8}  {one.name}{said}  ({one.mention_count}×, last {one.last_seen_at:%Y-%m-%d})"
+    last = "" if is_undated(one.last_seen_at) else f", last {one.last_seen_at:%Y-%m-%d}"
+    yield f"{one.type:<12}  {one.name}{said}  ({one.mention_count}×{last})"
     yield from (f"          {name}: {value}" for name, value in one.attributes.items())
     yield from (f"          {relation['type']} → {relation['target']}" for relation in one.relations)

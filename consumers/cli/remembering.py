@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from turnlog.agent.dates.dates import dates_in
 from turnlog.agent.use_cases.memories import MemoryView
 from turnlog.events.contracts import MemorySource
+from turnlog.events.contracts.base import is_undated
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.memories.lookup import MemoryRow
 
@@ -85,4 +86,6 @@ def source_line(source: MemorySource) -> str:
 
 
 def _minute(at: datetime | None) -> str:
+    if at is not None and is_undated(at):
+        return "an unknown time"
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" if at else "-"
