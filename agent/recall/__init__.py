@@ -5,8 +5,8 @@
 2. The scope is one thread or all threads of a user. A small one is loaded whole as a `ScopeIndex` (scope.py), which is
    immutable and cached until the scope changes. Of a large one (large.py) indexes give candidates with their
    neighbours, and a sample gives the statistics of words and vectors.
-3. A question is read (questions.py): its parts are searched for one by one and their best turns come in turn.
-4. `rank` (ranking.py) adds these parts for every loaded chunk:
+3. A question is read (questions.py): its parts are ranked one by one and their best turns come in turn.
+4. `rank_parts` (ranking.py) adds these parts of a score for every loaded chunk:
    bm25      BM25 over the query's terms; the chunk's date counts as words, speakers' names do not
    dense     similarity to the query's vector as a z-score within the scope (space.py; 0 without a vector)
    context   a share of the scores of the turns just before and after, the largest of a question that the turn answers:
@@ -18,6 +18,8 @@
    assistant a part of what words give, taken from long answers of the assistant unless its words are asked for
    time      a bonus for a time that the question names, and a smaller one for the days after it
    feedback  similarity to the two best so far, which leads from one part of an answer to the others
+   thread    a share of the best score in the thread, for this part of a question and for all its parts
+   session   a share of the best score in the session
    again     a penalty for every better turn of the same session, when the query asks for several things
 5. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
 6. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
@@ -26,8 +28,8 @@
 The parts add up to the score; `recall --explain` prints them. Weights, measured: ranking.py.
 """
 
-from turnlog.agent.recall.ranking import Query, Scored, Weights, rank
+from turnlog.agent.recall.ranking import Query, Scored, Weights, rank, rank_parts
 from turnlog.agent.recall.scope import ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
 
-__all__ = ["Query", "ScopeIndex", "Scored", "VectorMismatch", "Weights", "rank"]
+__all__ = ["Query", "ScopeIndex", "Scored", "VectorMismatch", "Weights", "rank", "rank_parts"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from turnlog.agent.recall.ranking import Query
 from turnlog.agent.recall.scope import ScopeIndex, ScopeStatistics
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import (
@@ -76,25 +76,36 @@ async def sample_scope(conn: Connection, scope: Scope, model: str | None, kept: 
 async def candidate_chunks(
     conn: Connection,
     scope: Scope,
-    query: str,
-    vector: NDArray[np.floating] | None,
+    parts: Sequence[Query],
     model: str | None,
     about: ScopeSample,
     k: int = 10,
 ) -> tuple[list[Key], ScopeIndex]:
-    """The candidates for the best k chunks, with their neighbours: their keys and an index for ranking."""
+    """The candidates for the best k chunks of each part of a question, with their neighbours: their keys and an index
+    for ranking."""
+    hits: set[Key] = set()
+    for part in parts:
+        hits |= await _candidates(conn, scope, part, model, about, k)
+    ordered = sorted(hits)
+    columns = await around(conn, scope, ordered, model)
+    words = frozenset(word for part in parts for word in to_terms(part.text))
+    return columns.keys, _index(columns, words, columns.places(ordered), about.statistics)
+
+
+async def _candidates(
+    conn: Connection, scope: Scope, query: Query, model: str | None, about: ScopeSample, k: int
+) -> set[Key]:
     many = max(1.0, k / 10)
-    words = list(dict.fromkeys(to_terms(query)))
+    words = list(dict.fromkeys(to_terms(query.text)))
     wanted = [word for word in words if word not in about.names] or words
-    direction = None if vector is None or about.statistics.space is None else about.statistics.space.direction(vector)
+    space = about.statistics.space
+    direction = None if query.vector is None or space is None else space.direction(query.vector)
     by_words = BY_WORDS_ALONE if direction is None else BY_WORDS
     matches = await by_terms(conn, scope, _groups(wanted, about.statistics))
     hits = set(_best(matches, wanted, about.statistics, round(many * by_words)))
     if direction is not None and model is not None:
         hits.update(await by_vector(conn, scope, direction.toward, model, round(many * BY_VECTOR)))
-    ordered = sorted(hits)
-    columns = await around(conn, scope, ordered, model)
-    return columns.keys, _index(columns, frozenset(words), columns.places(ordered), about.statistics)
+    return hits
 
 
 def _groups(words: Sequence[str], statistics: ScopeStatistics) -> list[tuple[tuple[str, ...], int]]:

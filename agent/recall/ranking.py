@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.recall.questions import WordsOf
-from turnlog.agent.recall.scope import Floats, ScopeIndex, asks_for_several
+from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex, asks_for_several
 from turnlog.agent.recall.space import check_dimensions
 from turnlog.projectors.models.terms import terms as to_terms
 
@@ -22,12 +22,14 @@ class Weights:
     near: per standard deviation of the cosine, of the turn and of its context. speaker, question, opens, detail:
     points; in a chat with an assistant turns over `brief` get less of the last three, in proportion: they ask and tell
     at once, and nearly all have a detail. feedback: per standard deviation of the cosine to the best of a first
-    ranking. again: per better turn of the same session, when a query asks for several things. alone: factor of speaker,
-    question, opens and detail without vectors, where scores are lower. brief: terms up to which a turn lends its full
-    shares to neighbours; a longer one lends less, in proportion. assistant: share of its points for words that a long
-    answer of the assistant loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours'
-    shares in a thread with one speaker, whose turns do not reply to each other. time: points of a chunk of a time that
-    the query names.
+    ranking. thread: share of the best score in its thread for this part of a question, and of the mean of the bests for
+    all parts: what is asked together was often said together. session: share of the best score in its session. again:
+    per better turn of the same session, when a query asks for several things. alone: factor of speaker, question, opens
+    and detail without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to
+    neighbours; a longer one lends less, in proportion. assistant: share of its points for words that a long answer of
+    the assistant loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a
+    thread with one speaker, whose turns do not reply to each other. time: points of a chunk of a time that the query
+    names.
     """
 
     k1: float = 0.9
@@ -43,6 +45,8 @@ class Weights:
     opens: float = 0.46
     detail: float = 0.21
     feedback: float = 0.09
+    thread: float = 0.4
+    session: float = 0.2
     again: float = 0.2
     alone: float = 0.6
     brief: float = 15.0
@@ -96,15 +100,48 @@ def rank(
     weights: Weights = DEFAULT,
     allowed: NDArray[np.bool_] | None = None,
 ) -> list[Scored]:
-    """Up to k chunks, best first; of equal scores the earlier chunk. Chunks without anything in common are left out.
+    """rank_parts for a question of one part."""
+    return rank_parts([query], scope, k, weights, allowed)[0]
+
+
+def rank_parts(
+    parts: Sequence[Query],
+    scope: ScopeIndex,
+    k: int = 5,
+    weights: Weights = DEFAULT,
+    allowed: NDArray[np.bool_] | None = None,
+) -> list[list[Scored]]:
+    """For each part of a question up to k chunks, best first; of equal scores the earlier chunk. Chunks without
+    anything in common with it are left out.
 
     allowed: (n,) False for chunks that must not be returned (still in the window); they still count as context. Raises
     VectorMismatch.
     """
     if scope.count == 0 or k < 1:
-        return []
+        return [[] for _ in parts]
+    first = [_first(part, scope, weights, allowed) for part in parts]
+    in_thread = [_best_of(scope.thread, one.total, one.usable) for one in first]
+    together = np.mean(in_thread, axis=0)
+    return [
+        _ranked(part, one, own + together, scope, k, weights)
+        for part, one, own in zip(parts, first, in_thread, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """A ranking by what each chunk and its neighbours have. total: of the parts. usable: may be returned."""
+
+    parts: dict[str, Floats]
+    total: Floats
+    usable: NDArray[np.bool_]
+    dense: bool
+
+
+def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[np.bool_] | None) -> _First:
     found = features(query, scope, weights)
-    prior = 1.0 if found.dense.any() else weights.alone
+    dense = bool(found.dense.any())
+    prior = 1.0 if dense else weights.alone
     form = np.maximum(scope.people, _brevity(scope, weights)) * np.float32(prior)
     parts = {
         "bm25": found.bm25,
@@ -118,10 +155,20 @@ def rank(
         "time": _in_time(query.spans, scope) * weights.time,
     }
     total = sum(parts.values(), start=np.zeros(scope.count, dtype=np.float32))
-    if found.dense.any():
+    return _First(parts, total, found.related if allowed is None else found.related & allowed, dense)
+
+
+def _ranked(
+    query: Query, first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights
+) -> list[Scored]:
+    """in_thread: of the best in each chunk's thread."""
+    usable = first.usable
+    in_session = _best_of(scope.session, first.total, usable)
+    parts = {**first.parts, "thread": in_thread * weights.thread, "session": in_session * weights.session}
+    total = first.total + parts["thread"] + parts["session"]
+    if first.dense:
         parts["feedback"] = feedback(total, scope) * weights.feedback
         total = total + parts["feedback"]
-    usable = found.related if allowed is None else found.related & allowed
     if asks_for_several(query.text):
         parts["again"] = _again(total, scope, usable) * -weights.again
         total = total + parts["again"]
@@ -150,6 +197,13 @@ def features(query: Query, scope: ScopeIndex, weights: Weights = DEFAULT) -> Fea
     timely = _in_time(query.spans, scope) == 1
     related = np.ones(scope.count, dtype=np.bool_) if dense.any() else (near > 0) | (speaker > 0) | timely
     return Features(own, near - own, dense, context, speaker, related)
+
+
+def _best_of(groups: Ints, total: Floats, usable: NDArray[np.bool_]) -> Floats:
+    """For each chunk the highest total in its group, at least 0. groups: ascending."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    best = np.maximum.reduceat(np.where(usable, total, 0), starts)
+    return np.repeat(np.maximum(best, 0), np.diff(starts, append=len(groups)))
 
 
 def _again(total: Floats, scope: ScopeIndex, usable: NDArray[np.bool_]) -> Floats:

@@ -92,7 +92,7 @@ class ScopeIndex:
 
     asks, details, assistant, monologue, people, opens: 1 for chunks that ask, that have a detail, that the assistant
     said, in whose thread one person speaks alone, in whose thread no assistant speaks, that come first after a pause.
-    session: its number. times: in seconds (Unix).
+    thread, session: its number, ascending. times: in seconds (Unix).
     postings: text term → (chunk numbers, counts). dates: date term → chunk numbers. speakers: term of a speaker's name
     → chunk numbers. distance[d-1][i]: turns between chunks i and i + d, 0 across threads. vectors: (n, dimensions),
     rows of length 1, or 0 where `embedded` is False. statistics: of the whole scope.
@@ -107,6 +107,7 @@ class ScopeIndex:
     monologue: Floats
     people: Floats
     opens: Floats
+    thread: Ints
     session: Ints
     times: NDArray[np.float64]
     postings: Mapping[str, tuple[Ints, Floats]]
@@ -166,6 +167,7 @@ class ScopeIndex:
             monologue=monologue,
             people=people,
             opens=opens,
+            thread=thread_of,
             session=session,
             times=np.array([time.timestamp() for time in times]),
             postings=postings,

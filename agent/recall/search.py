@@ -20,7 +20,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.confidence import Evidence, evidence_for
 from turnlog.agent.recall.large import ScopeSample, candidate_chunks, sample_scope
 from turnlog.agent.recall.questions import Question, read_question
-from turnlog.agent.recall.ranking import Query, Scored, rank
+from turnlog.agent.recall.ranking import Query, Scored, rank_parts
 from turnlog.agent.recall.scope import REACH, ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
 from turnlog.events.word_caches import holds_words
@@ -187,19 +187,11 @@ class Recall:
         self.evidence = None
         if chunks is None:
             return []
-        found_in = chunks
-
-        async def found_by(asked: Sequence[Query]) -> list[_Best]:
-            return [
-                await self._found(conn, scope, one, part.undated, found_in, count, before_seq)
-                for one, part in zip(asked, question.parts, strict=True)
-            ]
-
         try:
-            found = await found_by(embedded)
+            found = await self._found(conn, scope, embedded, question, chunks, count, before_seq)
         except VectorMismatch as error:
             self.degraded = f"keyword search only: {error}"
-            found = await found_by(queries)
+            found = await self._found(conn, scope, queries, question, chunks, count, before_seq)
         self.evidence = _evidence(question, found)
         turns = [one.turns for one in found]
         return _in_turn(await self._reranked([part.text for part in question.parts], turns), k)
@@ -226,16 +218,16 @@ class Recall:
         self,
         conn: Connection,
         scope: Scope,
-        query: Query,
-        undated: str,
+        queries: Sequence[Query],
+        question: Question,
         chunks: "ScopeSample | _Loaded",
         k: int,
         before_seq: int | None,
-    ) -> _Best:
+    ) -> list[_Best]:
         if isinstance(chunks, ScopeSample):
-            keys, index = await candidate_chunks(conn, scope, query.text, query.vector, self._model, chunks, k)
+            keys, index = await candidate_chunks(conn, scope, queries, self._model, chunks, k)
             chunks = _Loaded(index, np.array([key[1] for key in keys], dtype=np.int64), keys=tuple(keys))
-        return await _best(conn, scope, query, undated, chunks, k, before_seq)
+        return await _best(conn, scope, queries, question, chunks, k, before_seq)
 
     async def _chunks_of(
         self, conn: Connection, scope: Scope, state: ScopeSample | Stamps, before_seq: int | None
@@ -324,17 +316,27 @@ def _indexed(columns: Columns) -> _Loaded:
 
 
 async def _best(
-    conn: Connection, scope: Scope, query: Query, undated: str, loaded: _Loaded, k: int, before_seq: int | None
-) -> _Best:
-    """The k best turns. The pieces of a turn count once, so more chunks may be needed, at last all of them."""
+    conn: Connection,
+    scope: Scope,
+    queries: Sequence[Query],
+    question: Question,
+    loaded: _Loaded,
+    k: int,
+    before_seq: int | None,
+) -> list[_Best]:
+    """The k best turns for each part. The pieces of a turn count once, so more chunks may be needed, at last all of
+    them."""
     allowed = None if before_seq is None else loaded.firsts < before_seq
     wanted = 2 * k
     while True:
-        ranked = rank(query, loaded.index, wanted, allowed=allowed)
-        found = _turns(ranked, await _chunks(conn, scope, loaded, ranked), k, before_seq)
-        if len(found) == k or wanted >= loaded.index.count:
-            first = ranked[0].chunk if ranked else None
-            return _Best(found, evidence_for(undated, loaded.index, first, allowed))
+        ranked = rank_parts(queries, loaded.index, wanted, allowed=allowed)
+        found = [_turns(one, await _chunks(conn, scope, loaded, one), k, before_seq) for one in ranked]
+        if all(len(turns) == k for turns in found) or wanted >= loaded.index.count:
+            first = [one[0].chunk if one else None for one in ranked]
+            return [
+                _Best(turns, evidence_for(part.undated, loaded.index, best, allowed))
+                for turns, part, best in zip(found, question.parts, first, strict=True)
+            ]
         wanted = loaded.index.count
 
 

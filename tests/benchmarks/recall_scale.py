@@ -99,7 +99,7 @@ async def _agreement(conn: Connection, told: Sequence[Conversation]) -> Row:
         for question in conversation.questions[::EVERY]:
             query = Query(question.text, question.vector)
             best = [ids[one.chunk] for one in rank(query, whole, K)]
-            keys, index = await candidate_chunks(conn, scope, question.text, question.vector, E5, about)
+            keys, index = await candidate_chunks(conn, scope, [query], E5, about)
             likely = [keys[one.chunk][3] for one in rank(query, index, K)]
             same.append(len(set(best) & set(likely)) / K)
             exact.append(_share(conversation, question, best))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from turnlog.agent.recall.confidence import BIAS, HELD, LEAD, LOW, Evidence, evidence_for
 from turnlog.agent.recall.questions import read_question
-from turnlog.agent.recall.ranking import Query, rank
+from turnlog.agent.recall.ranking import Query, rank_parts
 
 from .document import DOCUMENT, put_section
 from .genres import Genre, genres
@@ -78,10 +78,12 @@ def evidence(text: str, told: Conversation, allowed: NDArray[np.bool_] | None = 
     question = read_question(text, names=told.scope.speakers.keys())
     if question.kind != "fact":
         return None
-    parts = []
-    for part in question.parts:
-        best = rank(Query(part.text, words_of=question.words_of), told.scope, 1, allowed=allowed)
-        parts.append(evidence_for(part.undated, told.scope, best[0].chunk if best else None, allowed))
+    queries = [Query(part.text, words_of=question.words_of) for part in question.parts]
+    found = rank_parts(queries, told.scope, 1, allowed=allowed)
+    parts = [
+        evidence_for(part.undated, told.scope, best[0].chunk if best else None, allowed)
+        for part, best in zip(question.parts, found, strict=True)
+    ]
     return max((one for one in parts if one), key=lambda one: one.confidence, default=None)
 
 

@@ -6,14 +6,14 @@ from itertools import zip_longest
 
 import numpy as np
 
-from turnlog.agent.recall.ranking import Weights, rank
+from turnlog.agent.recall.ranking import Weights, rank_parts
 
 from .fitting import cases, fit, with_feedback
 from .floors import DEPTH, Ranker, floors
 from .locomo import CATEGORIES, Conversation, Question
 
 KS = (5, 10, 20)
-PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "again")
+PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "session", "again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def shipped(weights: Weights | None = None, vectors: bool = True, depth: int = D
 
     def ranked(c: Conversation, q: Question) -> list[int]:
         queries = q.parts if vectors else [replace(part, vector=None) for part in q.parts]
-        found = [[one.chunk for one in rank(query, c.scope, depth, used)] for query in queries]
+        found = [[one.chunk for one in best] for best in rank_parts(queries, c.scope, depth, used)]
         return [chunk for best in zip_longest(*found) for chunk in best if chunk is not None]
 
     return ranked

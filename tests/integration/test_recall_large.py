@@ -31,7 +31,7 @@ def chat(count: int = 120) -> list[Event]:
 
 
 async def likely(db: Connection, scope: Scope, query: str, k: int = 5) -> list[tuple[int, float]]:
-    keys, index = await candidate_chunks(db, scope, query, None, None, await sample_scope(db, scope, None, None))
+    keys, index = await candidate_chunks(db, scope, [Query(query)], None, await sample_scope(db, scope, None, None))
     return [(keys[one.chunk][1], round(one.score, 4)) for one in rank(Query(query), index, k)]
 
 

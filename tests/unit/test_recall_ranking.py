@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from turnlog.agent.recall import Query, ScopeIndex, VectorMismatch, Weights, rank
+from turnlog.agent.recall import Query, ScopeIndex, VectorMismatch, Weights, rank, rank_parts
 from turnlog.projectors.models.terms import terms
 
 START = datetime(2023, 5, 8, tzinfo=UTC)
@@ -66,8 +66,8 @@ def test_context_does_not_cross_threads() -> None:
 
 def test_context_knows_when_turns_in_between_were_not_loaded() -> None:
     assert best("llama", scope("A: the llama", "A: far away", positions=[0, 50])) == [0]
-    near = rank(Query("llama"), scope("A: the llama", "A: next", positions=[0, 1]))[1].score
-    gap = rank(Query("llama"), scope("A: the llama", "A: next but one", positions=[0, 2]))[1].score
+    near = rank(Query("llama"), scope("A: the llama", "A: next", positions=[0, 1]))[1].parts["context"]
+    gap = rank(Query("llama"), scope("A: the llama", "A: next but one", positions=[0, 2]))[1].parts["context"]
     assert near > gap > 0
 
 
@@ -185,6 +185,33 @@ def test_the_best_is_not_helped_by_being_like_itself() -> None:
     first = rank(Query("llama", np.array([0.9, 0.2, 0.1])), scope(*said, vectors=vectors), 1)[0]
     assert first.chunk == 0
     assert first.parts["feedback"] < 0
+
+
+def test_of_equal_turns_the_one_in_the_thread_or_session_with_the_best_comes_first() -> None:
+    said = ("Ann: my boss is fine", "Ann: my boss works in Bern", "Ann: my boss is fine", "Ann: my boss is ill")
+    threads = scope(*said, threads=list("aabb"))
+    assert best("boss in Bern", threads)[:2] == [1, 0]
+    assert best("boss who is ill", threads)[:2] == [3, 2]
+    sessions = scope(*said[::-1], *["Ann: soup"] * 4, *said[::-1])
+    found = {one.chunk: one.parts for one in rank(Query("boss in Bern"), sessions, 12)}
+    assert found[2]["session"] > found[1]["session"] > 0
+    assert found[2]["thread"] == found[1]["thread"]
+
+
+def test_the_parts_of_a_question_lead_to_the_thread_that_has_something_for_each() -> None:
+    """Two threads tell of a boss, one of them of a phone too."""
+    said = ("Ann: my boss is 42", "Ann: soup", "Ann: my boss is 42", "Ann: my phone is red")
+    index = scope(*said, threads=list("aabb"))
+    assert best("boss aged 42", index)[0] == 0
+    boss, phone = rank_parts([Query("boss aged 42"), Query("which phone")], index)
+    assert [boss[0].chunk, phone[0].chunk] == [2, 3]
+
+
+def test_a_turn_that_may_not_come_back_does_not_lift_its_thread() -> None:
+    said = ("Ann: a llama in Bern", "Ann: a llama", "Ann: a llama")
+    index = scope(*said, threads=list("aab"), positions=[1, 50, 1])
+    lifted, other = rank(Query("llama in Bern"), index, allowed=np.array([False, True, True]))
+    assert lifted.parts["thread"] == other.parts["thread"] > 0
 
 
 def test_words_alone_have_no_feedback() -> None:
