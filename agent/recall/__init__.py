@@ -20,7 +20,6 @@
    feedback  similarity to the two best so far, which leads from one part of an answer to the others
    thread    a share of the best score in the thread, for this part of a question and for all its parts
    session   a share of the best score in the session
-   again     a penalty for every better turn of the same session, when the query asks for several things
 5. Without a query vector, or without vectors in the scope, dense and feedback are 0: keyword search with the same code.
 6. `relevant_episodes` (episodes.py) returns the question-answer pairs of the best turns, and `hybrid_history`
    (hybrid.py) puts them before the newest turns.

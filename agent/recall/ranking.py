@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnlog.agent.recall.questions import WordsOf
-from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex, asks_for_several
+from turnlog.agent.recall.scope import Floats, Ints, ScopeIndex
 from turnlog.agent.recall.space import check_dimensions
 from turnlog.projectors.models.terms import terms as to_terms
 
@@ -23,13 +23,12 @@ class Weights:
     points; in a chat with an assistant turns over `brief` get less of the last three, in proportion: they ask and tell
     at once, and nearly all have a detail. feedback: per standard deviation of the cosine to the best of a first
     ranking. thread: share of the best score in its thread for this part of a question, and of the mean of the bests for
-    all parts: what is asked together was often said together. session: share of the best score in its session. again:
-    per better turn of the same session, when a query asks for several things. alone: factor of speaker, question, opens
-    and detail without vectors, where scores are lower. brief: terms up to which a turn lends its full shares to
-    neighbours; a longer one lends less, in proportion. assistant: share of its points for words that a long answer of
-    the assistant loses; one of up to `brief` terms loses none. monologue: what is left of the neighbours' shares in a
-    thread with one speaker, whose turns do not reply to each other. time: points of a chunk of a time that the query
-    names.
+    all parts: what is asked together was often said together. session: share of the best score in its session. alone:
+    factor of speaker, question, opens and detail without vectors, where scores are lower. brief: terms up to which a
+    turn lends its full shares to neighbours; a longer one lends less, in proportion. assistant: share of its points for
+    words that a long answer of the assistant loses; one of up to `brief` terms loses none. monologue: what is left of
+    the neighbours' shares in a thread with one speaker, whose turns do not reply to each other. time: points of a chunk
+    of a time that the query names.
     """
 
     k1: float = 0.9
@@ -47,7 +46,6 @@ class Weights:
     feedback: float = 0.09
     thread: float = 0.4
     session: float = 0.2
-    again: float = 0.2
     alone: float = 0.6
     brief: float = 15.0
     assistant: float = 0.75
@@ -122,10 +120,7 @@ def rank_parts(
     first = [_first(part, scope, weights, allowed) for part in parts]
     in_thread = [_best_of(scope.thread, one.total, one.usable) for one in first]
     together = np.mean(in_thread, axis=0)
-    return [
-        _ranked(part, one, own + together, scope, k, weights)
-        for part, one, own in zip(parts, first, in_thread, strict=True)
-    ]
+    return [_ranked(one, own + together, scope, k, weights) for one, own in zip(first, in_thread, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +153,15 @@ def _first(query: Query, scope: ScopeIndex, weights: Weights, allowed: NDArray[n
     return _First(parts, total, found.related if allowed is None else found.related & allowed, dense)
 
 
-def _ranked(
-    query: Query, first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights
-) -> list[Scored]:
+def _ranked(first: _First, in_thread: Floats, scope: ScopeIndex, k: int, weights: Weights) -> list[Scored]:
     """in_thread: of the best in each chunk's thread."""
-    usable = first.usable
-    in_session = _best_of(scope.session, first.total, usable)
+    in_session = _best_of(scope.session, first.total, first.usable)
     parts = {**first.parts, "thread": in_thread * weights.thread, "session": in_session * weights.session}
     total = first.total + parts["thread"] + parts["session"]
     if first.dense:
         parts["feedback"] = feedback(total, scope) * weights.feedback
         total = total + parts["feedback"]
-    if asks_for_several(query.text):
-        parts["again"] = _again(total, scope, usable) * -weights.again
-        total = total + parts["again"]
-    order = np.argsort(-np.where(usable, total, -np.inf), kind="stable")[: min(k, int(usable.sum()))]
+    order = np.argsort(-np.where(first.usable, total, -np.inf), kind="stable")[: min(k, int(first.usable.sum()))]
     return [Scored(int(i), float(total[i]), {name: float(part[i]) for name, part in parts.items()}) for i in order]
 
 
@@ -204,16 +193,6 @@ def _best_of(groups: Ints, total: Floats, usable: NDArray[np.bool_]) -> Floats:
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     best = np.maximum.reduceat(np.where(usable, total, 0), starts)
     return np.repeat(np.maximum(best, 0), np.diff(starts, append=len(groups)))
-
-
-def _again(total: Floats, scope: ScopeIndex, usable: NDArray[np.bool_]) -> Floats:
-    """For each turn, how many turns of its session rank before it. Subtracting a penalty for each gives the same order
-    as choosing the best k one by one with that penalty per turn already chosen from the session."""
-    order = np.lexsort((-total, ~usable, scope.session))
-    sessions = scope.session[order]
-    before = np.empty(scope.count, dtype=np.float32)
-    before[order] = np.arange(scope.count) - np.searchsorted(sessions, sessions)
-    return before
 
 
 def _speaker(words: Sequence[str], scope: ScopeIndex) -> Floats:

@@ -15,22 +15,12 @@ from turnlog.events.word_caches import caches_words
 from turnlog.projectors.models.chunks.chunking import day
 from turnlog.projectors.models.terms import terms as to_terms
 
-_SEVERAL = re.compile(
-    r"^(what|which|where|who)\b.*\b(has|have)\b|^(what|which) (?!(?:does|was|has|is)\b)(\w+ )?\w{3,}(?<!s)s\b"
-    r"|\b(both|how many|how often|how much|in common|list)\b|哪些|哪几|几次|多少次|几个|分别|共同|都.{0,8}(什么|哪)",
-    re.IGNORECASE,
-)
 # Begins with a character class, because that is searched many times faster than alternatives.
 _DETAIL = re.compile(r"[\dA-Z\"“”《》「」](?:(?<![A-Z])|(?<=[a-z,] [A-Z])(?=[a-z]))")
 
 
 def asks(text: str) -> bool:
     return "?" in text or "？" in text
-
-
-def asks_for_several(query: str) -> bool:
-    """Whether the answer is probably spread over several turns: "Which cities has she visited?", 去过哪些城市？"""
-    return _SEVERAL.search(query.strip()) is not None
 
 
 def tells_detail(text: str) -> bool:

@@ -54,7 +54,7 @@ name no turn and were left out.
 "Leave one out" is the number that counts: the eight weights below were fitted by conditional logit on four
 conversations (multi-hop questions count three times) and tested on the fifth; feedback comes from a first fit
 without it. As shipped they are rounded and the
-same for all. Fixed are BM25's k1 and b, the shares of neighbours and `again`. The floors' document is
+same for all. Fixed are BM25's k1 and b, the shares of neighbours and of sessions. The floors' document is
 "[date] speaker: text", their query the question as it is.
 """
     for title, lines, folds in tables:

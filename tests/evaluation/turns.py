@@ -13,7 +13,7 @@ from .floors import DEPTH, Ranker, floors
 from .locomo import CATEGORIES, Conversation, Question
 
 KS = (5, 10, 20)
-PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "session", "again")
+PARTS = ("dense", "near", "words", "speaker", "question", "opens", "detail", "feedback", "session")
 
 
 @dataclass(frozen=True, slots=True)
