@@ -58,7 +58,7 @@ class Weights:
 #   fitted on four, tested on the fifth   78.1 / 84.7 / 88.6   56.4    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
 #   words alone                           74.2 / 80.6 / 85.6   48.2    vectors alone        43.6 / 52.3 / 60.6   33.8
 # The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.16 to 0.23).
-# Those were measured with b 0.2 and without `brief`, `assistant` and `monologue`, which were chosen by words alone.
+# Those were measured with b 0.2 and without `brief`, `assistant`, `monologue`, `thread` and `session`.
 # Tried without gain: diversity for every question, session scores, length, first person, words of the best as feedback.
 DEFAULT = Weights()
 

@@ -86,8 +86,9 @@ def genres_section(
     left = Measured(words.genres, {name: [*shipped[name], *lines] for name, lines in fitted.items()})
     return f"""
 Recall @5 / 10 / 20 with the same weights for all: talk between two people (LoCoMo), assistant chats (BEAM), and Chinese
-diaries (MemDaily) with all diaries of a kind in one scope or each in a scope of its own. Questions are read as recall
-reads them, asked a day after the last turn.
+diaries (MemDaily) with all diaries of a kind in one scope or each in a scope of its own. Pooled, conversations are
+threads of one user: all diaries of a kind, and every second conversation of LoCoMo and of BEAM. Questions are read as
+recall reads them, asked a day after the last turn.
 
 ### By words alone
 

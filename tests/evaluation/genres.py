@@ -22,10 +22,11 @@ from .turns import Line, line, shipped
 from .vectors import Vectors
 
 LOCOMO, BEAM, POOLED, ONE_THREAD = "LoCoMo", "BEAM", "MemDaily, pooled", "MemDaily, one thread"
+LOCOMO_POOLED, BEAM_POOLED = "LoCoMo, pooled", "BEAM, pooled"
 NO_CATEGORY = 0
 BM25 = "BM25, stopwords, Snowball"
-# What each weight that depends on the genre adds: the value that switches it off.
-OFF = {"brief": float("inf"), "assistant": 0.0, "monologue": 1.0}
+# What each weight that depends on the genre or on threads adds: the value that switches it off.
+OFF = {"brief": float("inf"), "assistant": 0.0, "monologue": 1.0, "thread": 0.0, "session": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,12 @@ def genres(folder: Path) -> list[Genre]:
     found = []
     if (path := folder / "locomo-dev.json").exists():
         found.append(Genre(LOCOMO, load(path, None, captions=False)))
+        found.append(Genre(LOCOMO_POOLED, _in_pools(found[-1])))
     if (path := folder / "beam-dev.json.gz").exists():
         chats = read_json(path)
         unanswerable = {chat["chat"]: _abstentions(chat) for chat in chats}
         found.append(Genre(BEAM, [_chat(chat) for chat in chats], unanswerable))
+        found.append(Genre(BEAM_POOLED, _in_pools(found[-1])))
     if (path := folder / "memdaily-dev.json.gz").exists():
         diaries = read_json(path)
         by_kind: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -54,6 +57,26 @@ def genres(folder: Path) -> list[Genre]:
         found.append(Genre(POOLED, [_diaries(kind, pool) for kind, pool in by_kind.items()]))
         found.append(Genre(ONE_THREAD, [_diaries(_thread(diary), [diary]) for diary in diaries]))
     return found
+
+
+def _in_pools(genre: Genre) -> list[Conversation]:
+    """Every second conversation in the scope of one user, a thread each, and the others in another."""
+    return [_pool(f"{genre.name} {at}", genre.conversations[at::2]) for at in (0, 1)]
+
+
+def _pool(name: str, conversations: Sequence[Conversation]) -> Conversation:
+    found = [
+        replace(chunk, thread=told.name, source_ids=tuple(f"{told.name}/{source}" for source in chunk.source_ids))
+        for told in conversations
+        for chunk in told.found
+    ]
+    scope = index(found, None)
+    questions = [
+        question(one.text, one.category, frozenset(f"{told.name}/{source}" for source in one.evidence), scope, None)
+        for told in conversations
+        for one in told.questions
+    ]
+    return Conversation(name, found, scope, questions, repaired=0, unusable=0)
 
 
 def texts_of(conversations: Sequence[Conversation]) -> tuple[list[str], list[str]]:

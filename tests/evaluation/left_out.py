@@ -15,13 +15,13 @@ import numpy as np
 
 from turnlog.agent.recall.ranking import Weights
 
-from .genres import BEAM, LOCOMO, ONE_THREAD, POOLED, Genre
+from .genres import BEAM, BEAM_POOLED, LOCOMO, LOCOMO_POOLED, ONE_THREAD, POOLED, Genre
 from .locomo import Conversation
 from .turns import Line, line, outcomes_of, shipped, summed
 
 # b: as search engines ship it (Anserini). assistant: the words of the person whose memory it is count twice those of a
-# long answer. monologue, time: off.
-START = Weights(b=0.4, brief=15.0, assistant=0.5, monologue=1.0, time=0.0)
+# long answer. monologue, time, thread, session: off.
+START = Weights(b=0.4, brief=15.0, assistant=0.5, monologue=1.0, time=0.0, thread=0.0, session=0.0)
 GRID: Mapping[str, tuple[float, ...]] = {
     "brief": (10.0, 15.0, 20.0, inf),
     "assistant": (0.0, 0.25, 0.5, 0.75),
@@ -29,8 +29,14 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "monologue": (0.25, 0.5, 0.75, 1.0),
     "words": (1.0, 1.5, 2.0),
     "time": (0.0, 0.3, 0.6, 1.0),
+    "thread": (0.0, 0.2, 0.4, 0.6),
+    "session": (0.0, 0.1, 0.2, 0.4),
 }
-TOGETHER = ((LOCOMO,), (BEAM,), (POOLED, ONE_THREAD))  # the same turns are never learned from and tested
+TOGETHER = (
+    (LOCOMO, LOCOMO_POOLED),
+    (BEAM, BEAM_POOLED),
+    (POOLED, ONE_THREAD),
+)  # the same turns are never learned from and tested
 QUESTIONS = 150  # of a half of a genre, spread over its conversations: enough to choose from a coarse grid
 ROUNDS = 2
 EARNS = 0.003  # of the mean share of evidence
