@@ -5,10 +5,12 @@ A list is rows of growth: a checkpoint says only how many items of which list it
 checkpoint: there the state is the turns after the last pruning.
 """
 
+from base64 import b64decode
 from collections.abc import Sequence
 from itertools import groupby
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 from sqlalchemy.dialects.postgresql import JSONB
 
 from turnlog.events.contracts import (
@@ -21,10 +23,10 @@ from turnlog.events.contracts import (
     Recorded,
     ThreadForked,
 )
-from turnlog.projectors.engine.changes import Change, Row, Upsert
+from turnlog.events.sealing import is_erased
+from turnlog.projectors.engine.changes import Change, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table
-from turnlog.projectors.models.checkpoints import rows as checkpoint_rows
 
 TYPE = "turnlog.seq"
 PRUNED_CHANNEL = "pruned_through"
@@ -86,7 +88,7 @@ _REPLACED = ("channel", "type", "blob")
 def project(batch: Sequence[Recorded]) -> list[Change]:
     changes: list[Change] = []
     for dropping, run in groupby(batch, lambda one: isinstance(one.event.data, CheckpointsDropped)):
-        project_run = checkpoint_rows.dropped if dropping else _saved
+        project_run = dropped if dropping else _saved
         changes += project_run(list(run))
     return changes
 
@@ -95,11 +97,11 @@ def _saved(run: Sequence[Recorded]) -> list[Change]:
     saved = [one for one in run if isinstance(one.event.data, CheckpointSaved)]
     written = [one for one in run if isinstance(one.event.data, CheckpointWritesSaved)]
     pruned = [_pruned(one, through) for one in run if (through := _pruned_through(one.event.data))]
-    new, replaced = checkpoint_rows.write_rows(written)
+    new, replaced = write_rows(written)
     return [
-        Upsert(checkpoint_blobs, _columns(checkpoint_blobs), [*checkpoint_rows.blob_rows(saved), *pruned]),
-        Upsert(checkpoint_lists, _columns(checkpoint_lists), checkpoint_rows.list_rows(saved)),
-        Upsert(checkpoints, _columns(checkpoints), checkpoint_rows.checkpoint_rows(saved), _taken(_UPDATED)),
+        Upsert(checkpoint_blobs, _columns(checkpoint_blobs), [*blob_rows(saved), *pruned]),
+        Upsert(checkpoint_lists, _columns(checkpoint_lists), list_rows(saved)),
+        Upsert(checkpoints, _columns(checkpoints), checkpoint_rows(saved), _taken(_UPDATED)),
         Upsert(checkpoint_writes, _columns(checkpoint_writes), new),
         Upsert(checkpoint_writes, _columns(checkpoint_writes), replaced, _taken(_REPLACED)),
     ]
@@ -124,6 +126,126 @@ def _pruned_through(data: EventData) -> int:
 def _pruned(recorded: Recorded, through: int) -> Row:
     event, at = recorded.event, f"{recorded.seq:020d}"
     return (event.tenant, event.thread, "", PRUNED_CHANNEL, at, TYPE, str(through).encode())
+
+
+def checkpoint_rows(saved: Sequence[Recorded]) -> list[Row]:
+    """A checkpoint that is saved again keeps its parent, as LangGraph's own saver has it.
+
+    An erased one gives no row: the graph continues from the newest whole one.
+    """
+    rows: dict[Row, Row] = {}
+    for one in saved:
+        if is_erased(one.event):
+            continue
+        data = _checkpoint(one)
+        key = (one.event.tenant, one.event.thread, data.checkpoint_ns, data.checkpoint_id)
+        parent = rows[key][4] if key in rows else data.parent_checkpoint_id
+        rows[key] = (*key, parent, None, _json(data.checkpoint), _json(data.metadata), data.run_id, one.seq)
+    return list(rows.values())
+
+
+def blob_rows(saved: Sequence[Recorded]) -> list[Row]:
+    """The first value of a channel's version stays."""
+    rows: dict[Row, Row] = {}
+    for one in saved:
+        data = _checkpoint(one)
+        for blob in data.blobs:
+            key = (one.event.tenant, one.event.thread, data.checkpoint_ns, blob.channel, blob.version)
+            value = None if blob.data is None else _bytes(blob.data)
+            rows.setdefault(key, (*key, blob.encoding, value))
+    return list(rows.values())
+
+
+def list_rows(saved: Sequence[Recorded]) -> list[Row]:
+    rows: dict[Row, Row] = {}
+    for one in saved:
+        for grown in _checkpoint(one).lists:
+            key = (one.event.tenant, one.event.thread, grown.list_id, grown.first)
+            rows.setdefault(key, (*key, grown.base_list, grown.base_count, _json(grown.items)))
+    return list(rows.values())
+
+
+def write_rows(written: Sequence[Recorded]) -> tuple[list[Row], list[Row]]:
+    """(rows added only where there is none yet, rows that replace what is there). A key is in one of the two."""
+    rows: dict[Row, Row] = {}
+    replaced: set[Row] = set()
+    for one in written:
+        data = one.event.data
+        assert isinstance(data, CheckpointWritesSaved)
+        task = (one.event.tenant, one.event.thread, data.checkpoint_ns, data.checkpoint_id, data.task_id)
+        for write in data.writes:
+            key = (*task, write.idx)
+            if data.replace or key not in rows:
+                # The path stays the first one's, as LangGraph's own saver has it.
+                path = rows[key][-1] if key in rows else data.task_path
+                rows[key] = (*key, write.channel, write.encoding, _bytes(write.data), path)
+            if data.replace:
+                replaced.add(key)
+    return [row for key, row in rows.items() if key not in replaced], [rows[key] for key in rows if key in replaced]
+
+
+def _checkpoint(one: Recorded) -> CheckpointSaved:
+    data = one.event.data
+    assert isinstance(data, CheckpointSaved)
+    return data
+
+
+def _json(value: object) -> str:
+    return to_json(value).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return b64decode(text, validate=True)
+
+
+# What goes with a dropped checkpoint is only known from the rows that stay, so this is SQL.
+_HERE = "tenant = %(tenant)s AND thread_id = %(thread)s"
+_WRITES = f"DELETE FROM checkpoint_writes WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)"
+# One snapshot for all parts of a statement: the kept are named by what they are not.
+_CHECKPOINTS = f"""
+WITH gone AS (
+    DELETE FROM checkpoints WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id = ANY(%(ids)s)
+    RETURNING checkpoint -> 'channel_versions' AS versions
+), freed AS (
+    SELECT DISTINCT v.key, v.value FROM gone, jsonb_each_text(gone.versions) v
+), used AS (
+    SELECT DISTINCT v.key, v.value FROM checkpoints, jsonb_each_text(checkpoint -> 'channel_versions') v
+    WHERE {_HERE} AND checkpoint_ns = %(ns)s AND checkpoint_id <> ALL(%(ids)s)
+)
+DELETE FROM checkpoint_blobs b USING (SELECT * FROM freed EXCEPT SELECT * FROM used) f
+WHERE b.tenant = %(tenant)s AND b.thread_id = %(thread)s AND b.checkpoint_ns = %(ns)s
+AND b.channel = f.key AND b.version = f.value AND b.type <> 'turnlog.seq'
+"""
+_PARENTS = (
+    f"UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE {_HERE} AND checkpoint_ns = %(ns)s "
+    "AND parent_checkpoint_id = ANY(%(ids)s)"
+)
+_LISTS = f"""
+WITH RECURSIVE used(list_id) AS (
+    SELECT convert_from(blob, 'UTF8')::jsonb ->> 'list' FROM checkpoint_blobs WHERE {_HERE} AND type = 'turnlog.list'
+    UNION
+    SELECT l.base_list FROM used JOIN checkpoint_lists l ON l.list_id = used.list_id
+    WHERE l.tenant = %(tenant)s AND l.thread_id = %(thread)s AND l.base_list IS NOT NULL
+)
+DELETE FROM checkpoint_lists WHERE {_HERE} AND list_id NOT IN (SELECT list_id FROM used)
+"""
+_IN_ORDER = (_WRITES, _CHECKPOINTS, _PARENTS, _LISTS)
+
+
+def dropped(run: Sequence[Recorded]) -> list[Change]:
+    """A list goes when nothing that is kept has it or begins with it."""
+    changes: list[Change] = []
+    for one in run:
+        data = one.event.data
+        assert isinstance(data, CheckpointsDropped)
+        named = {
+            "tenant": one.event.tenant,
+            "thread": one.event.thread,
+            "ns": data.checkpoint_ns,
+            "ids": list(data.checkpoint_ids),
+        }
+        changes += [Statement(sql, [named]) for sql in _IN_ORDER]
+    return changes
 
 
 CHECKPOINTS = Projection(
