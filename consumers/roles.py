@@ -11,7 +11,7 @@ from nats.js.api import DeliverPolicy
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.request import AGENT
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.jobs.job import keep_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 
 from turnlog.agent.counting import counted
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.embedding.pending import pending_count
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_embedder

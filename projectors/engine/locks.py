@@ -19,6 +19,7 @@ class LockFor(IntEnum):
     EXTRACTION = 5
     ASKING_USER = 6
     ASKED_THREAD = 7
+    EMBEDDING = 8
 
 
 @contextlib.asynccontextmanager

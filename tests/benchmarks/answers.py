@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from tests.benchmarks.measuring import Row, interleaved, ms, per_second, quantile
 from tests.benchmarks.served import free_port, started
 from tests.benchmarks.stand import Stand
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings

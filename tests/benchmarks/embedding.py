@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from tests.benchmarks.measuring import Row, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
 from tests.benchmarks.stand import Stand, fill
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.privacy.kek import new_kek
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings

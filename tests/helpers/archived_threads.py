@@ -10,7 +10,7 @@ from helpers.sample_events import derivation, event, turn
 from helpers.stage import Stage
 
 from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.jobs.archiving import archive_cold
 from turnlog.agent.jobs.job import OnProgress
 from turnlog.agent.models.factory import make_models

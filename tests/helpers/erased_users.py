@@ -5,7 +5,7 @@ from typing import Any
 
 from helpers.stage import Stage
 
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure

@@ -33,7 +33,7 @@ from helpers.similar_memories import runtime as runtime
 from helpers.similar_memories import server as server
 from helpers.similar_memories import settings as settings
 
-from turnlog.agent.embedding.memories import embed_memories
+from turnlog.agent.embedding.embedder import embed_memories
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter
 from turnlog.agent.memory.upkeep.compaction import undo_compaction

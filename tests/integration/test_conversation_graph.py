@@ -13,7 +13,7 @@ from helpers.sample_events import derivation, event
 from helpers.servers import now
 from langchain_core.messages import HumanMessage
 
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.models.errors import ModelUnavailable
 from turnlog.agent.models.factory import make_models
 from turnlog.agent.settings import Settings

@@ -7,10 +7,10 @@ from helpers.openai_server import OpenAIServer
 from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.embedding.chunks import LOCK
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.search import Recall, Recalled
 from turnlog.consumers import roles
+from turnlog.projectors.engine.locks import LockFor
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.registry import find
 from turnlog.projectors.rebuild.rebuild import rebuild
@@ -36,10 +36,11 @@ async def play(nats_url: str, database_url: str, model: OpenAIServer, monkeypatc
 async def say(stage: Stage, thread: str = "t", said: list[str] = SAID) -> None:
     """The embedder finds all of it at once: it is kept out until everything is projected."""
     async with stage.runtime.pool.connection() as conn:
-        await conn.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+        lock = ("embedder", LockFor.EMBEDDING.value)
+        await conn.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", lock)
         await stage.runtime.log.append_many([turn(text, thread=thread, minutes=n) for n, text in enumerate(said)])
         await stage.runtime.settle()
-        await conn.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+        await conn.execute("SELECT pg_advisory_unlock(hashtextextended(%s, %s))", lock)
 
 
 async def recall(stage: Stage, query: str) -> tuple[list[Recalled], str | None]:

@@ -11,9 +11,9 @@ from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.embedding import backlog as backlogs
-from turnlog.agent.embedding import chunks
+from turnlog.agent.embedding import embedder
 from turnlog.agent.embedding.backlog import Backlog
-from turnlog.agent.embedding.chunks import embed_pending
+from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.embedding.pending import _COUNT, _NOT_ERASED, _lacking, pending_chunks, pending_count
 from turnlog.agent.importers import Defaults
 from turnlog.agent.memory.deciding.service import Memories
@@ -176,7 +176,7 @@ async def test_the_embedder_waits_while_projectors_catch_up_and_a_round_at_a_tim
 
     monkeypatch.setattr(Runtime, "give_way", give_way)
     monkeypatch.setattr(Runtime, "catching_up", lambda self: True)
-    monkeypatch.setattr(chunks, "BATCH", 1)
+    monkeypatch.setattr(embedder, "BATCH", 1)
     monkeypatch.setattr(roles, "EMBED_POLL_S", 0.0)
     async with play() as stage:
         await say(stage, "old", 1, 2)

@@ -7,7 +7,7 @@ stored even if another step failed; pruning waits until every step has succeeded
 
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import counter_for
-from turnlog.agent.embedding.chunks import embedding_events, embedding_ledger
+from turnlog.agent.embedding.embedder import embedding_events, embedding_ledger
 from turnlog.agent.embedding.pending import pending_chunks
 from turnlog.agent.later import Later
 from turnlog.agent.models.budget import ledger
