@@ -11,7 +11,7 @@ from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.context import counter_for
 from turnlog.agent.models import calls
-from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.recall.hybrid import hybrid_history
 from turnlog.agent.recall.search import Recall

@@ -12,7 +12,7 @@ from helpers.servers import eventually, rows
 from helpers.stage import MemoryServer, Play, Stage, player
 
 from turnlog.agent.models import calls
-from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.calls import Breaker
 from turnlog.consumers.workers.reactors import segments
 from turnlog.consumers.workers.reactors.segments import NAME, SOURCE
 from turnlog.events.contracts import (

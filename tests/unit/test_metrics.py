@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from turnlog.agent import metrics
-from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.calls import Breaker
 
 DOCS = Path(__file__).parents[2] / "docs"
 METRICS = [value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.agent.models.breaker import Breaker
+from turnlog.agent.models.calls import Breaker
 from turnlog.agent.models.errors import BreakerOpen
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from helpers.openai_server import OpenAIServer
 
-from turnlog.agent.models.breaker import Breaker
-from turnlog.agent.models.calls import Caller, shown_url
+from turnlog.agent.models.calls import Breaker, Caller, shown_url
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
 from turnlog.agent.models.openai_chat import OpenAIChat, tls_context
 from turnlog.agent.models.pricing import Price
