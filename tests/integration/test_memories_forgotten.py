@@ -9,7 +9,7 @@ from helpers.sample_events import MAY_8, event
 from helpers.servers import rows
 from helpers.user_memories import ANN, UserMemories, extracted, open_user_memories
 
-from turnlog.agent.memory.deciding import forgetting
+from turnlog.agent.memory.deciding import revisions
 from turnlog.events.contracts import Interval, MemoriesCompacted
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
@@ -67,7 +67,7 @@ async def test_forgetting_one_member_of_a_merge_leaves_what_the_others_said(mind
 async def test_forgetting_more_than_one_write_takes_forgets_all_of_it(
     mind: UserMemories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting, "MAX_FORGOTTEN_PER_WRITE", 2)
+    monkeypatch.setattr(revisions, "MAX_FORGOTTEN_PER_WRITE", 2)
     kept, *others = [await mind.says(f"I like tea number {n}") for n in range(6)]
     intervals = tuple(Interval(memory_id=one, valid_to=MAY_8, replaced_by=kept, reason="duplicate") for one in others)
     made = MemoriesCompacted(method="dedupe", members=(kept, *others), kept=kept, intervals=intervals, similarity=0.95)

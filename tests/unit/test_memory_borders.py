@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 from helpers.dated_claims import DecidedMemories, claim, day, decided
 
-from turnlog.agent.memory.deciding.forgetting import Forgetting, closing_answers, combined
 from turnlog.agent.memory.deciding.policy import SEED, fate, importance_now
-from turnlog.agent.memory.deciding.revisions import answered, edited
+from turnlog.agent.memory.deciding.revisions import Forgetting, answered, closing_answers, combined, edited
 from turnlog.events.contracts import Memory, MemoryConflictRaised
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from helpers.dated_claims import DecidedMemories, claim, day
 
-from turnlog.agent.memory.deciding.forgetting import closing_answers, forgetting, forgotten_events
+from turnlog.agent.memory.deciding.revisions import closing_answers, forgetting, forgotten_events
 from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicate
 from turnlog.events.contracts import EndReason, Interval, MemoriesRevised
 from turnlog.projectors.models.memories.lookup import Conflict, StoredMemory

@@ -22,18 +22,22 @@ from turnlog.agent.memory.deciding.by_hand import (
     handmade_memory,
 )
 from turnlog.agent.memory.deciding.conflicts import decide
-from turnlog.agent.memory.deciding.forgetting import (
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.outcomes import Outcome, matching_rows, outcome
+from turnlog.agent.memory.deciding.revisions import (
     MAX_FORGOTTEN_PER_WRITE,
     Forgetting,
+    answered,
+    archived,
     closing_answers,
     combined,
+    edited,
     first_write,
     forgetting,
     forgotten_events,
+    require_unexpired,
+    reverted,
 )
-from turnlog.agent.memory.deciding.memory_state import MemoryState
-from turnlog.agent.memory.deciding.outcomes import Outcome, matching_rows, outcome
-from turnlog.agent.memory.deciding.revisions import answered, archived, edited, require_unexpired, reverted
 from turnlog.agent.memory.deciding.semantic_conflicts import resolve_near_duplicates
 from turnlog.agent.memory.deciding.writing import Clock, Decided, MemoryWriter, Place, Rows, utc_now
 from turnlog.agent.runtime import Pool
