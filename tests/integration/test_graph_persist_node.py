@@ -15,8 +15,7 @@ from turnlog.agent.models.protocol import Completion
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.langgraph.graph.generate import answer_message
-from turnlog.consumers.langgraph.graph.persist import persist_node
-from turnlog.consumers.langgraph.graph.receipt import Receipts
+from turnlog.consumers.langgraph.graph.persist import Receipts, persist_node
 from turnlog.consumers.langgraph.graph.request import build_request
 from turnlog.consumers.langgraph.graph.state import ConversationState, Node
 from turnlog.consumers.runtime import opened, projecting

@@ -19,9 +19,8 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.langgraph.graph.generate import TEXT, generate_node
-from turnlog.consumers.langgraph.graph.persist import persist_node
+from turnlog.consumers.langgraph.graph.persist import Receipts, persist_node
 from turnlog.consumers.langgraph.graph.recall import recall_node
-from turnlog.consumers.langgraph.graph.receipt import Receipts
 from turnlog.consumers.langgraph.graph.retrieve import retrieve_node
 from turnlog.consumers.langgraph.graph.route import Route, route_node
 from turnlog.consumers.langgraph.graph.state import ConversationState

@@ -1,18 +1,159 @@
 """persist: what an answer took, its receipt and the memories it read go on the log, once. The turns are there already:
 the checkpointer's are events."""
 
-from collections.abc import Mapping
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from langchain_core.messages import AIMessage
 
+from turnlog.agent.context import ContextReceipt, answer_receipt
 from turnlog.agent.memory.deciding.service import Memories
+from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.graph.receipt import SOURCE, Receipts
-from turnlog.consumers.langgraph.graph.state import ConversationState, Node, Update
-from turnlog.events.contracts import Event, UsageMetered
+from turnlog.agent.threads.state import receipt_settings
+from turnlog.consumers.langgraph.graph.request import Request, build_request, to_messages
+from turnlog.consumers.langgraph.graph.state import ConversationState, Node, Update, unless_away
+from turnlog.events.contracts import AnswerReceipt, Event, KnownOfUser, UsageMetered
+from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
+from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.models.message import Message, thread_messages
+
+SOURCE = "turnlog/graph"
+Places = dict[int, Message]
+
+
+class NoReceipt(TurnlogError):
+    """The messages that the model was given cannot be named by turns of the log."""
+
+    code = "no-receipt"
+
+
+class Receipts:
+    """The receipts of a graph's answers. model: the name of the chat model that requests are built for."""
+
+    def __init__(self, log: Log, pool: Pool, settings: Settings, model: str) -> None:
+        self._log, self._pool, self._settings, self._model = log, pool, settings, model
+
+    async def record(self, state: ConversationState, answer: AIMessage) -> str:
+        """Appends one receipt for each answer, however often it is called. Returns why there is none, or ''.
+
+        answer: the state's last message.
+
+        Raises LogUnavailable, LogFull, GapInLog.
+        """
+        made, why = await unless_away(self._made(state, answer), None)
+        if made is not None:
+            event, as_of_seq = made
+            if event.id not in await self._log.stored_ids(event.tenant, event.thread, as_of_seq):
+                await self._log.append(event)
+        return why
+
+    async def _made(self, state: ConversationState, answer: AIMessage) -> tuple[Event, int]:
+        """The event, and the sequence that it is about. Raises NoReceipt, WindowTooSmall, NotProjectedInTime."""
+        request = build_request(asked(state), self._settings, self._model)
+        if request.context_hash != answer.response_metadata.get("context_hash"):
+            raise NoReceipt("the settings, or the nodes before, are not those that the answer was made with")
+        turns = await self._turns(state["conversation_id"])
+        found = on_the_log(to_messages(state["messages"], state["conversation_id"]), turns)
+        data = receipt(self._settings, state, request, found)
+        return receipt_event(self._settings.tenant, state, answer, data), data.as_of_seq
+
+    async def _turns(self, thread: str) -> list[Message]:
+        """All that the log has of the thread, oldest first."""
+        tenant = self._settings.tenant
+        head = await self._log.thread_head(tenant, thread, "turn_recorded")
+        if not head:
+            return []
+        partition = await self._log.partition_of(tenant, thread, head)
+        async with self._pool.connection() as conn:
+            await wait_for(conn, ("messages",), partition, head)
+            return await thread_messages(conn, tenant, thread)
+
+
+def asked(state: ConversationState) -> ConversationState:
+    """The state as it was before its last message, the answer."""
+    before = state.copy()
+    before["messages"] = state["messages"][:-1]
+    return before
+
+
+def on_the_log(messages: Sequence[Message], turns: Iterable[Message]) -> Places:
+    """Place in the state → the turn with the same content; of several the newest that keeps the order, if one does."""
+    alike = defaultdict[str, list[Message]](list)
+    for turn in turns:
+        alike[_words(turn)].append(turn)
+    found: Places = {}
+    later = 2**62
+    for message in reversed(messages):
+        same = alike.get(_words(message))
+        if same:
+            turn = next((one for one in reversed(same) if one.seq < later), same[-1])
+            found[message.seq], later = turn, turn.seq
+    return found
+
+
+def receipt(settings: Settings, state: ConversationState, request: Request, found: Places) -> AnswerReceipt:
+    """found: as on_the_log() for all messages, the answer included. Raises NoReceipt."""
+    given = to_messages(asked(state)["messages"], state["conversation_id"])
+    if not given or any(message.seq not in found for message in given):
+        raise NoReceipt(
+            "a message that the model was given is not a turn on the log; is the checkpointer a TurnlogSaver?"
+        )
+    question = next((message for message in reversed(given) if message.role == "user"), given[-1])
+    answer = found.get(len(state["messages"]))
+    data = answer_receipt(
+        _by_turns(request, state, found),
+        request_id=found[question.seq].event_id,
+        turn_id=found[question.seq].event_id,
+        answer_ids=(answer.event_id,) if answer else (),
+        system_prompt=settings.system_prompt,
+        settings=receipt_settings(settings),
+    )
+    return data.model_copy(update={"notes": request.notes})
+
+
+def receipt_event(tenant: str, state: ConversationState, answer: AIMessage, data: AnswerReceipt) -> Event:
+    return Event(
+        id=receipt_id(tenant, state["conversation_id"], answer.id or ""),
+        source=SOURCE,
+        tenant=tenant,
+        thread=state["conversation_id"],
+        user=state["user_id"],
+        causation=data.turn_id,
+        data=data,
+    )
+
+
+def receipt_id(tenant: str, conversation: str, answer: str) -> UUID:
+    """Derived from the answer: however often the node runs, it is one event."""
+    return uuid5(NAMESPACE_OID, f"receipt/{tenant}/{conversation}/{answer}")
+
+
+def _by_turns(request: Request, state: ConversationState, found: Places) -> ContextReceipt:
+    """The context's own receipt with sequences of the log in place of places."""
+    made = request.context.receipt
+    seqs = [tuple(sorted(found[at].seq for at in tier.seqs)) for tier in made.tiers]
+    dropped = tuple(remark._replace(seq=found[remark.seq].seq) for remark in made.dropped)
+    known = state.get("memory_known")
+    summaries = [tier.summary_seq for tier in made.tiers if tier.summary_seq]
+    return replace(
+        made,
+        as_of_seq=max([*(seq for tier in seqs for seq in tier), *(one.seq for one in dropped), *summaries]),
+        tiers=tuple(tier.model_copy(update={"seqs": own}) for tier, own in zip(made.tiers, seqs, strict=True)),
+        dropped=dropped,
+        memories=tuple(state.get("memory_ids") or ()),
+        known=KnownOfUser.model_validate(known) if known else None,
+        context_hash=request.context_hash,
+    )
+
+
+def _words(turn: Message) -> str:
+    return json.dumps([turn.role, turn.content, turn.name, turn.tool_calls, turn.tool_call_id], sort_keys=True)
 
 
 def persist_node(log: Log, memories: Memories, receipts: Receipts, settings: Settings) -> Node:
