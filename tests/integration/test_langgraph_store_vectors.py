@@ -13,7 +13,7 @@ from helpers.servers import rows
 from langgraph.store.base import PutOp
 
 from turnlog.agent.settings import Settings
-from turnlog.consumers.langgraph.store import reindex as store_reindex
+from turnlog.consumers.langgraph.store import writes as store_writes
 from turnlog.consumers.langgraph.store.index import InvalidIndex, model_name
 from turnlog.events.errors import InvalidToken
 from turnlog.projectors.engine.writer import Connection
@@ -211,7 +211,7 @@ async def test_while_the_embedder_is_away_items_are_stored_and_found_without_it(
 async def test_items_that_want_no_vectors_are_not_in_the_way_of_those_that_do(
     stores: Stores, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reindex, "AT_ONCE", 2)
+    monkeypatch.setattr(store_writes, "AT_ONCE", 2)
     words = WordVectors()
     words.away = True
     async with stores.opened(index=index_by(words, "text")) as store:

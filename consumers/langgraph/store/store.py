@@ -21,9 +21,8 @@ from turnlog.consumers.langgraph.opening import connection, in_background, opene
 from turnlog.consumers.langgraph.store.grouping import Grouped
 from turnlog.consumers.langgraph.store.index import GivenEmbedder, fields_of
 from turnlog.consumers.langgraph.store.ops import Key, Planner, Search, Write, last_writes
-from turnlog.consumers.langgraph.store.reindex import Reindexer
 from turnlog.consumers.langgraph.store.vectors import StoreVectors
-from turnlog.consumers.langgraph.store.writes import StoreWriter
+from turnlog.consumers.langgraph.store.writes import Reindexer, StoreWriter
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.writer import Connection
