@@ -3,10 +3,116 @@
 import atexit
 import gc
 import os
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from turnlog.consumers.cli.commands import Commands
+# Name: (module in this package, what `turnlog --help` says).
+COMMANDS = {
+    "up": ("running", "Start the servers and play every role until Ctrl-C"),
+    "down": ("running", "Stop what `up` started; data stays"),
+    "serve": ("running", "Serve the HTTP API in this process until a signal"),
+    "mcp": ("mcp", "Give a model turnlog's memory as tools (MCP)"),
+    "worker": ("running", "Play one role in this process until a signal"),
+    "doctor": ("running", "Check settings, servers, read models and models"),
+    "env": ("running", "Print the servers' addresses for other programs"),
+    "chat": ("chatting", "Talk to the agent; the answer streams"),
+    "demo": ("chatting", "Watch everything once, with a killed projector"),
+    "import": ("transfer", "Import conversations from a file"),
+    "export": ("exporting", "Write a thread, or all there is of a user"),
+    "tail": ("transfer", "Show events as the log gets them"),
+    "threads": ("threads", "List conversations; open, rename, label or delete one"),
+    "messages": ("threads", "Show a thread's transcript"),
+    "fork": ("threads", "Start a new thread from any event of a thread"),
+    "context": ("contexts", "Show what a model sees of a thread, now or then"),
+    "receipts": ("contexts", "Show what the model saw for each answer"),
+    "recall": ("recalling", "Find what was said and what is remembered"),
+    "lag": ("operating", "Show how far projections are behind the log"),
+    "rebuild": ("operating", "Rebuild read models from the log"),
+    "verify": ("operating", "Compare read models with a rebuild, row for row"),
+    "dead-letters": ("dead_letters", "List, retry or drop events that were not applied"),
+    "session": ("sessions", "Short-term memory: the session of a conversation"),
+    "memories": ("memories", "List what is remembered of a user"),
+    "remember": ("memories", "Write a memory by hand"),
+    "edit": ("memories", "Replace what a memory says"),
+    "rate": ("memories", "Set how important a memory is"),
+    "revert": ("memories", "Let an earlier version of a memory hold again"),
+    "forget": ("memories", "Drop a memory's words from every read model"),
+    "conflicts": ("conflicts", "List contradictions that wait for an answer"),
+    "answer": ("conflicts", "Say which memory of a contradiction holds"),
+    "extract": ("extracting", "Extract memories from what users said"),
+    "entities": ("entities", "List people, schools, events and topics of a user"),
+    "clear": ("clearing", "Remove a person's memories, conversations or entities"),
+    "preferences": ("preferences", "Show or set how a user wants to be answered"),
+    "erase": ("erasing", "Erase a person, and search for what is left"),
+    "token": ("access", "Print a token for a user"),
+    "key": ("access", "Make, list or revoke API keys"),
+    "keys": ("keys", "Show and change the keys that encrypt users' words"),
+    "subscribers": ("subscribers", "Let a tenant's own program read its log from NATS"),
+    "usage": ("operating", "Show calls, tokens and cost of language models"),
+    "limits": ("limits", "Show or change how much users may ask for"),
+    "jobs": ("jobs", "List scheduled jobs, or run one now"),
+    "rederive": ("rederiving", "Derive memories again with other rules or models"),
+    "compactions": ("compactions", "List memories that were merged, or undo a merge"),
+    "archive": ("archiving", "Move cold conversations into files"),
+    "restore": ("archiving", "Bring a conversation back from the archive"),
+}
+
+
+class Loaded(MutableMapping[str, Any]):
+    """The command objects by name, each made from its module at the first look-up."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made |= commands_of(COMMANDS[name][0])
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are not removed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def commands_of(module: str) -> dict[str, Any]:
+    """The command objects that a module registers, by name."""
+    part = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    import_module(f"turnlog.consumers.cli.{module}").register(part)
+    return dict(typer.main.get_group(part).commands)
+
+
+class Commands(TyperGroup):
+    """The root of the command line. Lists and completes names without importing any command's module."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": Loaded()})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        if incomplete and not incomplete[0].isalnum():
+            return super().shell_complete(ctx, incomplete)
+        from typer._click.shell_completion import CompletionItem
+
+        return [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+
 
 app = typer.Typer(
     name="turnlog",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnlog.consumers.cli.commands import COMMANDS, commands_of
+from turnlog.consumers.cli import COMMANDS, commands_of
 
 
 @pytest.mark.parametrize("module", sorted({module for module, _ in COMMANDS.values()}))
