@@ -42,7 +42,7 @@ class EventContract(Frozen):
     defining the class fails. So an erasure never misses a new event type.
     """
 
-    VERSION: ClassVar[int]
+    VERSION: ClassVar[int] = 1
     """Of the shape; an older one is upcast on read."""
     PERSONAL: ClassVar[dict[str, Any]]
     """Fields with words of or about a person, or a fingerprint of them → the tombstone shown when the key is gone."""

@@ -73,7 +73,6 @@ class ThreadOpened(EventContract):
 
 
 class ThreadRenamed(EventContract):
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
     CONVERSES: ClassVar[bool] = True
@@ -84,7 +83,6 @@ class ThreadRenamed(EventContract):
 class ThreadDeleted(EventContract):
     """The user deleted the conversation: every read model drops its rows (A 1.3); the log keeps the events."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
     type: Literal["thread_deleted"] = "thread_deleted"
@@ -131,7 +129,6 @@ class ThreadForked(EventContract):
     tagged, and the pruning. Turn counts are those at at_seq.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"label": ERASED, "summary": None, "topics": {}}
     MIXES_SPEAKERS: ClassVar[bool] = False
     CONVERSES: ClassVar[bool] = True

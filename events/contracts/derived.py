@@ -11,7 +11,6 @@ from turnlog.events.contracts.base import ERASED, Amount, Derivation, EventContr
 class SummaryWritten(EventContract):
     """The whole rolling summary of a thread; it replaces the one before (C6, D 2.1)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
     type: Literal["summary_written"] = "summary_written"
@@ -24,7 +23,6 @@ class SummaryWritten(EventContract):
 class TopicsTagged(EventContract):
     """Topics found in the turns `derivation.from_seq … through_seq`; mentions adds up per topic (A 1.2)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"topics": {}}
     MIXES_SPEAKERS: ClassVar[bool] = True
     type: Literal["topics_tagged"] = "topics_tagged"
@@ -35,7 +33,6 @@ class TopicsTagged(EventContract):
 class ChunksEmbedded(EventContract):
     """The vectors of these chunks are stored in the embedding cache under `model` (L7); P5 reads them there."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"chunk_ids": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"chunk_ids"})
@@ -48,7 +45,6 @@ class ChunksEmbedded(EventContract):
 class HistoryPruned(EventContract):
     """Turns up to `through_seq` left the conversation state; log and transcript keep them (A 3.1, C5)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["history_pruned"] = "history_pruned"
     through_seq: int = Field(ge=0)
@@ -138,7 +134,6 @@ class AnswerReceipt(EventContract):
 class UsageMetered(EventContract):
     """Tokens, cost, latency and outcome of one piece of model work (P10)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True
     type: Literal["usage_metered"] = "usage_metered"

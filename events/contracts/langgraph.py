@@ -32,7 +32,6 @@ class ListGrowth(Frozen):
 class CheckpointSaved(EventContract):
     """A LangGraph checkpoint: its channels' new values only. checkpoint and metadata as LangGraph writes them."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"checkpoint": {}, "metadata": {}, "blobs": (), "lists": ()}
     MIXES_SPEAKERS: ClassVar[bool] = True
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"blobs", "lists"})
@@ -60,7 +59,6 @@ class PendingWrite(Frozen):
 class CheckpointWritesSaved(EventContract):
     """Writes of one task on top of a checkpoint. replace: they replace earlier ones at the same idx."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"writes": ()}
     MIXES_SPEAKERS: ClassVar[bool] = True
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"writes"})
@@ -77,7 +75,6 @@ class CheckpointWritesSaved(EventContract):
 class CheckpointsDropped(EventContract):
     """Removes checkpoints of one namespace, with their writes and what only they used."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["checkpoints_dropped"] = "checkpoints_dropped"
     checkpoint_ns: str = ""
@@ -90,7 +87,6 @@ class StoreItemPut(EventContract):
     embedding cache; without a model they are still to be embedded.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"value": {}, "vectors": {}}
     MIXES_SPEAKERS: ClassVar[bool] = False
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"vectors"})
@@ -103,7 +99,6 @@ class StoreItemPut(EventContract):
 
 
 class StoreItemDeleted(EventContract):
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["store_item_deleted"] = "store_item_deleted"
     namespace: tuple[str, ...]

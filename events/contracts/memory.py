@@ -103,7 +103,6 @@ class MemoryConfirmed(EventContract):
     A source from before valid_from moves valid_from back; intervals: those of others, or its own, that this changes.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"source.quote": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["memory_confirmed"] = "memory_confirmed"
@@ -117,7 +116,6 @@ class MemoryConfirmed(EventContract):
 class MemoriesRevised(EventContract):
     """Intervals changed for another reason than a new memory: a revert, a semantic conflict, a new derivation."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_revised"] = "memories_revised"
     intervals: tuple[Interval, ...]
@@ -139,7 +137,6 @@ class MemoryCompared(EventContract):
     compared it, so that only the rules decided (E 13.3).
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True
     type: Literal["memory_compared"] = "memory_compared"
@@ -153,7 +150,6 @@ class MemoryCompared(EventContract):
 class MemoryRated(EventContract):
     """A person set a memory's importance; its decay starts again from this event."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memory_rated"] = "memory_rated"
     memory_id: UUID
@@ -163,7 +159,6 @@ class MemoryRated(EventContract):
 class MemoryArchived(EventContract):
     """A person archived a memory: it is kept and not recalled. reason: the person's text."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"reason": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["memory_archived"] = "memory_archived"
@@ -201,7 +196,6 @@ class MemoryConflictRaised(EventContract):
 class MemoryConflictAnswered(EventContract):
     """The user's answer, and the intervals it changes."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memory_conflict_answered"] = "memory_conflict_answered"
     conflict_id: UUID
@@ -212,7 +206,6 @@ class MemoryConflictAnswered(EventContract):
 class MemoriesAccessed(EventContract):
     """Memories that an answer or a person read, each once: access reinforces them (M4)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_accessed"] = "memories_accessed"
     memory_ids: tuple[UUID, ...]
@@ -221,7 +214,6 @@ class MemoriesAccessed(EventContract):
 class MemoriesEmbedded(EventContract):
     """The vectors of these memories are stored in the embedding cache under `model` (L7)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_embedded"] = "memories_embedded"
     model: str
@@ -232,7 +224,6 @@ class MemoriesEmbedded(EventContract):
 class MemoriesReviewed(EventContract):
     """What the daily job decided about one user's memories (M4), by age and importance at `due_at`."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["memories_reviewed"] = "memories_reviewed"
     due_at: Moment
@@ -263,7 +254,6 @@ class MemoriesCompacted(EventContract):
 class CompactionUndone(EventContract):
     """Undoes a compaction: its members are valid as before, and its result is removed."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["compaction_undone"] = "compaction_undone"
     compaction_id: UUID
@@ -292,7 +282,6 @@ class UserPreferences(Frozen):
 class PreferencesSet(EventContract):
     """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"
@@ -321,7 +310,6 @@ class Entity(Frozen):
 class EntitiesFound(EventContract):
     """Entities of a user, new or known: one row per type and name; the given fields are added to it (P8)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"entities": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["entities_found"] = "entities_found"
@@ -332,7 +320,6 @@ class EntitiesFound(EventContract):
 class EntitiesCleared(EventContract):
     """Every entity that was found or written of the user before is removed; memories stay (E 13.4)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["entities_cleared"] = "entities_cleared"
 
@@ -344,7 +331,6 @@ class MemoriesExtracted(EventContract):
     out (only the rules ran, E 13.3).
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True
     type: Literal["memories_extracted"] = "memories_extracted"

@@ -11,7 +11,6 @@ from turnlog.events.contracts.memory import MAX_TYPE_CHARS
 class Erased(EventContract):
     """The person's data in this thread must go from every read model, cache and index (M9)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     REMOVES: ClassVar[bool] = True
     type: Literal["erased"] = "erased"
@@ -21,7 +20,6 @@ class Erased(EventContract):
 class JobRan(EventContract):
     """A scheduled job's run for one due time has ended (M4, M6); the event's id is derived from job and due time."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["job_ran"] = "job_ran"
     job: str = Field(max_length=MAX_TYPE_CHARS)
@@ -51,7 +49,6 @@ class LimitsChanged(EventContract):
     plan: vip is for admins too. 0 admits nothing.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["limits_changed"] = "limits_changed"
     plan: Plan
@@ -64,7 +61,6 @@ AgentType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class AgentConfigured(EventContract):
     """How an agent of the tenant answers from now on, as a whole (G1; E 2.2, 11.1). None: as the server's settings."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_configured"] = "agent_configured"
     agent: AgentType
@@ -77,7 +73,6 @@ class AgentConfigured(EventContract):
 class AgentSwitched(EventContract):
     """Whether an agent of the tenant answers from now on (E 11.1)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["agent_switched"] = "agent_switched"
     agent: AgentType
@@ -87,7 +82,6 @@ class AgentSwitched(EventContract):
 class ApiKeyCreated(EventContract):
     """An API key of this event's user exists from now on (S3). digest: an HMAC over the secret and all fields here."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"label": None}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["api_key_created"] = "api_key_created"
@@ -102,7 +96,6 @@ class ApiKeyCreated(EventContract):
 class ApiKeyRevoked(EventContract):
     """The key is refused from now on."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["api_key_revoked"] = "api_key_revoked"
     key_id: str = Field(max_length=MAX_TYPE_CHARS)
@@ -114,7 +107,6 @@ class ThreadArchived(EventContract):
     path: the file, relative to the archive folder. sha256: of the file's bytes.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     ARCHIVES: ClassVar[bool] = True
     type: Literal["thread_archived"] = "thread_archived"
@@ -140,7 +132,6 @@ class ThreadRestored(EventContract):
     part: from 1; the last one has part == parts. events: all of this event's user, so that the user's key seals them.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"events": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     UNSEARCHED: ClassVar[frozenset[str]] = frozenset({"events"})
@@ -158,7 +149,6 @@ class UserErased(EventContract):
     one, for whose words nobody could search again.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["user_erased"] = "user_erased"
     reason: str | None = None

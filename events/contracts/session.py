@@ -22,7 +22,6 @@ class SessionCreated(EventContract):
     and turn_count and last_bot_message are computed from them.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"user_snapshot": None, "last_bot_message": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = False
     CONVERSES: ClassVar[bool] = True
@@ -41,7 +40,6 @@ class SessionUpdated(EventContract):
     The writer has read every earlier event of the thread (expected version), so that no update is lost.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"global_state": None, "user_snapshot": None}
     MIXES_SPEAKERS: ClassVar[bool] = True
     CONVERSES: ClassVar[bool] = True
@@ -57,7 +55,6 @@ class SegmentCheckpointRequested(EventContract):
     through_seq: the last event of the session that the reader saw; later ones are not counted.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     type: Literal["segment_checkpoint_requested"] = "segment_checkpoint_requested"
     rules: SegmentRules
@@ -72,7 +69,6 @@ class SegmentCheckpointed(EventContract):
     turns_covered: number of the session's turns that summaries cover now. derivation: None if written by hand.
     """
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {"summary": ERASED}
     MIXES_SPEAKERS: ClassVar[bool] = True
     type: Literal["segment_checkpointed"] = "segment_checkpointed"
@@ -87,7 +83,6 @@ class SegmentCheckpointed(EventContract):
 class SegmentCheckpointFailed(EventContract):
     """All tries of a checkpoint failed: the session goes on in FULL_HISTORY (C7)."""
 
-    VERSION: ClassVar[int] = 1
     PERSONAL: ClassVar[dict[str, Any]] = {}
     QUOTES_ERRORS: ClassVar[bool] = True
     type: Literal["segment_checkpoint_failed"] = "segment_checkpoint_failed"
