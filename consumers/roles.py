@@ -37,7 +37,7 @@ from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.events.errors import TurnlogError
 from turnlog.events.read import Stored
 from turnlog.events.subjects import type_filter
-from turnlog.events.tasks import cancel
+from turnlog.events.tasks import cancel, pause
 
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
@@ -171,15 +171,13 @@ async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> N
 
     An unavailable model or database is retried later.
     """
-    pause = EMBED_POLL_S
+    wait_s = EMBED_POLL_S
     while not stop.is_set():
         try:
             await runtime.give_way(stop)
             await embed_pending(runtime, embedder, stop=stop, pauses=runtime.catching_up)
-            pause = EMBED_POLL_S
+            wait_s = EMBED_POLL_S
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
             logger.warning("embedder waits: %s", error)
-            pause = min(pause * 2, 60.0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await stop.wait()
+            wait_s = min(wait_s * 2, 60.0)
+        await pause(stop, wait_s)

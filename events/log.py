@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from cachetools import LRUCache
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
@@ -70,6 +71,15 @@ async def connect_nats(
     return nc
 
 
+@contextlib.contextmanager
+def nats_errors(problem: str) -> Iterator[None]:
+    """Errors of NATS in the block become LogUnavailable, which names the problem."""
+    try:
+        yield
+    except (NatsError, OSError, TimeoutError) as error:
+        raise LogUnavailable(f"{problem}: {cause(error)}") from error
+
+
 @dataclass(slots=True)
 class Log:
     """One connection to the stream. Make it with Log.connect; close it when done.
@@ -87,7 +97,7 @@ class Log:
     keyring: Keyring | None = None
     screen: Screen = unchanged
     signer: Signer | None = None
-    _partitions: dict[tuple[str, str], int] = field(default_factory=dict)
+    _partitions: LRUCache[tuple[str, str], int] = field(default_factory=lambda: LRUCache(REMEMBERED_THREADS))
 
     @classmethod
     async def connect(
@@ -146,10 +156,8 @@ class Log:
 
     async def head(self) -> int:
         """The stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
-        try:
+        with nats_errors("cannot ask NATS for the stream's end"):
             return int((await self.nc.jetstream().stream_info(STREAM)).state.last_seq)
-        except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for the stream's end: {cause(error)}") from error
 
     async def partition_head(self, partition: int) -> int:
         """The last sequence of one partition, 0 when it has none."""
@@ -168,8 +176,6 @@ class Log:
         if self.partitions == 1 or not seq:
             return 0
         if (place := (tenant, thread)) not in self._partitions:
-            if len(self._partitions) >= REMEMBERED_THREADS:
-                self._partitions.clear()
             self._partitions[place] = parse_stored((await self.stored(seq)).subject).partition
         return self._partitions[place]
 
@@ -185,12 +191,11 @@ class Log:
 
     async def stored(self, seq: int) -> Stored:
         """One message by its sequence. Raises NotFound, LogUnavailable."""
-        try:
-            found = await self.nc.jetstream().get_msg(STREAM, seq)
-        except NotFoundError:
-            raise NotFound(f"the log has no event at sequence {seq}") from None
-        except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for sequence {seq}: {cause(error)}") from error
+        with nats_errors(f"cannot ask NATS for sequence {seq}"):
+            try:
+                found = await self.nc.jetstream().get_msg(STREAM, seq)
+            except NotFoundError:
+                raise NotFound(f"the log has no event at sequence {seq}") from None
         subject, body = found.subject or "", found.data or b""
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
 
@@ -199,22 +204,17 @@ class Log:
 
         Raises LogUnavailable.
         """
-        try:
+        with nats_errors(f"NATS did not delete sequence {seq}"):
             return await overwrite(self.nc.jetstream(), STREAM, seq)
-        except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"NATS did not delete sequence {seq}: {cause(error)}") from error
 
     async def waiting_since(self, partition: int, position: int) -> datetime | None:
         """When the partition's first event after a position was stored; None when there is none."""
-        try:
-            found = await self.nc.jetstream().get_msg(
-                STREAM, seq=position + 1, subject=partition_filter(partition), next=True
-            )
-        except NotFoundError:
-            return None
-        except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS what follows sequence {position}: {cause(error)}") from error
-        return found.time
+        js, subject = self.nc.jetstream(), partition_filter(partition)
+        with nats_errors(f"cannot ask NATS what follows sequence {position}"):
+            try:
+                return (await js.get_msg(STREAM, seq=position + 1, subject=subject, next=True)).time
+            except NotFoundError:
+                return None
 
     async def read_thread(
         self,
@@ -250,13 +250,11 @@ class Log:
         return {key.id: seq for key, seq in (await all_stored(self.nc, [(tenant, thread)], start_seq)).items()}
 
     async def _last_of(self, subject: str) -> int:
-        try:
-            message = await self.nc.jetstream().get_last_msg(STREAM, subject)
-        except NotFoundError:
-            return 0
-        except (NatsError, OSError, TimeoutError) as error:
-            raise LogUnavailable(f"cannot ask NATS for the last of {subject}: {cause(error)}") from error
-        return int(message.seq or 0)
+        with nats_errors(f"cannot ask NATS for the last of {subject}"):
+            try:
+                return (await self.nc.jetstream().get_last_msg(STREAM, subject)).seq or 0
+            except NotFoundError:
+                return 0
 
 
 def _ns(time: datetime | None) -> int:

@@ -1,10 +1,11 @@
-"""Cancellation that cannot be swallowed.
+"""Waiting for a stop, and cancellation that cannot be swallowed.
 
 asyncio.wait_for of Python 3.11, which nats-py and psycopg_pool use, drops a cancellation that arrives together with its
 result: a loop that was cancelled once then runs for ever.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -21,6 +22,13 @@ async def cancel(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # read, so that asyncio does not log it as never retrieved
+
+
+async def pause(stop: asyncio.Event, seconds: float) -> None:
+    """Waits so long, or until stop is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:

@@ -18,6 +18,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
 from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import JOBS
+from turnlog.events.tasks import pause
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 
@@ -129,9 +130,7 @@ async def keep_jobs(
             await _try(runtime, job, clock())
         soonest = min(job.schedule.after(clock()) for job in jobs)
         wait_s = min(LOOK_AGAIN_S, max(0.0, (soonest - clock()).total_seconds()))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await stop.wait()
+        await pause(stop, wait_s)
 
 
 async def _try(runtime: Runtime, job: Job, now: datetime) -> None:

@@ -5,14 +5,13 @@ Health checks ask often: this loads no read model.
 
 import time
 
-from nats.errors import Error as NatsError
 from nats.js.api import ConsumerInfo
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.answering.request import AGENT
 from turnlog.agent.embedding.backlog import Backlog, read_backlog
 from turnlog.agent.runtime import Runtime
-from turnlog.events.errors import LogUnavailable, cause
+from turnlog.events.log import nats_errors
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import Lag, lag
 
@@ -70,13 +69,13 @@ async def finished_through(runtime: Runtime, reactor: str) -> int:
 
 
 async def _consumer(runtime: Runtime, reactor: str) -> ConsumerInfo | None:
-    try:
-        info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
-        return info
-    except NotFoundError:
-        return None
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"cannot ask NATS where {reactor} is: {cause(error)}") from error
+    """Raises LogUnavailable."""
+    with nats_errors(f"cannot ask NATS where {reactor} is"):
+        try:
+            info: ConsumerInfo = await runtime.log.nc.jetstream().consumer_info(STREAM, reactor)
+        except NotFoundError:
+            return None
+    return info
 
 
 def _seen(_: Runtime) -> dict[str, tuple[tuple[int, ...], float]]:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.runtime import Runtime
-from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError, cause
+from turnlog.events.errors import LogUnavailable, NotFound, TurnlogError
+from turnlog.events.log import nats_errors
 from turnlog.events.subjects import DOMAIN, STREAM, check_tenant, subscriber_durable, subscriber_of, tenant_filter
 
 logger = logging.getLogger("turnlog.agent")
@@ -79,10 +79,8 @@ async def create_subscriber(
         deliver_policy=DeliverPolicy.NEW if from_now else DeliverPolicy.ALL,
         max_deliver=-1,
     )
-    try:
+    with nats_errors(f"NATS did not make the durable {durable}"):
         await runtime.log.nc.jetstream().add_consumer(STREAM, config)
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"NATS did not make the durable {durable}: {cause(error)}") from error
     password = secrets.token_urlsafe(32)
     try:
         left = await admit(durable, password)
@@ -95,20 +93,19 @@ async def create_subscriber(
 async def _undo(runtime: Runtime, durable: str) -> None:
     """Nobody has the password of the durable. What failed before says more than a failure here, which is logged."""
     try:
-        await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
-    except (NatsError, OSError, TimeoutError) as error:
-        logger.warning("the durable %s without a password was not removed: %s", durable, cause(error))
+        with nats_errors(f"the durable {durable} without a password was not removed"):
+            await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
+    except LogUnavailable as error:
+        logger.warning("%s", error)
 
 
 async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo]:
     """Of the tenant, by name. Raises InvalidToken, LogUnavailable."""
     check_tenant(tenant)
     found: list[ConsumerInfo] = []
-    try:
+    with nats_errors("cannot ask NATS for its durables"):
         while page := await runtime.log.nc.jetstream().consumers_info(STREAM, len(found)):
             found += page
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"cannot ask NATS for its durables: {cause(error)}") from error
     places = [(subscriber_of(one.name), one) for one in found]
     return sorted((_info(place[1], one) for place, one in places if place and place[0] == tenant), key=lambda s: s.name)
 
@@ -116,12 +113,11 @@ async def list_subscribers(runtime: Runtime, tenant: str) -> list[SubscriberInfo
 async def remove_subscriber(runtime: Runtime, tenant: str, name: str, admit: Admit) -> RemovedSubscriber:
     """Its position is lost, and it can no longer connect. Raises InvalidToken, NotFound, LogUnavailable."""
     durable = subscriber_durable(tenant, name)
-    try:
-        await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
-    except NotFoundError:
-        raise NotFound(f"there is no subscriber {name!r}; `turnlog subscribers list` shows them") from None
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"NATS did not remove the durable {durable}: {cause(error)}") from error
+    with nats_errors(f"NATS did not remove the durable {durable}"):
+        try:
+            await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)
+        except NotFoundError:
+            raise NotFound(f"there is no subscriber {name!r}; `turnlog subscribers list` shows them") from None
     return RemovedSubscriber(name, await admit(durable, None))
 
 

@@ -17,6 +17,7 @@ from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
 from turnlog.events.signing import Signer
+from turnlog.events.tasks import pause
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
@@ -88,12 +89,7 @@ class Runner:
                 self.last_error = f"{type(error).__name__}: {error}"
                 logger.warning("partition %d waits: %s", self._partition, self.last_error)
                 self._backoff = min(self._backoff * 2, MAX_BACKOFF_S)
-            await self._pause(self._backoff)
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
+            await pause(self._stop, self._backoff)
 
     @contextlib.asynccontextmanager
     async def _owned_connection(self) -> AsyncIterator[Connection]:
@@ -110,7 +106,7 @@ class Runner:
                         if self._share is not None:
                             self._share.leave(self._partition)
                     return
-                await self._pause(STANDBY_POLL_S)
+                await pause(self._stop, STANDBY_POLL_S)
             yield conn
 
     async def _take(self, conn: Connection) -> bool:
@@ -154,7 +150,7 @@ class Runner:
                     if reader.taken >= LARGE_BATCH:
                         self._large_at = time.monotonic()
                     if at is not before and reader.ahead < TOGETHER_UP_TO:
-                        await self._pause(REST_S)
+                        await pause(self._stop, REST_S)
             finally:
                 self._reader = None
 

@@ -6,13 +6,13 @@ never order.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 
 import psycopg
 
 from turnlog.events.errors import TurnlogError
+from turnlog.events.tasks import pause
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 
@@ -64,16 +64,10 @@ class Share:
                     await self._count(conn, stop)
             except (psycopg.Error, TurnlogError, OSError) as error:
                 logger.warning("cannot count the projector workers: %s", error)
-                await _pause(stop)
+                await pause(stop, COUNT_EVERY_S)
 
     async def _count(self, conn: Connection, stop: asyncio.Event) -> None:
         while not stop.is_set():
             row = await (await conn.execute(_COUNT, (MEMBERS,))).fetchone()
             self._limit = math.ceil(self._partitions / max(1, row[0] if row else 1))
-            await _pause(stop)
-
-
-async def _pause(stop: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(COUNT_EVERY_S):
-            await stop.wait()
+            await pause(stop, COUNT_EVERY_S)

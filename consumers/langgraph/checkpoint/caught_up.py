@@ -3,10 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from nats.errors import Error as NatsError
-
-from turnlog.events.errors import LogUnavailable, cause
-from turnlog.events.log import Log
+from turnlog.events.log import Log, nats_errors
 from turnlog.events.subjects import STREAM, parse_stored, thread_filter
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.parking import first_parked, refuse_parked
@@ -38,12 +35,8 @@ class LogState:
 async def log_state(log: Log, tenant: str, thread: str) -> LogState:
     """One question to the server, whatever the thread's length. Raises LogUnavailable, InvalidToken."""
     of_thread = thread_filter(tenant, thread)
-    try:
+    with nats_errors(f"cannot ask NATS for thread {thread!r}"):
         state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state
-    except (NatsError, OSError, TimeoutError) as error:
-        raise LogUnavailable(
-            f"cannot ask NATS for thread {thread!r}: {cause(error)}. Check NATS_URL, or start it with `turnlog up`"
-        ) from error
     found = [(parse_stored(subject), count) for subject, count in (state.subjects or {}).items()]
     return LogState(
         {subject.type: count for subject, count in found if subject.type in STATE_TYPES},

@@ -24,6 +24,7 @@ from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
+from turnlog.events.tasks import pause
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import behind, users_between
@@ -79,9 +80,7 @@ class ExtractionReactor:
                 await self._due()
             except (TurnlogError, psycopg.Error, OSError) as error:
                 logger.warning("%s waits: %s", NAME, error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await stop.wait()
+            await pause(stop, POLL_S)
 
     async def _find_waiting(self) -> None:
         async with self._runtime.pool.connection() as conn:
