@@ -1,7 +1,9 @@
 """The reactors' hourly budget, in Postgres so that it holds across restarts and workers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from turnlog.agent.later import Later
 from turnlog.agent.models.protocol import Usage
@@ -19,56 +21,28 @@ class Budget:
     tokens_per_hour: int
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     at: datetime
     tokens: int
     calls: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetState:
-    """The work spent, oldest first; entries older than an hour are dropped when one is added."""
+def allowed_at(budget: Budget, spent: Iterable[Spent], now: datetime, estimate: int) -> datetime:
+    """The earliest time, `now` or later, at which a call of about `estimate` tokens may start if nothing else is spent.
 
-    spent: tuple[Spent, ...] = ()
-
-    def within(self, now: datetime) -> tuple[Spent, ...]:
-        return tuple(entry for entry in self.spent if entry.at > now - WINDOW)
-
-    def after(self, now: datetime, tokens: int, calls: int = 1) -> "BudgetState":
-        """The state with one more piece of work booked at `now`."""
-        entries = sorted((*self.within(now), Spent(now, tokens, calls)), key=lambda entry: entry.at)
-        return BudgetState(tuple(entries))
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
-    """The earliest time at which the same call is allowed, if nothing else is spent until then."""
-
-    at: datetime
-
-
-def may_spend(budget: Budget, state: BudgetState, now: datetime, estimate: int, calls: int = 1) -> Allowed | WaitUntil:
-    """Decides whether a call of about `estimate` tokens may start now.
-
-    Work larger than an hour's budget is allowed when the window is empty; it would never fit otherwise.
+    spent: oldest first. Work larger than an hour's budget is allowed when the window is empty; it would never fit
+    otherwise.
     """
-    left = list(state.within(now))
+    left = [one for one in spent if one.at > now - WINDOW]
     at = now
-    while left and not _fits(budget, left, estimate, calls):
+    while left and not _fits(budget, left, estimate):
         at = left.pop(0).at + WINDOW
-    return Allowed() if at <= now else WaitUntil(at)
+    return at
 
 
-def _fits(budget: Budget, entries: list[Spent], estimate: int, calls: int) -> bool:
-    used_calls = sum(entry.calls for entry in entries)
-    used_tokens = sum(entry.tokens for entry in entries)
-    return used_calls + calls <= budget.calls_per_hour and used_tokens + estimate <= budget.tokens_per_hour
+def _fits(budget: Budget, spent: list[Spent], estimate: int) -> bool:
+    calls, tokens = sum(one.calls for one in spent), sum(one.tokens for one in spent)
+    return calls < budget.calls_per_hour and tokens + estimate <= budget.tokens_per_hour
 
 
 MAX_WAIT_S = 600.0
@@ -90,13 +64,10 @@ class Ledger:
             "ORDER BY spent_at",
             (self._reactor, now - WINDOW),
         )
-        state = BudgetState(tuple(Spent(at, tokens, calls) for at, tokens, calls in await rows.fetchall()))
-        verdict = may_spend(self._budget, state, now, estimate)
-        if isinstance(verdict, WaitUntil):
-            seconds = max(1.0, (verdict.at - now).total_seconds())
-            raise Later(
-                min(seconds, MAX_WAIT_S), f"the hourly budget of {self._reactor} is spent until {verdict.at:%H:%M:%S}"
-            )
+        at = allowed_at(self._budget, [Spent(*row) for row in await rows.fetchall()], now, estimate)
+        if at > now:
+            seconds = max(1.0, (at - now).total_seconds())
+            raise Later(min(seconds, MAX_WAIT_S), f"the hourly budget of {self._reactor} is spent until {at:%H:%M:%S}")
 
     async def book(self, conn: Connection, usage: Usage) -> None:
         await conn.execute(
