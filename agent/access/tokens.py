@@ -59,10 +59,10 @@ def expiry(claims: Mapping[str, Any]) -> datetime:
 
 
 class OwnIssuer:
-    """Signs tokens and verifies them. audience: tokens for one purpose are refused for another."""
+    """Signs tokens and verifies them."""
 
-    def __init__(self, secret: Secret, audience: str = AUDIENCE) -> None:
-        self._secret, self._audience = secret, audience
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
         self._public = secret.signing.public_key()
 
     def issue(self, identity: Identity, ttl: timedelta) -> str:
@@ -72,7 +72,7 @@ class OwnIssuer:
         now = datetime.now(UTC)
         claims = {
             "iss": OWN_ISSUER,
-            "aud": self._audience,
+            "aud": AUDIENCE,
             "sub": identity.user,
             "tenant": identity.tenant,
             "role": identity.role,
@@ -86,7 +86,7 @@ class OwnIssuer:
 
     def verify(self, token: str) -> Identity:
         """Raises Unauthenticated, TokenExpired."""
-        claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, self._audience)
+        claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, AUDIENCE)
         return Identity(
             claims["tenant"], claims["sub"], claims["role"], frozenset(claims["scope"].split()), None, expiry(claims)
         )

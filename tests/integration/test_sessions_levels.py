@@ -254,12 +254,9 @@ async def test_a_text_with_nul_reads_alike_at_every_level(
     assert await (await bench.process()).get_with_level("t") == (state, "postgres")
 
 
-async def test_a_repeated_change_with_the_same_ids_changes_nothing(bench: Processes) -> None:
-    sessions, ids = await bench.process(), [UUID(int=7)]
+async def test_a_repeated_record_with_the_same_ids_changes_nothing(bench: Processes) -> None:
+    sessions = await bench.process()
     await sessions.create("t")
-    for n in range(3):
-        state = await sessions.change("t", lambda state, n=n: slots(n=n), ids=ids)  # type: ignore[misc]
-        assert state.global_state == {"agent_slots": {"n": 0}}
     for reader in (sessions, await bench.process()):
         for _ in range(2):
             assert (await reader.record("t", [turn_data("once", "assistant")], ids=[UUID(int=8)])).turn_count == 1

@@ -57,7 +57,7 @@ class GivenEmbedder:
 
     embed_documents = embed_passages
 
-    async def embed_query(self, text: str, meter: Meter | None = None) -> Vectors:
+    async def embed_query(self, text: str) -> Vectors:
         found: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
         return found
 
