@@ -19,6 +19,7 @@ from turnlog.projectors.engine.positions import LIVE, Positions
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild import replay
+from turnlog.projectors.rebuild.replay import Retried as Retried
 
 # Errors that an event itself causes, in a reactor too: all others (a model, Postgres or NATS is away) pass.
 EVENT_ERRORS = (*POISON, EventTooLarge)
@@ -49,14 +50,6 @@ class DeadEvent:
 
     line: Line
     letters: tuple[DeadLetter, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """Sequences that were applied, and those that are still parked; ascending."""
-
-    applied: tuple[int, ...]
-    parked: tuple[int, ...]
 
 
 async def list_dead_letters(
@@ -120,7 +113,7 @@ async def retry_dead_letters(
     return _together(done)
 
 
-async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> replay.Replayed:
+async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> Retried:
     try:
         stored = await runtime.log.stored(letter.seq)
         with at_once():
@@ -130,10 +123,10 @@ async def _react_again(runtime: Runtime, react: React, letter: DeadLetter) -> re
     except EVENT_ERRORS as error:
         async with runtime.pool.connection() as conn:
             await park_event(conn, letter.projection, stored, f"{type(error).__name__}: {error}")
-        return replay.Replayed((), (letter.seq,))
+        return Retried((), (letter.seq,))
     async with runtime.pool.connection() as conn:
         await parking.unpark(conn, letter.projection, letter.seq)
-    return replay.Replayed((letter.seq,), ())
+    return Retried((letter.seq,), ())
 
 
 async def drop_dead_letter(
@@ -150,7 +143,7 @@ async def drop_dead_letter(
     return _together(done)
 
 
-def _together(done: Sequence[replay.Replayed]) -> Retried:
+def _together(done: Sequence[Retried]) -> Retried:
     return Retried(
         tuple(sorted({seq for one in done for seq in one.applied})),
         tuple(sorted({seq for one in done for seq in one.parked})),

@@ -1,6 +1,6 @@
 """Positions: how far each projection has read, per partition. Moved only together with the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import AsyncCursor
@@ -58,13 +58,18 @@ async def outdated(conn: Connection, projections: Sequence[Projection], build: s
     return [name for name, version in await rows.fetchall() if version != versions[name]]
 
 
-async def load(conn: Connection, projections: Sequence[Projection], build: str, partition: int) -> Positions:
-    """Loads the positions; creates missing ones with 0. Raises RebuildNeeded."""
+async def create(conn: Connection, projections: Sequence[Projection], build: str, partitions: Iterable[int]) -> None:
+    """Adds the rows that are missing, with position 0."""
     await conn.cursor().executemany(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
         "VALUES (%s, %s, %s, 0, %s) ON CONFLICT DO NOTHING",
-        [(p.name, build, partition, p.version) for p in projections],
+        [(p.name, build, partition, p.version) for p in projections for partition in partitions],
     )
+
+
+async def load(conn: Connection, projections: Sequence[Projection], build: str, partition: int) -> Positions:
+    """Loads the positions; creates missing ones with 0. Raises RebuildNeeded."""
+    await create(conn, projections, build, [partition])
     versions = {p.name: p.version for p in projections}
     rows = await conn.execute(
         f"SELECT projection, position, code_version FROM projection_positions WHERE {_MINE}",

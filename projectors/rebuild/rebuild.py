@@ -8,6 +8,7 @@ from psycopg.errors import LockNotAvailable
 
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
+from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
@@ -72,7 +73,8 @@ async def _catch_up(log: Log, build: Build) -> None:
 
 async def _switch(log: Log, database_url: str, projections: Sequence[Projection], build: Build) -> None:
     async with await connect(database_url) as conn:
-        await _ensure_rows(conn, log, projections)
+        # A position row must exist to be locked.
+        await positions.create(conn, projections, positions.LIVE, range(log.partitions))
         for _ in range(SWITCH_TRIES):
             try:
                 async with conn.transaction():
@@ -84,15 +86,6 @@ async def _switch(log: Log, database_url: str, projections: Sequence[Projection]
     raise SwitchRefused(
         f"{', '.join(p.name for p in projections)}: rebuilt, but the tables stayed in use for {SWITCH_TRIES * 2} s; "
         "end long queries on them and rebuild again"
-    )
-
-
-async def _ensure_rows(conn: Connection, log: Log, projections: Sequence[Projection]) -> None:
-    """A position row must exist to be locked."""
-    await conn.cursor().executemany(
-        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
-        "VALUES (%s, 'live', %s, 0, %s) ON CONFLICT DO NOTHING",
-        [(p.name, partition, p.version) for p in projections for partition in range(log.partitions)],
     )
 
 

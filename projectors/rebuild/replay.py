@@ -29,8 +29,8 @@ class NotPerThread(TurnlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a retry did: sequences applied now, and those still parked."""
+class Retried:
+    """Sequences that were applied, and those that are still parked; ascending."""
 
     applied: tuple[int, ...]
     parked: tuple[int, ...]
@@ -76,7 +76,7 @@ async def _threads(log: Log, tenant: str) -> list[str]:
     return list(found)
 
 
-async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Replayed:
+async def retry(log: Log, database_url: str, projection: Projection, place: Place) -> Retried:
     """Applies a thread's parked events in order; what fails again stays parked with what comes behind it."""
     partition = await _partition(log, place)
     async with await connect(database_url) as conn, conn.transaction():
@@ -84,7 +84,7 @@ async def retry(log: Log, database_url: str, projection: Projection, place: Plac
         return await _retry(log, conn, projection, place, at)
 
 
-async def drop(log: Log, database_url: str, projection: Projection, seq: int) -> Replayed:
+async def drop(log: Log, database_url: str, projection: Projection, seq: int) -> Retried:
     """Gives up one parked event, visibly (status dropped), and applies what waited behind it. Raises NotFound."""
     async with await connect(database_url) as conn, conn.transaction():
         rows = await conn.execute(
@@ -100,12 +100,12 @@ async def drop(log: Log, database_url: str, projection: Projection, seq: int) ->
         return await _retry(log, conn, projection, (found[1], found[2]), at)
 
 
-async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Replayed:
+async def _retry(log: Log, conn: Connection, projection: Projection, place: Place, at: Positions) -> Retried:
     seqs = sorted(await _seqs(conn, projection, place, "parked"))
     await _unpark(conn, projection, place)
     batch = [incoming(await log.stored(seq), log.signer) for seq in seqs]
     still = await _apply(conn, projection, await without_duplicates(conn, batch, at.partition), at)
-    return Replayed(tuple(s for s in seqs if s not in still), tuple(sorted(still)))
+    return Retried(tuple(s for s in seqs if s not in still), tuple(sorted(still)))
 
 
 async def _apply(conn: Connection, projection: Projection, batch: Sequence[Incoming], at: Positions) -> set[int]:
