@@ -10,7 +10,6 @@ from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.runtime import Runtime
     from turnlog.agent.throttle.guards import Guard
     from turnlog.agent.use_cases.limits import Limits
 
@@ -30,16 +29,14 @@ def show(
     """The limits of a tenant, or what one user has used of them and has left."""
     from turnlog.agent.use_cases.limits import limits_of, usage_left
 
-    async def of_tenant(runtime: "Runtime") -> "Limits":
-        return await limits_of(runtime, runtime.settings.tenant)
-
-    async def of_user(runtime: "Runtime") -> "list[Guard]":
-        return await usage_left(runtime, runtime.settings.tenant, user or "", role)
-
     if user is None:
-        serve(of_tenant, _limits, projecting=False)
+        serve(lambda rt: limits_of(rt, rt.settings.tenant), _limits, projecting=False)
     else:
-        serve(of_user, lambda found: map(_left, found), projecting=False)
+        serve(
+            lambda rt: usage_left(rt, rt.settings.tenant, user or "", role),
+            lambda found: map(_left, found),
+            projecting=False,
+        )
 
 
 def change(
@@ -49,20 +46,14 @@ def change(
     """Change limits; they hold for the next request."""
     from turnlog.agent.use_cases.limits import change_limits
 
-    async def use(runtime: "Runtime") -> "Limits":
-        return await change_limits(runtime, runtime.settings.tenant, plan, _numbers(limits))
-
-    serve(use, _limits)
+    serve(lambda rt: change_limits(rt, rt.settings.tenant, plan, _numbers(limits)), _limits)
 
 
 def reset(user: Annotated[str, typer.Option("--user", "-u", help="Whose.")]) -> None:
     """Let a user's windows begin empty; the quota stays as it is."""
     from turnlog.agent.use_cases.limits import reset_rate
 
-    async def use(runtime: "Runtime") -> None:
-        await reset_rate(runtime, runtime.settings.tenant, user)
-
-    serve(use, lambda _: ["the windows are empty"], projecting=False)
+    serve(lambda rt: reset_rate(rt, rt.settings.tenant, user), lambda _: ["the windows are empty"], projecting=False)
 
 
 def _numbers(given: Sequence[str]) -> dict[str, float]:

@@ -55,10 +55,9 @@ def remove(name: Name) -> None:
     from turnlog.agent.use_cases.subscribers import remove_subscriber
     from turnlog.consumers.subscribing import admitting
 
-    async def use(runtime: "Runtime") -> "RemovedSubscriber":
-        return await remove_subscriber(runtime, runtime.settings.tenant, name, admitting(runtime.settings))
-
-    serve(use, _removed, projecting=False)
+    serve(
+        lambda rt: remove_subscriber(rt, rt.settings.tenant, name, admitting(rt.settings)), _removed, projecting=False
+    )
 
 
 def _created(made: "NewSubscriber") -> Iterator[str]:
