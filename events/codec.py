@@ -81,7 +81,7 @@ def _head(type_: str, thread: str) -> bytes:
 
 def decode(body: bytes, keyring: Keyring | None = None) -> Event:
     """Decodes bytes to the newest contract; sealed fields are opened, or tombstones if their key was destroyed. A
-    traceparent that is none is left out: it is no part of what happened.
+    traceparent that is invalid is left out: it is no part of what happened.
 
     Raises InvalidEvent, UnknownEventType, FutureEventVersion, or KeyUnavailable (try again later).
     """

@@ -46,7 +46,7 @@ async def reset_breaker(runtime: Runtime, service: str) -> Circuit:
 
 @contextlib.asynccontextmanager
 async def showing_breakers(log: Log) -> AsyncIterator[None]:
-    """This process answers who asks for breakers while the block runs."""
+    """This process answers requests for its breakers while the block runs."""
 
     async def hear(message: Msg) -> None:
         service = json.loads(message.data)["reset"]

@@ -20,7 +20,7 @@ _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message. body: its JSON, opened where it was sealed, or None where it is none."""
+    """One message. body: its JSON, opened where it was sealed, or None where it is not JSON."""
 
     stored: Stored
     body: dict[str, Any] | None
@@ -88,7 +88,7 @@ def _filter(tenant: str | None, thread: str | None) -> str:
 
 
 def _readable(stored: Stored, readers: frozenset[str] | None) -> dict[str, Any] | None:
-    """A seal that cannot be opened is shown as it stands in the log."""
+    """A seal that cannot be opened is shown as it is in the log."""
     try:
         body = parsed(stored.body)
     except InvalidEvent:

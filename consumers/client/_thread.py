@@ -122,7 +122,7 @@ class Thread(LoopBound):
         query: the user's new message, put at the end. tokens: at most so many for all messages; window: instead, of
         the model, which keeps a part for the answer; by default that of the model's name. hybrid: where not all fits,
         older turns that the query is about come first, by default as MEMORY_HYBRID_EPISODES says. The user's
-        long-term memories stand before the question.
+        long-term memories come before the question.
 
         Raises NotFound for a thread without turns and no query, WindowTooSmall.
         """

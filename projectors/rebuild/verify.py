@@ -71,7 +71,7 @@ async def verify_several(
 async def _by_position(
     live: Connection, projections: Sequence[Projection]
 ) -> dict[tuple[tuple[int, int], ...], list[Projection]]:
-    """((partition, position), …) → the projections that stand there."""
+    """((partition, position), …) → the projections that are there."""
     groups: dict[tuple[tuple[int, int], ...], list[Projection]] = {}
     for projection in projections:
         rows = await live.execute(
