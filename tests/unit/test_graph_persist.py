@@ -4,7 +4,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from turnlog.agent.models.protocol import Completion
 from turnlog.consumers.langgraph.graph.generate import answer_message
-from turnlog.consumers.langgraph.graph.persist import usage_event, usage_id
+from turnlog.consumers.langgraph.graph.persist import usage_event
 from turnlog.consumers.langgraph.graph.state import ConversationState
 from turnlog.events.contracts import UsageMetered
 
@@ -34,7 +34,8 @@ def test_the_same_answer_is_the_same_event_and_another_is_another() -> None:
     again = usage_event("default", STATE, answer)
     assert usage_event("default", STATE, answer).id == again.id
     assert usage_event("default", STATE, answer_message(COMPLETION, "general", "")).id != again.id
-    assert len({usage_id("a", "c", "1"), usage_id("b", "c", "1"), usage_id("a", "d", "1")}) == 3
+    elsewhere = [usage_event("other", STATE, answer), usage_event("default", {**STATE, "conversation_id": "d"}, answer)]
+    assert len({again.id, *(event.id for event in elsewhere)}) == 3
 
 
 def test_an_answer_of_another_model_client_is_metered_with_what_it_tells() -> None:

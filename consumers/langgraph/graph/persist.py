@@ -61,7 +61,7 @@ class Receipts:
         turns = await self._turns(state["conversation_id"])
         found = on_the_log(to_messages(state["messages"], state["conversation_id"]), turns)
         data = receipt(self._settings, state, request, found)
-        return receipt_event(self._settings.tenant, state, answer, data), data.as_of_seq
+        return _event("receipt", self._settings.tenant, state, answer, data, data.turn_id), data.as_of_seq
 
     async def _turns(self, thread: str) -> list[Message]:
         """All that the log has of the thread, oldest first."""
@@ -117,23 +117,6 @@ def receipt(settings: Settings, state: ConversationState, request: Request, foun
     return data.model_copy(update={"notes": request.notes})
 
 
-def receipt_event(tenant: str, state: ConversationState, answer: AIMessage, data: AnswerReceipt) -> Event:
-    return Event(
-        id=receipt_id(tenant, state["conversation_id"], answer.id or ""),
-        source=SOURCE,
-        tenant=tenant,
-        thread=state["conversation_id"],
-        user=state["user_id"],
-        causation=data.turn_id,
-        data=data,
-    )
-
-
-def receipt_id(tenant: str, conversation: str, answer: str) -> UUID:
-    """Derived from the answer: however often the node runs, it is one event."""
-    return uuid5(NAMESPACE_OID, f"receipt/{tenant}/{conversation}/{answer}")
-
-
 def _by_turns(request: Request, state: ConversationState, found: Places) -> ContextReceipt:
     """The context's own receipt with sequences of the log in place of places."""
     made = request.context.receipt
@@ -179,19 +162,28 @@ async def _note_access(memories: Memories, settings: Settings, state: Conversati
 
 
 def usage_event(tenant: str, state: ConversationState, answer: AIMessage) -> Event:
+    return _event("usage", tenant, state, answer, _metered(answer, answer.response_metadata))
+
+
+def _event(
+    part: str,
+    tenant: str,
+    state: ConversationState,
+    answer: AIMessage,
+    data: AnswerReceipt | UsageMetered,
+    causation: UUID | None = None,
+) -> Event:
+    """Its id is derived from the answer: however often the node runs, it is one event."""
+    conversation = state["conversation_id"]
     return Event(
-        id=usage_id(tenant, state["conversation_id"], answer.id or ""),
+        id=uuid5(NAMESPACE_OID, f"{part}/{tenant}/{conversation}/{answer.id or ''}"),
         source=SOURCE,
         tenant=tenant,
-        thread=state["conversation_id"],
+        thread=conversation,
         user=state["user_id"],
-        data=_metered(answer, answer.response_metadata),
+        causation=causation,
+        data=data,
     )
-
-
-def usage_id(tenant: str, conversation: str, answer: str) -> UUID:
-    """Derived from the answer: however often the node runs, it is one event."""
-    return uuid5(NAMESPACE_OID, f"usage/{tenant}/{conversation}/{answer}")
 
 
 def _metered(answer: AIMessage, about: Mapping[str, Any]) -> UsageMetered:
