@@ -44,7 +44,6 @@ thread_forks = thread_table(
     sa.Column("at_seq", sa.BigInteger, nullable=False, comment="last sequence of the parent that belongs to the fork"),
 )
 COLUMNS = tuple(column.name for column in messages.columns)
-MOST = 2**31 - 1
 
 # The first fork of a thread counts. Without ON CONFLICT, since a rebuild of MESSAGES makes its keys last.
 _FORK = """
@@ -93,17 +92,12 @@ def row(recorded: Recorded) -> Row:
         turn.tool_call_id,
         turn.agent,
         turn.model,
-        _count(turn.tokens_in),
-        _count(turn.tokens_out),
+        turn.tokens_in,
+        turn.tokens_out,
         turn.latency_ms,
         turn.source_id,
         event.time,
     )
-
-
-def _count(tokens: int | None) -> int | None:
-    """None for what the column cannot hold: one senseless number must not keep a turn from the transcript."""
-    return tokens if tokens is None or tokens <= MOST else None
 
 
 MESSAGES = Projection(
