@@ -18,7 +18,7 @@ async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -
         async with client:
             jetstream = client.jetstream(timeout=10)
             stream = await jetstream.add_stream(name="NOTES", subjects=["notes"], num_replicas=3)
-            await jetstream.publish("notes", b"before")
+            await publish_until_acknowledged(jetstream, b"before")
             leader = stream.cluster.leader if stream.cluster else None
             assert leader in {"n0", "n1", "n2"}
             await cluster.kill(victim := int(leader[1:]))
@@ -33,11 +33,11 @@ async def test_a_replicated_stream_outlives_the_kill_of_a_node(tmp_path: Path) -
 
 
 async def publish_until_acknowledged(jetstream: nats.js.JetStreamContext, text: bytes) -> None:
-    """A new leader is elected first; the id makes the retries one message."""
+    """A leader is elected first; the id makes the retries one message."""
 
     async def acknowledged() -> bool:
         try:
-            await jetstream.publish("notes", text, timeout=2, headers={"Nats-Msg-Id": "one"})
+            await jetstream.publish("notes", text, timeout=2, headers={"Nats-Msg-Id": text.decode()})
         except nats.errors.Error:
             return False
         return True
