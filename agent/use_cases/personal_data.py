@@ -16,6 +16,7 @@ from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.entities import clear_entities, list_entities
 from turnlog.agent.use_cases.memory_changes import forget_all
+from turnlog.agent.use_cases.threads import get_thread
 from turnlog.agent.use_cases.turns import transcript
 from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.errors import NotFound, TurnlogError
@@ -153,12 +154,22 @@ async def _shadows(runtime: Runtime, tenant: str, user: str) -> list[str]:
     return sorted(thread for thread in known if thread.startswith(SHADOW))
 
 
-async def export_transcript(
+@dataclass(frozen=True, slots=True)
+class ExportedThread:
+    """turns: oldest first."""
+
+    label: str | None
+    turns: list[Message]
+
+
+async def export_thread(
     runtime: Runtime, tenant: str, thread: str, level: SanitiseLevel | None = SanitiseLevel.MODERATE
-) -> list[Message]:
-    """Oldest first. level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
+) -> ExportedThread:
+    """level: what is masked, None for nothing. Raises NotFound, InvalidToken."""
     found = await transcript(runtime, tenant, thread, limit=_ALL)
-    return clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
+    label = (await get_thread(runtime, tenant, thread)).label
+    turns = clean_messages(found.turns, level, runtime.settings.phone_regions.split(","))
+    return ExportedThread(label if level is None else masked(runtime, label, level), turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def export(
     async def work(settings: Settings) -> int:
         check_known("format", format, ("jsonl", "openai"))
         from turnlog.agent.importers import export_jsonl, export_openai
-        from turnlog.agent.use_cases.personal_data import export_transcript
+        from turnlog.agent.use_cases.personal_data import export_thread
         from turnlog.consumers.cli.progress_bars import progress
         from turnlog.consumers.runtime import opened, projecting
 
@@ -65,8 +65,9 @@ def export(
             raise BadOption("say what to export: a thread, or --user USER")
 
         async with opened(settings) as runtime, projecting(runtime):
-            rows = await export_transcript(runtime, settings.tenant, thread, masked)
-        lines = list(export_jsonl(rows, tenant=settings.tenant, thread=thread))
+            found = await export_thread(runtime, settings.tenant, thread, masked)
+        rows = found.turns
+        lines = list(export_jsonl(rows, tenant=settings.tenant, thread=thread, label=found.label))
         if output is not None:
             with _whole_file(output) as file:
                 file.write("".join(lines) if format == "jsonl" else pretty(export_openai(rows)) + "\n")

@@ -97,6 +97,7 @@ async def test_a_chat_labels_its_conversation_once_and_never_over_the_label_of_a
         await turnlog("chat", thread, "--user", "ann", "-m", "And cats?")
     listed = (await turnlog("threads", "--json")).document
     assert {one["thread_id"]: one["label"] for one in listed} == {"dogs": "Which dog food is best?", "named": "北京"}
+    assert {one["label"] for one in (await turnlog("export", "named", "--json")).document} == {"北京"}
 
 
 async def test_a_conversation_that_no_chat_began_is_labelled_by_command(turnlog: Cli, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.jobs import list_jobs, run_job
 from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.agent.use_cases.operations import rebuild, rebuild_rows, verify
-from turnlog.agent.use_cases.personal_data import export_transcript
+from turnlog.agent.use_cases.personal_data import export_thread
 from turnlog.agent.use_cases.sessions import (
     create_session,
     list_checkpoints,
@@ -110,7 +110,7 @@ async def test_a_fork_shares_the_past_of_its_thread(runtime: Runtime) -> None:
     done = await runtime.log.append_many([turn("one", thread="t"), turn("two", "assistant", thread="t")])
     made = await fork_thread(runtime, "default", "t", done[0].seq)
     assert (made.parent, made.message_count) == ("t", 1) and made.thread.startswith("t-fork-")
-    assert [one.content for one in await export_transcript(runtime, "default", made.thread, None)] == ["one"]
+    assert [one.content for one in (await export_thread(runtime, "default", made.thread, None)).turns] == ["one"]
     assert await list_receipts(runtime, "default", made.thread) == []
     with pytest.raises(NotFound):
         await list_receipts(runtime, "default", "nowhere")
