@@ -40,7 +40,7 @@ WALKS = (
     "docs/langgraph.md",
     "docs/long-term-memory.md",
 )
-READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs")
+READS = ("threads", "context", "recall", "memories", "lag", "tail", "verify", "jobs", "doctor")
 PATIENCE_S = 60.0
 
 
