@@ -166,8 +166,11 @@ async def _ready(
     """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
     head = await runtime.settle_thread(tenant, thread, reads)
     async with runtime.pool.connection() as conn:
-        if await restored_if_archived(runtime, conn, tenant, thread):
-            head = await runtime.settle_thread(tenant, thread, reads)
+        if not await restored_if_archived(runtime, conn, tenant, thread):
+            yield conn, head
+            return
+    head = await runtime.settle_thread(tenant, thread, reads)  # it takes a connection too: none is held meanwhile
+    async with runtime.pool.connection() as conn:
         yield conn, head
 
 
