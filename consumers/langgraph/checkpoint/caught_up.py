@@ -35,7 +35,7 @@ class LogState:
 async def log_state(log: Log, tenant: str, thread: str) -> LogState:
     """One question to the server, whatever the thread's length. Raises LogUnavailable, InvalidToken."""
     of_thread = thread_filter(tenant, thread)
-    with nats_errors(f"cannot ask NATS for thread {thread!r}"):
+    with nats_errors(f"cannot ask NATS for thread {thread!r}; check NATS_URL, or start it with `turnlog up`"):
         state = (await log.nc.jetstream().stream_info(STREAM, subjects_filter=of_thread)).state
     found = [(parse_stored(subject), count) for subject, count in (state.subjects or {}).items()]
     return LogState(
