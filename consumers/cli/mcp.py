@@ -31,7 +31,7 @@ def stdio(user: User) -> None:
 
         check_given("user", user)
         identity = granted(settings.tenant, user, "user", None, None, key=False)
-        from turnlog.consumers.api.caller import Caller  # with the MCP library seconds, which a refusal saves
+        from turnlog.consumers.api.caller import Caller  # loads the MCP library, which takes seconds
         from turnlog.consumers.api.mcp.tools import make_server
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened, row_security

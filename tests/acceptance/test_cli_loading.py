@@ -31,18 +31,23 @@ def settings(nats_url: str, database_url: str, tmp_path: Path) -> Settings:
     return load_settings(nats_url=nats_url, database_url=database_url, home=tmp_path)
 
 
-def loaded(*words: str, **environment: str) -> set[str]:
+def loaded(*words: str, code: int = 0, **environment: str) -> set[str]:
     """The modules that the command imports, as Python itself reports them on stderr."""
     reporting = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1", **environment}
     done = subprocess.run([*COMMAND, *words], env=reporting, capture_output=True, timeout=60)
     report = done.stderr.decode()
-    assert done.returncode == 0, report
+    assert done.returncode == code, report
     return {line.rpartition("|")[2].strip() for line in report.splitlines() if line.startswith("import time:")}
 
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = {*OTHERS, "sqlalchemy", "tiktoken", "psycopg", "nats", "pydantic_settings"}
     assert loaded("--help") & heavy == set()
+
+
+def test_mcp_refuses_a_wrong_user_before_its_library_is_loaded(tmp_path: Path) -> None:
+    said = loaded("mcp", "stdio", "--user", "", code=1, TURNLOG_HOME=str(tmp_path))
+    assert said & {"mcp", "fastapi"} == set()
 
 
 async def test_a_command_that_reads_loads_no_projector_while_rows_are_up_to_date(settings: Settings) -> None:
