@@ -161,6 +161,7 @@ async def test_a_question_is_listed_and_answered(log: Log, turnlog: Cli) -> None
     await tell(log, gpa("3.8", 0, **ask), gpa("3.9", 9, **ask))
     [open_] = (await turnlog("conflicts", "--user", "ann", "--json")).document
     assert open_["question"] == "Remembered so far: “GPA is 3.8”. New: “GPA is 3.9”. Which one is right?"
+    assert "`turnlog answer new --user ann`, or old, or both" in (await turnlog("conflicts", "--user", "ann")).out
     assert (await turnlog("answer", "perhaps", "--user", "ann")).code == 2
     text = (await turnlog("answer", "new", "--user", "ann")).out
     assert text.splitlines()[-1] == "answered: new"
