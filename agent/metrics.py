@@ -20,7 +20,7 @@ from turnlog.events.errors import TurnlogError
 
 Cache = Literal["vectors", "queries", "model-answers", "sessions"]
 CheckpointOutcome = Literal["made", "failed", "stale"]
-ANSWERING = "orchestrator"  # agents that tenants made share the label OTHER
+ANSWERING = "orchestrator"  # agents that tenants made, and OpenAI's wire, share the label OTHER
 OTHER = "other"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 _FAST = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

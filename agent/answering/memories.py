@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
-from turnlog.agent import recent_traces
 from turnlog.agent.memory.deciding.policy import Policy
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.protocol import Embedder
@@ -63,5 +62,4 @@ class AnswerMemories:
             return MemoryBlock()
         async with self._runtime.pool.connection() as conn:
             asking = (request.tenant, request.user, question, request.time, model)
-            with recent_traces.traced("memory retrieve", {}):
-                return await recalled_block(conn, self._recall, settings, *asking, message_count=message_count)
+            return await recalled_block(conn, self._recall, settings, *asking, message_count=message_count)

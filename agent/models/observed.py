@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from turnlog.agent import metrics, recent_traces
 from turnlog.agent.models.protocol import Completion
 from turnlog.events import tracing
-from turnlog.events.contracts import Event
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -40,14 +39,14 @@ class Named(Protocol):
 
 
 @contextlib.contextmanager
-def answer(agent: str, request: Event) -> Iterator[None]:
-    """One answer of an agent; part of the trace of the request for it."""
-    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent, CONVERSATION: request.thread}
+def answer(agent: str, tenant: str, thread: str | None, traceparent: str | None) -> Iterator[None]:
+    """One answer of an agent; part of the trace of the request for it. thread: None where nothing is stored."""
+    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent} | ({} if thread is None else {CONVERSATION: thread})
     name = f"{INVOKE_AGENT} {agent}"
     with (
         metrics.answering(agent),
-        recent_traces.traced_request(request.tenant, name, request.traceparent, about),
-        tracing.span(name, about, request.traceparent),
+        recent_traces.traced_request(tenant, name, traceparent, about),
+        tracing.span(name, about, traceparent),
     ):
         yield
 

@@ -22,6 +22,7 @@ from turnlog.agent.recall.retrieval_context import (
     preferences_of,
     retrieval_context,
 )
+from turnlog.agent.recent_traces import traced
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import REMOVALS, AnswerReceipt, KnownOfUser
 from turnlog.events.log import Log
@@ -168,7 +169,9 @@ async def recalled_block(
     """
     if not settings.long_term or not user or not question.strip():
         return MemoryBlock()
-    found = await retrieval_context(conn, recall, tenant, user, question, now, message_count, settings.long_term_top_k)
+    with traced("memory retrieve", {}):
+        top_k = settings.long_term_top_k
+        found = await retrieval_context(conn, recall, tenant, user, question, now, message_count, top_k)
     counter, limit = counter_for(model), room(settings.context_window if window is None else window, model)
     return memory_block([one.memory for one in found.memories], counter, limit, known_lines(found, counter))
 

@@ -11,6 +11,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.identity import Role
 from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
@@ -18,6 +19,7 @@ from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.resent import History, Place, Wire, place_behind, place_of, split_prompt, with_own_last
 from turnlog.agent.use_cases.turns import NewTurn, add_turns, turn_of
+from turnlog.events import tracing
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.subjects import check_place, memory_thread
@@ -95,6 +97,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(throttled)
+        stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
         prepared = await _prepared(runtime, person, wanted, place)
         receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
         yield Begun(wanted.id, prepared.thread, receipt)

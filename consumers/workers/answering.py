@@ -109,7 +109,8 @@ class AgentConsumer:
                 await progress.tell("end")
                 return
             try:
-                with observed.answer(_agent_of(request), request):
+                place = (request.tenant, request.thread, request.traceparent)
+                with observed.answer(_agent_of(request), *place):
                     await self._make(request, delivery.seq, progress)
             except FINAL as error:
                 await self._failed(request, before.failures + 1, progress, error)

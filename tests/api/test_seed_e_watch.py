@@ -45,6 +45,27 @@ async def test_traces_and_metrics_of_a_good_and_a_failed_request_name_no_words(s
             assert (await ann.get(f"{ADMIN}/metrics")).status_code == 403
 
 
+async def test_answers_over_openais_wire_are_counted_and_traced_too(serve: Serve) -> None:
+    with MemoryServer() as model:
+        async with (
+            serve(api_base_url=model.url, model="m") as api,
+            api.client() as ann,
+            api.client("root", role="admin") as admin,
+        ):
+            before = (await admin.get(f"{ADMIN}/metrics")).json()["requests"]["byStatus"]
+            body = {"messages": [{"role": "user", "content": SECRET}]}
+            assert (await ann.post("/v1/chat/completions", json=body)).status_code == 200
+            assert (await ann.post("/v1/responses", json={"input": SECRET})).status_code == 200
+            model.first["answer"] = [Step(status=400)]
+            assert (await ann.post("/v1/chat/completions", json=body)).status_code == 400
+            after = (await admin.get(f"{ADMIN}/metrics")).json()["requests"]
+            assert after["byStatus"]["success"] - before["success"] == 2
+            assert (after["byStatus"]["error"] - before["error"], after["active"]) == (1, 0)
+            bad, good, _ = (await admin.get(f"{ADMIN}/traces/recent")).json()[:3]
+            assert (bad["name"], bad["status"], good["status"]) == ("invoke_agent openai", "error", "ok")
+            assert {"chat m", "memory retrieve"} <= {one["name"] for one in good["spans"]}
+
+
 async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(serve: Serve) -> None:
     breaker = Caller("http://127.0.0.1:9", secret=None, service="probe").breaker
     async with serve() as api, serve() as second, api.client("root", role="admin") as admin:
