@@ -97,9 +97,10 @@ _reads: dict[str, Tally[bool]] = {name: Tally() for name in get_args(Cache)}
 
 def _zero() -> None:
     """Series with known labels exist from the start: the first increase is otherwise invisible to rate()."""
-    for status in ("success", "error"):
-        REQUESTS.labels(ANSWERING, status)
-    REQUESTS_BY_AGENT.labels(ANSWERING)
+    for agent in (ANSWERING, OTHER):
+        for status in ("success", "error"):
+            REQUESTS.labels(agent, status)
+        REQUESTS_BY_AGENT.labels(agent)
     for name in get_args(LimitName):
         REFUSALS.labels(name)
     for cache in get_args(Cache):

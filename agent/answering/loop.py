@@ -63,7 +63,8 @@ async def _run(call: ToolCall, run_tool: RunTool, progress: Progress) -> ToolRes
     with observed.tool(call.name, call.id, known=call.name == SCHEMA["function"]["name"]):
         result = await run_tool(call)
     took = round((time.perf_counter() - started) * 1000)
-    await progress.tell("result", result.text, id=call.id, name=call.name, latency_ms=took)
+    wrong = result.is_error
+    await progress.tell("result", result.text, id=call.id, name=call.name, latency_ms=took, is_error=wrong)
     return result
 
 

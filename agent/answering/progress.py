@@ -2,8 +2,8 @@
 
 JSON objects: {"kind": "start" | "text" | "tool" | "result" | "restart" | "end" | "error", "text", "attempt", "final"};
 final: no further attempt follows an error. On start and restart a subscriber drops the text so far: an earlier attempt
-died. tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", with what the tool gave as "text".
-error: also "code".
+died. tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", "is_error", with what the tool gave
+as "text". error: also "code".
 The answer of record is the event on the log.
 """
 

@@ -42,11 +42,15 @@ UNSURE = "probably none of these answers it; if so, say that you do not know it"
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """text: sent to the model; chunks: for the receipt; memories: named in the text, so they count as read."""
+    """text: sent to the model; chunks: for the receipt; memories: named in the text, so they count as read.
+
+    is_error: the tool was not used as it can be, and the text says how.
+    """
 
     text: str
     chunks: tuple[str, ...] = ()
     memories: tuple[UUID, ...] = ()
+    is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ async def run_tool(
 ) -> ToolResult:
     """A mistake of the model becomes a result that it can read; nothing is raised."""
     if call.name != RECALL_TOOL:
-        return ToolResult(json.dumps({"error": f"there is no tool {call.name!r}; use {RECALL_TOOL}"}))
+        return _mistaken(f"there is no tool {call.name!r}; use {RECALL_TOOL}")
     try:
         arguments = json.loads(call.arguments or "{}")
         query = str(arguments["query"])
@@ -82,7 +86,7 @@ async def run_tool(
         topic = str(arguments.get("topic") or "").strip() or None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         wanted = "{'query': text, 'k': number, 'topic': text}"
-        return ToolResult(json.dumps({"error": f"arguments must be {wanted}: {error!r}"}))
+        return _mistaken(f"arguments must be {wanted}: {error!r}")
     found = await recall.search(conn, replace(scope, topic=topic), query, k, before_seq)
     items = [
         {"time": f"{one.time:%Y-%m-%d}", "speaker": one.speaker, "text": one.text[:MAX_TEXT], "seq": one.seq}
@@ -99,3 +103,7 @@ async def run_tool(
     return ToolResult(
         json.dumps(said, ensure_ascii=False), tuple(one.chunk_id for one in found), tuple(one.id for one in known)
     )
+
+
+def _mistaken(why: str) -> ToolResult:
+    return ToolResult(json.dumps({"error": why}), is_error=True)

@@ -61,12 +61,13 @@ class ToolUsed:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturned:
-    """result: as the model gets it."""
+    """result: as the model gets it; is_error: it says what is wrong with the call."""
 
     id: str
     name: str
     result: str
     latency_ms: int
+    is_error: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
                 shown = ""
                 yield ToolUsed(step["id"], step["name"], step["arguments"])
             case "result":
-                yield ToolReturned(step["id"], step["name"], step["text"], step["latency_ms"])
+                took, is_error = step["latency_ms"], step.get("is_error", False)  # an older agent does not tell
+                yield ToolReturned(step["id"], step["name"], step["text"], took, is_error)
             case "start" | "restart" if began:
                 began, shown = False, ""
                 yield Restarted()

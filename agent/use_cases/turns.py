@@ -308,14 +308,14 @@ def blocks_of(turn: Message) -> list[dict[str, Any]]:
     shown = {block.get("id") for block in blocks if block["type"] == "tool_use"}
     calls = [call for call in turn.tool_calls if call["id"] not in shown]
     return blocks + [
-        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": _input(call["arguments"])}
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": json_or_text(call["arguments"])}
         for call in calls
     ]
 
 
-def _input(arguments: str) -> Any:
-    """A model may write what is no JSON; it is shown as it is."""
+def json_or_text(written: str) -> Any:
+    """Of a tool's arguments or result; a model may write what is no JSON, which is shown as it is."""
     try:
-        return json.loads(arguments)
+        return json.loads(written)
     except ValueError:
-        return arguments
+        return written

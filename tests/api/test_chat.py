@@ -78,6 +78,24 @@ async def test_both_dialogues_of_the_seed(serve: Serve, model: NamingServer, cap
     assert set(named) <= {"websockets.client"}, "the server wrote a token to its log"
 
 
+async def test_a_call_that_the_tool_cannot_take_is_an_error_in_every_stream(serve: Serve) -> None:
+    calls = [("recall_memory", {}), ("recall_memory", {"query": "color"})]
+    with MemoryServer() as model:
+        async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
+            model.first["answer"] = [Step(tool_calls=[one]) for one in calls]
+            async with socket(api, "t", f"?token={api.token()}") as ws:
+                found = await said(ws, "my color is red")
+            returned = [one["data"] for one in found if one["type"] == "tool_call_response"]
+            assert [one["is_error"] for one in returned] == [True, False]
+            assert "arguments must be" in returned[0]["result"] and returned[0]["latency_ms"] >= 0
+            model.first["answer"] = [Step(tool_calls=[one]) for one in calls]
+            streamed = await ann.post("/ai-agent/chat", json={"message": "and now?", "stream": True})
+            events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
+            assert [one["args"] for one in events if "args" in one] == [{}, {"query": "color"}]
+            results = [one["result"] for one in events if "result" in one]
+            assert "arguments must be" in results[0]["error"] and results[1]["items"] == []
+
+
 async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})

@@ -123,8 +123,8 @@ def _event(piece: Piece) -> tuple[str, Any]:
             return "content", {"chunk": text}
         case ToolUsed(id=call, name=name, arguments=arguments):
             return "tool_start", {"id": call, "name": name, "args": arguments}
-        case ToolReturned(id=call, name=name, result=result, latency_ms=took):
-            return "tool_end", {"id": call, "name": name, "result": result, "latency_ms": took}
+        case ToolReturned():
+            return "tool_end", piece
         case Restarted():
             return "restart", {}
         case Answered():

@@ -20,6 +20,7 @@ from turnlog.agent.use_cases import health, limits, usage
 from turnlog.agent.use_cases.asking import Answered, Piece, Restarted, Text, ToolReturned, ToolUsed
 from turnlog.agent.use_cases.entities import EntityFound, entities_by_id, entity_id
 from turnlog.agent.use_cases.health import Health
+from turnlog.agent.use_cases.turns import json_or_text
 from turnlog.agent.use_cases.usage import By, Usage
 from turnlog.agent.use_cases.user_context import user_context
 from turnlog.consumers.api.caller import Asker, Caller, Reader, WriteId, Writer
@@ -217,9 +218,9 @@ class _Answer:
                         yield "content", {"chunk": text}
                     case ToolUsed(name=name, arguments=arguments):
                         used.append(name)
-                        yield "tool_start", {"name": name, "args": arguments}
+                        yield "tool_start", {"name": name, "args": json_or_text(arguments)}
                     case ToolReturned(name=name, result=result):
-                        yield "tool_end", {"name": name, "result": result}
+                        yield "tool_end", {"name": name, "result": json_or_text(result)}
                     case Restarted():
                         used.clear()
                         yield "restart", {}

@@ -5,6 +5,7 @@ In: `{"message": "…"}`, with a `request_id` to ask once however often it is se
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
@@ -146,9 +147,9 @@ class _Talk:
                         case ToolUsed(id=call, name=name, arguments=arguments):
                             about = {"call_id": call, "name": name, "arguments": arguments}
                             await self._send("tool_call_request", stream_id=stream, **about)
-                        case ToolReturned(id=call, name=name, result=result, latency_ms=took):
-                            given = {"call_id": call, "name": name, "result": result, "latency_ms": took}
-                            await self._send("tool_call_response", stream_id=stream, **given)
+                        case ToolReturned(id=call):
+                            given = {name: value for name, value in asdict(piece).items() if name != "id"}
+                            await self._send("tool_call_response", stream_id=stream, call_id=call, **given)
                         case Answered():
                             await self._end(stream, seq, piece)
         except TurnlogError as error:
