@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import openai
@@ -86,13 +87,17 @@ async def test_a_streamed_response_has_numbered_events(serve: Serve, model: Memo
 async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model: MemoryServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         begins: Any = [{"type": "message", "role": "user", "content": "My dog is called Sesame."}]
-        made = await client.conversations.create(items=begins)
+        made = await client.conversations.create(items=begins, metadata={"topic": "pets"})
         form: Any = {"format": {"type": "json_schema", "name": "dog", "schema": {"type": "object"}}}
         await client.responses.create(model="m", input="And my cat?", conversation=made.id, text=form)
         sent = model.bodies()[-1]
         assert [one["content"] for one in sent["messages"]][-2:] == ["My dog is called Sesame.", "And my cat?"]
         assert sent["response_format"]["json_schema"]["name"] == "dog"
-        assert (await client.conversations.retrieve(made.id)).id == made.id
+        async with api.client() as ann:
+            opened = (await ann.get(f"/api/threads/{made.id}")).json()
+        kept = await client.conversations.retrieve(made.id)
+        assert (kept.id, kept.metadata, opened["metadata"]) == (made.id, {"topic": "pets"}, {"topic": "pets"})
+        assert kept.created_at == made.created_at == int(datetime.fromisoformat(opened["created_at"]).timestamp())
         added: Any = [{"type": "message", "role": "user", "content": "Poppy."}]
         assert len((await client.conversations.items.create(made.id, items=added)).data) == 1
         found: list[Any] = [one async for one in client.conversations.items.list(made.id, limit=2, order="asc")]

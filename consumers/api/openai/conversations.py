@@ -1,15 +1,16 @@
 """/v1/conversations: create, get, items. A conversation is a thread of the caller's, whatever its id."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
+from uuid import UUID, uuid5
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
-from uuid_utils.compat import uuid7
 
 from turnlog.agent.use_cases import threads
 from turnlog.agent.use_cases.turns import add_turns, transcript, turn_of
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.caller import Caller, Reader, Writer
+from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.openai.errors import OpenAIRoute
 from turnlog.consumers.api.openai.items import Item, item_of, messages_of
 from turnlog.consumers.api.pages import cursor_of, place_of
@@ -22,6 +23,7 @@ Items = Annotated[list[JsonObject], Field(max_length=20)]
 class NewConversation(BaseModel):
     model_config = FINITE
     items: Items = []
+    metadata: JsonObject | None = None
 
 
 class NewItems(BaseModel):
@@ -30,10 +32,12 @@ class NewItems(BaseModel):
 
 
 @router.post("")
-async def create(caller: Writer, given: NewConversation | None = None) -> dict[str, Any]:
-    thread = f"conv_{uuid7().hex}"
-    await caller.claims(thread)
-    await _append(caller, thread, given.items if given else [])
+async def create(caller: Writer, write_id: WriteId, given: NewConversation | None = None) -> dict[str, Any]:
+    thread = f"conv_{write_id.hex}"
+    place = await caller.claims(thread)
+    if given is not None and given.metadata:
+        await threads.open_thread(*place, caller.user, metadata=given.metadata, event_id=write_id)
+    await _append(caller, thread, given.items if given else [], write_id)
     return await _conversation(caller, thread)
 
 
@@ -44,9 +48,9 @@ async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
 
 
 @router.post("/{thread}/items")
-async def add_items(thread: ThreadId, given: NewItems, caller: Writer) -> dict[str, Any]:
+async def add_items(thread: ThreadId, given: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
     await caller.owns(thread)
-    seqs = await _append(caller, thread, given.items)
+    seqs = await _append(caller, thread, given.items, write_id)
     page = await transcript(caller.runtime, caller.tenant, thread, after_seq=seqs[0] - 1, limit=len(seqs))
     return _list([item for turn in page.turns for item in item_of(turn)], None)
 
@@ -69,8 +73,8 @@ async def items(
     return _list(found, cursor_of(turns[-1].seq) if page.more else None)
 
 
-async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str, Any]]) -> list[int]:
-    turns = [turn_of(message) for message in messages_of(given)]
+async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str, Any]], write_id: UUID) -> list[int]:
+    turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(given))]
     if not turns:
         return []
     added = await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user)
@@ -79,8 +83,8 @@ async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str
 
 async def _conversation(caller: Caller, thread: str) -> dict[str, Any]:
     found = await threads.get_thread(caller.runtime, caller.tenant, thread)
-    created = int(found.last_active_at.timestamp())
-    return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": {}}
+    created = int((found.created_at or found.last_active_at).timestamp())
+    return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": found.metadata or {}}
 
 
 def _list(found: list[dict[str, Any]], after: str | None) -> dict[str, Any]:
