@@ -12,6 +12,7 @@ from helpers.cli_process import environment
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
+from turnlog.consumers.api.mcp import tools
 from turnlog.consumers.api.mcp.tools import make_server
 
 TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
@@ -40,6 +41,21 @@ async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(s
         seen = (await call(ann, "context", thread_id="t"))["messages"]
         assert "My corgi is Sesame." in [one["content"] for one in seen]
         assert (await bob.call_tool("context", {"thread_id": "t"})).is_error
+
+
+async def test_pages_of_memories_leave_nothing_out_while_others_are_forgotten(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools, "MOST_MEMORIES", 2)
+    async with serve() as api, mcp_of(api) as ann:
+        said = ["Ann likes tea.", "Ann has a corgi.", "Ann lives in Lyon.", "Ann plays the harp."]
+        ids = {text: (await call(ann, "remember", text=text))["memory_id"] for text in said}
+        first = await call(ann, "memories")
+        assert {one["content"] for one in first["memories"]} == set(said[2:])
+        await call(ann, "forget", memory_id=ids[said[3]])
+        second = await call(ann, "memories", cursor=first["next"])
+        assert {one["content"] for one in second["memories"]} == set(said[:2])
+        assert second["next"] is None
 
 
 async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:

@@ -16,12 +16,12 @@ from mcp.types import ToolAnnotations
 from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.answering.recall_tool import UNSURE
-from turnlog.agent.use_cases import memories as remembered
 from turnlog.agent.use_cases import memory_changes, threads
 from turnlog.agent.use_cases.context import context_as_of, context_of
 from turnlog.agent.use_cases.recall import recall as search
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.pages import cursor_of, moment_of, place_of
+from turnlog.consumers.api.routes.memories import list_memories
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import TurnlogError
 
@@ -29,6 +29,7 @@ T = TypeVar("T")
 CALLER = "turnlog.caller"
 PATIENCE_S = 60.0
 MOST_TURNS = 100
+MOST_MEMORIES = 100
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 DROPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -183,14 +184,10 @@ class _Tools:
         as_of: AwareDatetime | None = None,
         cursor: Cursor = None,
     ) -> Memories:
-        """What is remembered of the user. as_of: what held then."""
-        who, place = self.caller(context, "read"), place_of(cursor, int)
-        start = int(place[0]) if place else 0
-        which = remembered.MemoryFilter(kinds=(type,) if type else (), as_of=as_of)
-        end = start + MOST_TURNS
-        found = await remembered.list_memories(who.runtime, who.tenant, who.user, which, end + 1)
-        shown = [_memory(one) for one in found[start:end]]
-        return Memories(memories=shown, next=cursor_of(end) if len(found) > end else None)
+        """What is remembered of the user: what was said last. as_of: what held then."""
+        who = self.caller(context, "read")
+        page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
+        return Memories(memories=[_memory(one) for one in page.items], next=page.next)
 
     async def forget(self, memory_id: UUID, context: Context[Any, Any]) -> Forgotten:
         """Drops the content of a memory, and of all with the same words."""
