@@ -8,7 +8,16 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from turnlog.agent.access.identity import ACT_AS_USER, OWN_DATA, Forbidden, Identity, Role, Unauthenticated, granted
+from turnlog.agent.access.identity import (
+    ACT_AS_USER,
+    OWN_DATA,
+    Forbidden,
+    Identity,
+    Role,
+    TokenExpired,
+    Unauthenticated,
+    granted,
+)
 from turnlog.agent.access.issuer import outside_issuer
 from turnlog.agent.access.keys import PREFIX, identified, is_revoked
 from turnlog.agent.access.secret import secret_of
@@ -81,9 +90,18 @@ class Access:
     async def redeem(self, ticket: str) -> Identity:
         """The identity that got the ticket; once. Raises Unauthenticated, TokenExpired, LogUnavailable."""
         identity = await self._tickets.redeem(ticket)
+        await self.check(identity)
+        return identity
+
+    async def check(self, identity: Identity) -> None:
+        """Whether a credential that was verified before still holds: for what is open for long.
+
+        Raises Unauthenticated, TokenExpired.
+        """
+        if identity.expires_at is not None and identity.expires_at <= datetime.now(UTC):
+            raise TokenExpired("the credential has expired; get a new one")
         if identity.key_id and await is_revoked(self._runtime.pool, identity.tenant, identity.key_id):
             raise Unauthenticated(f"API key {identity.key_id} was revoked")
-        return identity
 
     async def _identity(self, credential: str) -> Identity:
         if not credential:

@@ -36,6 +36,10 @@ class Caller:
     def user(self) -> str:
         return self.identity.user
 
+    async def check(self) -> None:
+        """For what is open for long. Raises Unauthenticated, TokenExpired where the credential holds no more."""
+        await self.system.kept(Access).check(self.identity)
+
     async def owns(self, thread: str) -> Place:
         """The thread, if it is the caller's, as the use cases take it. Raises NotFound."""
         await check_owner(self.runtime, self.tenant, thread, self.user)

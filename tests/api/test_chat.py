@@ -6,15 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
-from helpers.api import Serve
+from helpers.api import Serve, server_events
 from helpers.callers import socket
 from helpers.openai_bodies import Step
 from helpers.openai_server import Kind
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, task_of
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from turnlog.agent.use_cases.turns import NewTurn, add_turn
 
 DIALOGUES = (
     ("记住我的名字是 Bob", "我叫什么名字？", "Bob"),
@@ -116,6 +119,32 @@ async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
                 async with socket(api, "t", query, **given):
                     pass
             assert caught.value.response.status_code == status, (query, given)
+
+
+async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(serve: Serve, model: NamingServer) -> None:
+    async with (
+        serve("agent", api_base_url=model.url, model="m") as api,
+        api.client("root", role="admin") as admin,
+    ):
+        key = (await admin.post("/api/operations/keys", json={"user": "ann"})).json()
+        async with (
+            httpx2.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {key['key']}"}) as ann,
+            socket(api, "t", f"?token={key['key']}") as ws,
+        ):
+            await said(ws, "color is red")
+            async with ann.stream("GET", "/api/threads/t/events") as response:
+                events = server_events(response)
+                assert (await anext(events))["event"] == "thread_opened"
+                await admin.delete(f"/api/operations/keys/{key['id']}")
+                turn = NewTurn("user", "more")
+                await add_turn(api.runtime, "default", "t", turn, user="ann")
+                assert "more" not in str([one async for one in events])
+            error = (await said(ws, "what's my color?"))[-1]
+            assert (error["type"], error["data"]["code"]) == ("error", "unauthenticated")
+            with pytest.raises(ConnectionClosed) as closed:
+                await ws.recv()
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+        assert len(model.asked("answer")) == 1
 
 
 async def test_who_comes_back_gets_what_was_missed_and_no_answer_twice(serve: Serve, model: NamingServer) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
+from starlette.status import WS_1008_POLICY_VIOLATION
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.access import Access
@@ -116,9 +117,14 @@ class _Talk:
         except ValidationError as error:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:
+            await self._caller.check()
             seq, running = await self._streams.ask(
                 self._caller, self._thread, given.message, None, self._turn_id(given.request_id)
             )
+        except Unauthenticated as error:
+            await self._error(error)
+            await self._socket.close(WS_1008_POLICY_VIOLATION)
+            raise WebSocketDisconnect(WS_1008_POLICY_VIOLATION) from error
         except TurnlogError as error:
             return await self._error(error)
         for turn in (await transcript(*self._place, limit=1, before_seq=seq, newest=True)).turns:

@@ -11,6 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.api.caller import Place, Reader
@@ -93,5 +94,9 @@ async def thread_events(
     lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
     async with aclosing(until(request.app.state.stopping, lines)) as found:
         async for line in found:
+            try:
+                await caller.check()
+            except Unauthenticated:
+                return  # a client that comes back is told
             shown = line.document()
             yield ServerSentEvent(event=shown["type"], data=shown, id=str(shown["seq"]))
