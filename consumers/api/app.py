@@ -66,6 +66,11 @@ MODULES = (
     seed_b,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
+# What a page of another origin may read of an answer, besides the headers that every page may.
+READABLE = (
+    *("ETag", "Link", "Retry-After", "Idempotent-Replayed", "X-Next-Cursor"),
+    *("X-Turnlog-Thread", "X-Turnlog-Receipt", "X-Request-Id"),
+)
 ONCE = [Depends(write_id)]  # for routes that do not take the id too
 ERRORS: dict[int | str, dict[str, Any]] = {kind: {"model": problems.Problem} for kind in ("4XX", "5XX")}
 
@@ -96,7 +101,13 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     app.add_middleware(Answers)
     origins = names_in(settings.api_origins)
     if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=READABLE,
+        )
     hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
     app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body)
     app.add_middleware(Measured)

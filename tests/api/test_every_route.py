@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2
+import jwt
 from helpers.api import Api, Serve
 from helpers.callers import forged
 
 from turnlog.agent.use_cases.operations import rebuild
 
-WITHOUT_TOKEN = {"/health/live", "/health/ready"}
+WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json"}
 # With a body that is too long for a URL, or a method that a seed names.
 READS = {"/api/recall", "/api/threads/x/context", "/short-memory/query", "/ai-agent/refresh-context"}
 CHANGES = {
@@ -59,6 +60,31 @@ async def test_the_page_of_the_routes_loads_nothing_from_elsewhere(serve: Serve)
         assert "swagger-ui-bundle.js" in page
         for found in re.findall(r"(?:src|href|url)[=:] ?['\"]([^'\"]+)", page):
             assert found.startswith("/") and (await client.get(found)).status_code == 200, found
+
+
+async def test_other_services_verify_turnlogs_tokens_with_its_published_keys(serve: Serve) -> None:
+    async with serve() as api, httpx2.AsyncClient() as anyone:
+        found = (await anyone.get(f"{api.url}/.well-known/jwks.json")).json()
+        token = api.token("ann")
+        key = jwt.PyJWKSet.from_dict(found)[jwt.get_unverified_header(token)["kid"]]
+        assert jwt.decode(token, key, ["EdDSA"], issuer="turnlog", audience="turnlog")["sub"] == "ann"
+        assert [one.keys() & {"d"} for one in found["keys"]] == [set()]
+
+
+async def test_a_page_of_an_allowed_origin_reads_the_headers_that_matter(serve: Serve) -> None:
+    page = {"Origin": "https://app.example"}
+    async with serve(api_origins=page["Origin"]) as api, api.client() as ann:
+        made = await ann.post("/v1/chat/completions", json={"messages": CHANGES["turns"]}, headers=page)
+        shown = {one.strip().lower() for one in made.headers["access-control-expose-headers"].split(",")}
+        assert made.headers["access-control-allow-origin"] == page["Origin"]
+        assert {"x-turnlog-thread", "x-turnlog-receipt", "x-request-id"} <= shown & made.headers.keys()
+        turns = await ann.get(f"/api/threads/{made.headers['x-turnlog-thread']}/turns", headers=page)
+        assert "etag" in shown & turns.headers.keys()
+        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        async with httpx2.AsyncClient() as anyone:
+            assert (await anyone.options(f"{api.url}/api/threads", headers=asked)).status_code == 200
+            other = {**asked, "Origin": "https://evil.example"}
+            assert (await anyone.options(f"{api.url}/api/threads", headers=other)).status_code == 403
 
 
 async def test_problems_are_documented_with_their_media_type(serve: Serve) -> None:

@@ -1,9 +1,11 @@
-"""Liveness and readiness; the one group of routes without a token."""
+"""Liveness, readiness, and the keys that verify tokens; the one group of routes without a token."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from turnlog.agent.access.access import Access
 from turnlog.agent.use_cases.lag import projection_lag, stuck_reactors
 from turnlog.projectors.engine.lag import Lag
 
@@ -41,6 +43,13 @@ async def ready(request: Request, response: Response) -> Ready:
     if stalled or stuck:
         response.status_code = 503
     return Ready(not stalled and not stuck, _furthest(found), stalled, stuck)
+
+
+@router.get("/.well-known/jwks.json")
+async def jwks(request: Request) -> dict[str, list[dict[str, Any]]]:
+    """The public keys of turnlog's own tokens, for other services that take them (RFC 7517)."""
+    access: Access = request.app.state.runtime.kept(Access)
+    return access.jwks
 
 
 def _furthest(found: list[Lag]) -> int:
