@@ -1,9 +1,9 @@
 """Progress of an answer for subscribers: core NATS messages, never stored.
 
-JSON objects: {"kind": "start" | "text" | "tool" | "result" | "restart" | "end" | "error", "text", "attempt", "final"};
-final: no further attempt follows an error. On start and restart a subscriber drops the text so far: an earlier attempt
-died. tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", "is_error", with what the tool gave
-as "text". error: also "code".
+JSON objects: {"kind": "start" | "context" | "text" | "tool" | "result" | "restart" | "end" | "error", "text",
+"attempt", "final"}; final: no further attempt follows an error. On start and restart a subscriber drops the text so
+far: an earlier attempt died. context: also "context", what the model is given; tool: also "id", "name", "arguments";
+result: also "id", "name", "latency_ms", "is_error", with what the tool gave as "text"; error: also "code".
 The answer of record is the event on the log.
 """
 
@@ -16,7 +16,7 @@ from nats.aio.client import Client
 
 from turnlog.events.subjects import progress_subject
 
-Kind = Literal["start", "text", "tool", "result", "restart", "end", "error"]
+Kind = Literal["start", "context", "text", "tool", "result", "restart", "end", "error"]
 
 
 @dataclass(frozen=True, slots=True)

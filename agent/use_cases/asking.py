@@ -44,6 +44,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
+    long-term memories; dropped: how many turns are left out."""
+
+    tiers: list[dict[str, Any]]
+    memories: list[str]
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A piece of the answer."""
 
@@ -87,7 +97,7 @@ class Answered:
     answer: str
 
 
-Piece = Asked | Text | ToolUsed | ToolReturned | Restarted | Answered
+Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered
 
 
 async def ask(
@@ -179,6 +189,8 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
     while loop.time() < deadline:
         step = await _next(arrived)
         match step["kind"]:
+            case "context":
+                yield Seen(**step["context"])
             case "text":
                 began, shown = True, shown + step["text"]
                 yield Text(step["text"])

@@ -33,6 +33,7 @@ from turnlog.consumers.api.routes import (
     personal,
     recall,
     seed_b,
+    seed_d,
     seed_e,
     seed_e_admin,
     seed_e_chat,
@@ -64,6 +65,7 @@ MODULES = (
     seed_e_admin,
     seed_e_watch,
     seed_b,
+    seed_d,
 )
 OPENAI_MODULES = (models, chat, responses, conversations)
 # What a page of another origin may read of an answer, besides the headers that every page may.

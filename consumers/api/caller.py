@@ -14,6 +14,7 @@ from turnlog.agent.access.repeated_writes import Write
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
 from turnlog.consumers.api import repeats
+from turnlog.events.errors import NotFound
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
@@ -39,6 +40,11 @@ class Caller:
     async def check(self) -> None:
         """For what is open for long. Raises Unauthenticated, TokenExpired where the credential holds no more."""
         await self.system.kept(Access).check(self.identity)
+
+    def check_user(self, given: str | None) -> None:
+        """Raises NotFound where a request names another user than its caller."""
+        if given is not None and given != self.user:
+            raise NotFound(f"there is no user {given[:80]!r} here: a request is made for its caller")
 
     async def owns(self, thread: str) -> Place:
         """The thread, if it is the caller's, as the use cases take it. Raises NotFound."""

@@ -34,6 +34,7 @@ JOINING = frozenset(
     {
         "/api/threads/{thread}/answers",
         "/api/threads/{thread}/answers/stream",
+        "/api/chat/stream",
         "/ai-agent/chat",
         "/ai-agent/conversations/{id}/stream",
     }

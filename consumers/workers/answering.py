@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
@@ -141,6 +142,7 @@ class AgentConsumer:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
             data = data.model_copy(update=_filled(data, agent))
             context = await self._context(conn, request, data, asked, seq, agent.max_tokens or 0)
+        await progress.tell("context", context=_seen(context))
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
@@ -263,6 +265,13 @@ def _filled(data: AnswerRequested, agent: AgentRow) -> dict[str, str | None]:
     """The prompt and model of the request, or else the agent's."""
     prompt = agent.system_prompt if data.system_prompt is None else data.system_prompt
     return {"system_prompt": prompt, "model": data.model or agent.model}
+
+
+def _seen(context: Context) -> dict[str, Any]:
+    tiers = [
+        {"tier": one.tier, "tokens": one.tokens, "limit": one.limit, "turns": len(one.items)} for one in context.tiers
+    ]
+    return {"tiers": tiers, "memories": list(context.receipt.memories), "dropped": len(context.receipt.dropped)}
 
 
 def _first_shown(context: Context, seq: int) -> int:

@@ -147,6 +147,13 @@ class ProgressStep(BaseModel):
     text: str = ""
     attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
     final: bool = Field(False, description="No further attempt follows an error")
+    code: str | None = Field(None, description="Of an error")
+    context: dict[str, Any] | None = Field(None, description="What the model is given: tiers, memories, dropped")
+    id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")
+    name: str | None = None
+    arguments: str | None = Field(None, description="JSON, as the model wrote them")
+    latency_ms: int | None = Field(None, description="Of a tool's call")
+    is_error: bool | None = Field(None, description="Whether a tool's result says what is wrong with the call")
 
 
 def document() -> Document:

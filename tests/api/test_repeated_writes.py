@@ -81,6 +81,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         "POST /api/threads/{thread}/turns": ("POST", "/api/threads/t/turns", turns),
         "POST /api/threads/{thread}/answers": ("POST", "/api/threads/t/answers", {"message": "hello"}),
         "POST /api/threads/{thread}/answers/stream": ("POST", "/api/threads/t/answers/stream", {"message": "hello"}),
+        "POST /api/chat/stream": ("POST", "/api/chat/stream", {"message": "hello", "conversation_id": "t"}),
         "DELETE /api/threads/{thread}": ("DELETE", "/api/threads/gone", None),
         "POST /api/memories": ("POST", "/api/memories", {"content": "Ann has a corgi."}),
         "PUT /api/memories/{memory}/content": ("PUT", f"{memories['green']}/content", {"content": "Ann likes mint."}),

@@ -9,7 +9,17 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Text, ToolReturned, ToolUsed, follow
+from turnlog.agent.use_cases.asking import (
+    Answered,
+    Asked,
+    Piece,
+    Restarted,
+    Seen,
+    Text,
+    ToolReturned,
+    ToolUsed,
+    follow,
+)
 from turnlog.consumers.api.caller import Asker, Caller, WriteId
 from turnlog.consumers.api.problems import problem_of
 from turnlog.consumers.api.routes.threads import ThreadId
@@ -53,8 +63,8 @@ async def whole(begun: Begin) -> Answered:
 
 @router.post("/stream", response_class=EventSourceResponse)
 async def stream(begun: Begin) -> AsyncIterator[ServerSentEvent]:
-    """Appends the message; events: started {seq}, content {chunk}, tool_start, tool_end, restart, done {response},
-    error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
+    """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
+    done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
     async with aclosing(_events(begun.running, 0, 0)) as events:
         async for event in events:
             yield event
@@ -119,6 +129,8 @@ def _event(piece: Piece) -> tuple[str, Any]:
     match piece:
         case Asked(seq=seq):
             return "started", {"seq": seq}
+        case Seen():
+            return "context", piece
         case Text(text=text):
             return "content", {"chunk": text}
         case ToolUsed(id=call, name=name, arguments=arguments):

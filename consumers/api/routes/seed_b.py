@@ -14,8 +14,7 @@ from turnlog.agent.sessions.value import (
     SessionValue,
 )
 from turnlog.agent.use_cases import sessions
-from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
-from turnlog.events.errors import NotFound
+from turnlog.consumers.api.caller import Reader, WriteId, Writer
 from turnlog.projectors.models.sessions.lookup import SegmentCheckpoint
 
 router = APIRouter(prefix="/short-memory", tags=["seed B"])
@@ -36,7 +35,7 @@ class CheckpointRequest(ConversationGiven):
 @router.post("/create", status_code=201)
 async def create(given: MemoryCreateRequest, caller: Writer, _: WriteId) -> SessionValue:
     """CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's."""
-    _check_user(caller, given.user_id)
+    caller.check_user(given.user_id)
     place = await caller.claims(given.conversation_id)
     return await sessions.create_requested(place[0], place[1], given.model_copy(update={"user_id": caller.user}))
 
@@ -53,7 +52,7 @@ async def query(given: MemoryQueryRequest, caller: Reader) -> MemoryContext:
 async def write(given: MemoryWriteRequest, caller: Writer, write_id: WriteId) -> MemoryWriteResult:
     """WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
     once."""
-    _check_user(caller, given.user_id)
+    caller.check_user(given.user_id)
     runtime, tenant, _ = await caller.owns(given.conversation_id)
     whose = {"user_id": caller.user, "turn_id": given.turn_id or write_id}
     return await sessions.write_turn(runtime, tenant, given.model_copy(update=whose))
@@ -82,8 +81,3 @@ async def get(conversation_id: ConversationId, caller: Reader) -> SessionValue:
 async def checkpoints(conversation_id: ConversationId, caller: Reader) -> list[SegmentCheckpoint]:
     """Oldest first."""
     return await sessions.list_checkpoints(*await caller.owns(conversation_id))
-
-
-def _check_user(caller: Caller, given: str | None) -> None:
-    if given is not None and given != caller.user:
-        raise NotFound(f"there is no user {given[:80]!r} here: a request is made for its caller")

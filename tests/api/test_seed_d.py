@@ -1,0 +1,41 @@
+"""The chat of seed D: every node's result as it comes, and what the model was given."""
+
+from typing import Any
+
+from helpers.api import Serve, server_events
+from helpers.openai_bodies import Step
+from helpers.stage import MemoryServer
+
+CHAT = "/api/chat/stream"
+
+
+async def test_every_node_streams_its_result(serve: Serve) -> None:
+    with MemoryServer() as model:
+        async with (
+            serve("agent", api_base_url=model.url, model="m") as api,
+            api.client() as ann,
+            api.client("bob") as bob,
+        ):
+            memory = (await ann.post("/api/memories", json={"content": "Ann has a corgi."})).json()["memory_id"]
+            model.first["answer"] = [Step(tool_calls=[("recall_memory", {"query": "dog"})]), Step(text="A corgi.")]
+            asked: dict[str, Any] = {"message": "What is my corgi?", "user_id": "ann", "session_id": "s", "debug": True}
+            async with ann.stream("POST", CHAT, json=asked | {"conversation_id": "t"}) as response:
+                assert response.headers["content-type"].startswith("text/event-stream")
+                found = [one async for one in server_events(response)]
+            nodes = dict.fromkeys(one["event"] for one in found)
+            assert list(nodes) == ["route", "recall", "retrieve", "content", "generate", "persist"]
+            result = {one["event"]: one["data"] for one in found}
+            assert (result["route"]["agent_type"], result["route"]["conversation_id"]) == ("orchestrator", "t")
+            assert result["recall"]["memories"] == [memory] and result["recall"]["dropped"] == 0
+            assert result["recall"]["tiers"][0]["turns"] == 1 and result["recall"]["tiers"][0]["tokens"] > 0
+            assert (result["retrieve"]["arguments"], result["retrieve"]["is_error"]) == ({"query": "dog"}, False)
+            assert result["generate"] == {"message": "A corgi.", "model": "m"}
+            assert result["persist"]["messages"] == model.asked("answer")[0]["messages"]
+            receipts = api.runtime.log.read_thread("default", "t", types=("answer_receipt",))
+            assert [str(one.event.id) async for one in receipts] == [result["persist"]["receipt_id"]]
+            rest = await ann.get(f"/api/threads/t/answers/{result['route']['seq']}")
+            assert "event: done" in rest.text and "event: context" in rest.text
+            plain = await ann.post(CHAT, json={"message": "And now?", "conversation_id": "t"})
+            assert "event: persist" in plain.text and '"messages"' not in plain.text
+            for client, given in ((bob, {"conversation_id": "t"}), (ann, {"user_id": "bob"})):
+                assert (await client.post(CHAT, json={"message": "hello", **given})).status_code == 404
