@@ -93,7 +93,7 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.streams = Streams()
     app.state.jobs = Jobs()
-    app.state.tails = Counter()
+    app.state.open = Counter()
     app.state.react = react
     problems.add_handlers(app)
     errors.add_handler(app)

@@ -44,6 +44,7 @@ STATUS: Mapping[str, int] = {
     "event-too-large": 413,
     "rate-limited": 429,
     "too-many-at-once": 429,
+    "too-many-streams": 429,
     "no-answer": 502,
     "database-unavailable": 503,
     "issuer-unavailable": 503,

@@ -2,24 +2,28 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 import anyio
+from fastapi import Depends, Request
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.use_cases.agents import check_answers
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
-from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.caller import Caller, identify
 from turnlog.consumers.api.problems import Stopping
+from turnlog.events.errors import TurnlogError
 from turnlog.events.tasks import cancel
 
 T = TypeVar("T")
 KEPT_S = 120.0
+MOST_STREAMS = 20
 # Of an operation that may send events; itemSchema, as OpenAPI 3.2 and FastAPI have it, is of one of them.
 _EVENT = {
     "type": "object",
@@ -64,6 +68,36 @@ async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGener
         with anyio.CancelScope(shield=True):
             await cancel(*waiting)
             await items.aclose()
+
+
+class TooManyStreams(TurnlogError):
+    """A user has as many streams and WebSockets open as one may have."""
+
+    code = "too-many-streams"
+
+
+@contextmanager
+def one_of_few(app: Any, caller: Caller) -> Iterator[None]:
+    """Counts a stream or WebSocket of the caller while the block runs. Raises TooManyStreams."""
+    open_: Counter[tuple[str, str]] = app.state.open
+    user = (caller.tenant, caller.user)
+    if open_[user] >= MOST_STREAMS:
+        raise TooManyStreams(f"{MOST_STREAMS} streams and WebSockets of yours are open in this process; close one")
+    open_[user] += 1
+    try:
+        yield
+    finally:
+        open_[user] -= 1
+        if not open_[user]:
+            del open_[user]
+
+
+def counted(caller: Annotated[Caller, Depends(identify)], request: Request) -> Iterator[None]:
+    with one_of_few(request.app, caller):
+        yield
+
+
+OF_FEW = [Depends(counted)]
 
 
 class Running(Generic[T]):

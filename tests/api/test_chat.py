@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from turnlog.agent.use_cases.turns import NewTurn, add_turn
+from turnlog.consumers.api import streams
 
 DIALOGUES = (
     ("记住我的名字是 Bob", "我叫什么名字？", "Bob"),
@@ -119,6 +120,31 @@ async def test_a_socket_opens_for_its_owner_alone(serve: Serve) -> None:
                 async with socket(api, "t", query, **given):
                     pass
             assert caught.value.response.status_code == status, (query, given)
+
+
+async def test_a_user_has_a_few_streams_and_sockets_open_and_others_their_own(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_STREAMS", 2)
+    async with serve() as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        token, events = f"?token={api.token()}", "/api/threads/t/events"
+        async with socket(api, "t", token), ann.stream("GET", events) as response:
+            await anext(server_events(response))
+            refused = await ann.get(events)
+            assert (refused.status_code, refused.json()["code"]) == (429, "too-many-streams")
+            with pytest.raises(InvalidStatus) as caught:
+                async with socket(api, "t", token):
+                    pass
+            assert caught.value.response.status_code == 429
+            async with socket(api, "u", f"?token={api.token('bob')}"):
+                pass
+
+        async def is_free() -> bool:
+            async with ann.stream("GET", events) as again:
+                return again.status_code == 200
+
+        await eventually(is_free)
 
 
 async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(serve: Serve, model: NamingServer) -> None:

@@ -23,7 +23,7 @@ from turnlog.agent.use_cases.asking import (
 from turnlog.consumers.api.caller import Asker, Caller, WriteId
 from turnlog.consumers.api.problems import problem_of
 from turnlog.consumers.api.routes.threads import ThreadId
-from turnlog.consumers.api.streams import Running, Streams
+from turnlog.consumers.api.streams import OF_FEW, Running, Streams
 from turnlog.events.errors import TurnlogError
 
 router = APIRouter(prefix="/api/threads/{thread}/answers", tags=["answers"])
@@ -79,7 +79,7 @@ async def found(
     return Begun(caller, thread, seq, running)
 
 
-@router.get("/{seq}", response_class=EventSourceResponse)
+@router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)
 async def rest(
     begun: Annotated[Begun, Depends(found)],
     request: Request,

@@ -24,6 +24,7 @@ from turnlog.consumers.api.caller import Asker, Caller, Operator, identify
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_behind
 from turnlog.consumers.api.routes.limits import UserId
+from turnlog.consumers.api.streams import OF_FEW
 from turnlog.projectors.engine.lag import Lag
 
 router = APIRouter(prefix="/api", tags=["operations"])
@@ -176,7 +177,7 @@ async def show_job(job: OwnJob) -> JobStatus:
     return job.status
 
 
-@router.get("/jobs/{job}/events", response_class=EventSourceResponse, tags=["jobs"])
+@router.get("/jobs/{job}/events", response_class=EventSourceResponse, dependencies=OF_FEW, tags=["jobs"])
 async def watch_job(job: OwnJob) -> AsyncIterator[ServerSentEvent]:
     """Its status whenever it changes; the event's name is its state, and `done` or `failed` is the last."""
     async with aclosing(job.changes()) as changes:

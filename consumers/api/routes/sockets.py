@@ -4,7 +4,7 @@ In: `{"message": "…"}`, with a `request_id` to ask once however often it is se
 """
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
@@ -23,7 +23,7 @@ from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Te
 from turnlog.agent.use_cases.turns import transcript
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.problems import problem_of
-from turnlog.consumers.api.streams import Running, Streams
+from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.models.message import Message
@@ -57,20 +57,20 @@ async def chat(
 ) -> None:
     """session_id groups topics and has no effect here. after: sends the turns behind this sequence first, and goes on
     with an answer that is under way. A client without the right to the topic is refused before the socket opens."""
-    try:
-        caller = await _caller(socket)
-        await caller.claims(topic_id)
-    except TurnlogError as error:
-        return await socket.send_denial_response(problem_of(error))
-    await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)
-    talk = _Talk(socket, caller, topic_id)
-    try:
-        if after is not None:
-            await talk.replay(after)
-        async for text in _texts(socket):
-            await talk.answer(text)
-    except WebSocketDisconnect:
-        pass  # the answer is made all the same
+    with ExitStack() as counted:
+        try:
+            caller = await _caller(socket)
+            counted.enter_context(one_of_few(socket.app, caller))
+            await caller.claims(topic_id)
+        except TurnlogError as error:
+            return await socket.send_denial_response(problem_of(error))
+        await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)
+        talk = _Talk(socket, caller, topic_id)
+        with suppress(WebSocketDisconnect):  # the answer is made all the same
+            if after is not None:
+                await talk.replay(after)
+            async for text in _texts(socket):
+                await talk.answer(text)
 
 
 async def _caller(socket: WebSocket) -> Caller:

@@ -1,7 +1,6 @@
 """A conversation as a front-end shows it: the list and history of A 2.3, and the stream of a thread's events."""
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,12 +15,10 @@ from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.tailing import tail
 from turnlog.consumers.api.caller import Place, Reader
 from turnlog.consumers.api.pages import Cursor, Limit
-from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.api.routes.threads import ThreadId, list_threads
-from turnlog.consumers.api.streams import until
+from turnlog.consumers.api.streams import OF_FEW, until
 
 router = APIRouter(prefix="/api", tags=["timeline"])
-MAX_TAILS = 10
 _ALL = 2**62
 
 
@@ -66,20 +63,7 @@ async def watched(thread: ThreadId, caller: Reader) -> Place:
     return await caller.owns(thread)
 
 
-def one_tail(caller: Reader, request: Request) -> Iterator[None]:
-    """Raises Refused for more than MAX_TAILS streams of one user."""
-    open_: Counter[tuple[str, str]] = request.app.state.tails
-    user = (caller.tenant, caller.user)
-    if open_[user] >= MAX_TAILS:
-        raise Refused(429, "too-many-at-once", f"{MAX_TAILS} streams of events are open; close one")
-    open_[user] += 1
-    try:
-        yield
-    finally:
-        open_[user] -= 1
-
-
-@router.get("/threads/{thread}/events", response_class=EventSourceResponse, dependencies=[Depends(one_tail)])
+@router.get("/threads/{thread}/events", response_class=EventSourceResponse, dependencies=OF_FEW)
 async def thread_events(
     place: Annotated[Place, Depends(watched)],
     caller: Reader,
