@@ -44,6 +44,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/.well-known/jwks.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Jwks
+         * @description The public keys of turnlog's own tokens, for other services that take them (RFC 7517).
+         */
+        get: operations["jwks__well_known_jwks_json_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/threads": {
         parameters: {
             query?: never;
@@ -209,8 +229,8 @@ export interface paths {
         put?: never;
         /**
          * Stream
-         * @description Appends the message; events: started {seq}, content {chunk}, tool_start, tool_end, restart, done {response},
-         *     error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest.
+         * @description Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
+         *     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest.
          */
         post: operations["stream_api_threads__thread__answers_stream_post"];
         delete?: never;
@@ -1966,6 +1986,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chat/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stream
+         * @description Appends the message; events: route, recall, retrieve for each search of the agent, content {chunk}, generate,
+         *     persist, and restart, error. A client that leaves asks for the rest at /api/threads/{thread}/answers/{seq}.
+         */
+        post: operations["stream_api_chat_stream_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/models": {
         parameters: {
             query?: never;
@@ -2465,6 +2506,28 @@ export interface components {
             } | null;
         } & {
             [key: string]: components["schemas"]["JsonValue"];
+        };
+        /**
+         * ChatRequest
+         * @description user_id: left out or the caller's. session_id: a name for a group of conversations, without effect here. debug:
+         *     the last event has the messages that the model was given.
+         */
+        ChatRequest: {
+            /** Message */
+            message: string;
+            /** User Id */
+            user_id?: string | null;
+            /** Session Id */
+            session_id?: string | null;
+            /** Conversation Id */
+            conversation_id?: string | null;
+            /** Agent Type */
+            agent_type?: string | null;
+            /**
+             * Debug
+             * @default false
+             */
+            debug?: boolean;
         };
         /**
          * CheckpointRequest
@@ -4745,6 +4808,10 @@ export interface components {
             items?: {
                 [key: string]: components["schemas"]["JsonValue"];
             }[];
+            /** Metadata */
+            metadata?: {
+                [key: string]: components["schemas"]["JsonValue"];
+            } | null;
         };
         /** NewConversation */
         turnlog__consumers__api__routes__seed_e__NewConversation: {
@@ -4827,6 +4894,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Ready"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jwks__well_known_jwks_json_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: {
+                            [key: string]: unknown;
+                        }[];
+                    };
                 };
             };
             /** @description Client Error */
@@ -10152,6 +10261,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SegmentCheckpoint"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    stream_api_chat_stream_post: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same write sent again with the same key is done once, and answered as the first time, for two days. With another body it is refused. */
+                "idempotency-key"?: string | null;
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChatRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": unknown;
                 };
             };
             /** @description Client Error */
