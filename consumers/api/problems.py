@@ -137,7 +137,8 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
         again = said.should_retry and (status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS)
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
-        return problem(status, error.code, str(error), retry_after=said.retry_after_s if again else None, **shown)
+        retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
+        return problem(status, error.code, str(error), retry_after=retry, **shown)
     retry = getattr(error, "retry_after_s", None)
     if retry is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry = RETRY_S

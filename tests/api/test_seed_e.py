@@ -123,6 +123,10 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
             assert {one["name"]: one["used"] for one in (await ann.get(f"{AGENT}/rate-limit")).json()}[
                 "user_per_minute"
             ] == 0
+            refused = await ann.post(f"{AGENT}/chat", json=asked)
+            assert (refused.status_code, refused.json()["category"]) == (402, "quota")
+            assert int(refused.headers["retry-after"]) > 0 and refused.json()["action"] == "upgrade"
+            assert refused.json()["shouldRetry"] is False
             days = (await admin.get(f"{ADMIN}/users/ann/usage")).json()  # two of them around midnight
             assert sum(day["calls"] for day in days) == 3
             await ann.post(f"{path}/messages", json={"role": "user", "content": "I am at ann@example.com."})
