@@ -60,6 +60,7 @@ async def forgetting(log: Log) -> AsyncIterator[None]:
 PATIENCE_S = 60.0
 CONNECTIONS = 16  # eight answers read at once, each with a second one for memories; the rest wait for the model
 THROTTLE_CONNECTIONS = 2
+REQUEST_STATEMENT_S = 60.0  # of a request's statements: one question must not keep Postgres busy for long
 # The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
 RECONNECT_S = 2.0
 
@@ -174,12 +175,16 @@ async def connection_pool(database_url: str, role: str | None = None, most: int 
         reconnect_failed=AsyncConnectionPool.check,  # which tries again
         kwargs={
             "autocommit": True,
-            "options": session_options() + (f" -c role={role}" if role else ""),
+            "options": session_options() + (_of_requests(role) if role else ""),
             "prepare_threshold": 3,
         },
     )
     async with pool:
         yield pool
+
+
+def _of_requests(role: str) -> str:
+    return f" -c role={role} -c statement_timeout={REQUEST_STATEMENT_S * 1_000:.0f}"
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from psycopg import DataError, OperationalError
+from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -145,6 +146,10 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
     return problem(status, error.code, str(error), retry_after=retry)
 
 
+def too_slow() -> JSONResponse:
+    return problem(503, "too-slow", "the database took too long for this request; ask for less at once")
+
+
 def add_handlers(app: FastAPI) -> None:
     """Every error of every route becomes a Problem."""
 
@@ -161,6 +166,11 @@ def add_handlers(app: FastAPI) -> None:
     async def database_away(_: Request, error: Exception) -> JSONResponse:
         logger.warning("Postgres cannot be reached: %s", error)
         return problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
+
+    @app.exception_handler(QueryCanceled)
+    async def slow(request: Request, _: QueryCanceled) -> JSONResponse:
+        logger.warning("a statement of %s %s took too long", request.method, _template(request))
+        return too_slow()
 
     @app.exception_handler(DataError)
     async def not_storable(_: Request, error: DataError) -> JSONResponse:
@@ -182,6 +192,10 @@ def add_handlers(app: FastAPI) -> None:
         )
         headers = _allowed(request) if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
         return problem(error.status_code, code, str(error.detail), headers=headers)
+
+
+def _template(request: Request) -> str:
+    return getattr(request.scope.get("route"), "path", "")
 
 
 def _allowed(request: Request) -> dict[str, str]:

@@ -11,6 +11,8 @@ from helpers.servers import eventually
 from helpers.stage import MemoryServer
 from psycopg import AsyncConnection
 
+from turnlog.consumers import runtime
+
 SAID = {"turns": [{"role": "user", "content": "hello"}]}
 STOPPED_S = 1.0
 
@@ -52,6 +54,18 @@ async def test_a_projector_that_waits_for_a_lock_is_named(serve: Serve) -> None:
             await red(ann, "stalled", "messages")
         await green(ann)
         assert len((await ann.get("/api/threads/t/turns")).json()["items"]) == 2
+
+
+async def test_a_request_whose_statement_takes_too_long_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "REQUEST_STATEMENT_S", 1.0)
+    async with serve() as api, api.client() as ann:
+        await ann.post("/api/threads/t/turns", json=SAID)
+        async with await AsyncConnection.connect(api.runtime.database_url) as held:
+            await api.runtime.settle()
+            await held.execute("LOCK TABLE turnlog.messages IN ACCESS EXCLUSIVE MODE")
+            slow = await ann.get("/api/threads/t/turns")
+            assert (slow.status_code, slow.json()["code"]) == (503, "too-slow")
+        assert (await ann.get("/api/threads/t/turns")).status_code == 200
 
 
 async def test_an_agent_whose_model_hangs_is_named(serve: Serve, model: MemoryServer) -> None:

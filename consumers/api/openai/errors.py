@@ -9,12 +9,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from psycopg import OperationalError
+from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut
-from turnlog.consumers.api.problems import RETRY_S, new_id, problem, problem_of, unexpected
+from turnlog.consumers.api.problems import RETRY_S, new_id, problem, problem_of, too_slow, unexpected
 from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
@@ -94,6 +95,8 @@ def response_of(error: Exception, path: str = "") -> JSONResponse:
         given = problem_of(error)
     elif isinstance(error, HTTPException):
         given = problem(error.status_code, getattr(error, "code", "invalid-request"), str(error.detail))
+    elif isinstance(error, QueryCanceled):
+        given = too_slow()
     elif isinstance(error, OperationalError | PoolTimeout):
         given = problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
     else:
