@@ -3,7 +3,8 @@
 JSON objects: {"kind": "start" | "context" | "text" | "tool" | "result" | "restart" | "end" | "error", "text",
 "attempt", "final"}; final: no further attempt follows an error. On start and restart a subscriber drops the text so
 far: an earlier attempt died. context: also "context", what the model is given; tool: also "id", "name", "arguments";
-result: also "id", "name", "latency_ms", "is_error", with what the tool gave as "text"; error: also "code".
+result: also "id", "name", "latency_ms", "is_error", with what the tool gave as "text"; error: also "code"; end:
+also "finish_reason", of the model.
 The answer of record is the event on the log.
 """
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -87,7 +87,7 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer as it is on the log."""
+    """The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard."""
 
     thread: str
     question_id: UUID
@@ -95,6 +95,7 @@ class Answered:
     seq: int
     model: str | None
     answer: str
+    finish_reason: str | None = None
 
 
 Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered
@@ -210,7 +211,7 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
         if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request, seq)):
             for piece in _missing(shown, found.answer):
                 yield piece
-            yield found
+            yield replace(found, finish_reason=step.get("finish_reason"))
             return
     raise NoAnswer(problem or f"no answer came within {ANSWER_TIMEOUT_S:g} s; is an agent running (`turnlog up`)?")
 

@@ -159,7 +159,7 @@ class AgentConsumer:
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq, 0)).answered:
             await self._append(self._events(request, data, context, made))
-        await progress.tell("end")
+        await progress.tell("end", finish_reason=made.rounds[-1].completion.finish_reason)
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
 
     async def _is_gone(self, request: Event, data: AnswerRequested, seq: int) -> bool:

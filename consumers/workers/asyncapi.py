@@ -148,6 +148,7 @@ class ProgressStep(BaseModel):
     attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
     final: bool = Field(False, description="No further attempt follows an error")
     code: str | None = Field(None, description="Of an error")
+    finish_reason: str | None = Field(None, description="Of the end: why the model ended")
     context: dict[str, Any] | None = Field(None, description="What the model is given: tiers, memories, dropped")
     id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")
     name: str | None = None

@@ -86,11 +86,12 @@ async def test_a_call_that_the_tool_cannot_take_is_an_error_in_every_stream(serv
     calls = [("recall_memory", {}), ("recall_memory", {"query": "color"})]
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, model="m") as api, api.client() as ann:
-            model.first["answer"] = [Step(tool_calls=[one]) for one in calls]
+            model.first["answer"] = [*(Step(tool_calls=[one]) for one in calls), Step(text="It is", finish="length")]
             async with socket(api, "t", f"?token={api.token()}") as ws:
                 found = await said(ws, "my color is red")
             returned = [one["data"] for one in found if one["type"] == "tool_call_response"]
             assert [one["is_error"] for one in returned] == [True, False]
+            assert (found[-1]["type"], found[-1]["data"]["finish_reason"]) == ("streaming_end", "length")
             assert "arguments must be" in returned[0]["result"] and returned[0]["latency_ms"] >= 0
             model.first["answer"] = [Step(tool_calls=[one]) for one in calls]
             streamed = await ann.post("/ai-agent/chat", json={"message": "and now?", "stream": True})

@@ -174,7 +174,8 @@ class _Talk:
                 for name in usage:
                     usage[name] += getattr(one.event.data, name)
         receipt = answer_id(request, "receipt")
-        await self._send("streaming_end", stream_id=stream, finish_reason="stop", usage=usage, receipt_id=receipt)
+        about = {"finish_reason": answered.finish_reason or "stop", "usage": usage, "receipt_id": receipt}
+        await self._send("streaming_end", stream_id=stream, **about)
 
     async def _saved(self, turn: Message, **more: Any) -> None:
         await self._send("message_saved", event_id=turn.event_id, seq=turn.seq, role=turn.role, **more)
