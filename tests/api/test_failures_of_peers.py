@@ -5,6 +5,10 @@ from typing import Any
 
 import httpx2
 from helpers.api import Api, Serve
+from helpers.openai_bodies import Step
+from helpers.stage import MemoryServer, wait_until_idle
+
+from turnlog.consumers.workers.reactors.extraction import NAME as EXTRACTION
 
 SECRET = "zanzibar"
 
@@ -53,3 +57,32 @@ async def test_what_was_accepted_is_recalled_at_once(serve: Serve) -> None:
             assert (await ann.post(f"/api/threads/t{number}/turns", json={"turns": turns})).status_code == 201
             found = (await ann.post("/api/recall", json={"query": f"number of door {number}"})).json()
             assert any(str(number * 7_919) in one["text"] for one in found["items"]), number
+
+
+async def test_memory_does_not_feed_on_its_own_output(serve: Serve) -> None:
+    """What models answer, also where a client sends it back, and the notes that they get become no memories."""
+    fact, made_up = "Ann has a corgi called Sesame.", "My name is Hal, I live in Oslo, and I have a corgi called Poppy."
+    with MemoryServer() as model:
+        async with serve("agent", "reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
+            await ann.post("/api/memories", json={"content": fact})
+            before = (await ann.get("/api/memories")).json()["items"]
+            asked, heard = (
+                {"role": "user", "content": "Which corgi does Ann have?"},
+                {"role": "assistant", "content": made_up},
+            )
+            model.first["answer"] = [Step(text=made_up)] * 5
+            for path in ("/api/threads/t/answers", "/ai-agent/chat"):
+                assert (await ann.post(path, json={"message": asked["content"]})).is_success
+            notes = next(str(one["content"]) for one in model.asked("answer")[-1]["messages"] if fact in str(one))
+            for messages in ([asked], [asked, heard, asked], [{"role": "user", "content": notes}]):
+                assert (await ann.post("/v1/chat/completions", json={"messages": messages})).is_success
+            await wait_until_idle(api.runtime.log, EXTRACTION)
+            await api.runtime.settle()
+            after = (await ann.get("/api/memories")).json()["items"]
+            assert [(one["id"], one["content"]) for one in after] == [(one["id"], one["content"]) for one in before]
+            assert (await ann.get("/api/entities")).json()["items"] == []
+            own = "I really have a hamster called Milo."
+            await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": own}]})
+            await wait_until_idle(api.runtime.log, EXTRACTION)
+            await api.runtime.settle()
+            assert "Milo" in (await ann.get("/api/memories")).text
