@@ -4762,7 +4762,7 @@ export interface components {
         };
         /**
          * Answered
-         * @description The answer as it is on the log.
+         * @description The answer as it is on the log. finish_reason: why the model ended, such as `length`, where it was heard.
          */
         turnlog__agent__use_cases__asking__Answered: {
             /** Thread */
@@ -4783,6 +4783,8 @@ export interface components {
             model: string | null;
             /** Answer */
             answer: string;
+            /** Finish Reason */
+            finish_reason?: string | null;
         };
         /** Answered */
         turnlog__agent__use_cases__memory_changes__Answered: {
