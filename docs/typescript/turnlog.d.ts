@@ -283,6 +283,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/memory-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Memory Stats
+         * @description How many of the caller's memories are in which tier, and what the decay job does next.
+         */
+        get: operations["memory_stats_api_memory_stats_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/memories/{memory}": {
         parameters: {
             query?: never;
@@ -855,6 +875,26 @@ export interface paths {
          * @description The server's regular work: when each job ran last, and when it is due.
          */
         get: operations["list_schedule_api_operations_schedule_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/operations/memory-stats": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Memory Stats
+         * @description Of all users of the tenant: memories by tier, and what the decay job does next.
+         */
+        get: operations["memory_stats_api_operations_memory_stats_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2731,6 +2771,36 @@ export interface components {
              * Format: date-time
              */
             parked_at: string;
+        };
+        /**
+         * DecayStats
+         * @description Of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories. scheduled: what the run
+         *     of the decay job that is due next does with them, if they are not said or read until then.
+         */
+        DecayStats: {
+            /** Total Memories */
+            total_memories: number;
+            /** Archived */
+            archived: number;
+            /** By Tier */
+            by_tier: {
+                [key: string]: number;
+            };
+            /** Average Importance */
+            average_importance: number;
+            /** Average Freshness */
+            average_freshness: number;
+            /**
+             * Next Due At
+             * Format: date-time
+             */
+            next_due_at: string;
+            /** Scheduled For Archive */
+            scheduled_for_archive: number;
+            /** Scheduled For Delete */
+            scheduled_for_delete: number;
+            /** Scheduled For Expiry */
+            scheduled_for_expiry: number;
         };
         /**
          * Decision
@@ -5759,6 +5829,47 @@ export interface operations {
             };
         };
     };
+    memory_stats_api_memory_stats_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecayStats"];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_memory_api_memories__memory__get: {
         parameters: {
             query?: never;
@@ -7367,6 +7478,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobState"][];
+                };
+            };
+            /** @description Client Error */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Server Error */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    memory_stats_api_operations_memory_stats_get: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
+                "x-turnlog-user"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecayStats"];
                 };
             };
             /** @description Client Error */

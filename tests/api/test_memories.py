@@ -32,6 +32,25 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
         assert (await ann.post("/api/recall", json={"query": "green tea"})).json()["memories"] == []
 
 
+async def test_memories_are_counted_by_tier_for_their_user_and_for_an_operator_of_the_tenant(serve: Serve) -> None:
+    async with (
+        serve() as api,
+        api.client() as ann,
+        api.client("bob") as bob,
+        api.client("root", role="admin") as admin,
+        api.client("root", role="admin", tenant="acme") as other,
+    ):
+        for client in (ann, bob):
+            await client.post("/api/memories", json={"content": "I like tea.", "importance": 0.9})
+        await ann.post("/api/memories", json={"content": "I have a corgi.", "importance": 0.1})
+        own = (await ann.get("/api/memory-stats")).json()
+        assert (own["total_memories"], sum(own["by_tier"].values()), own["archived"]) == (2, 2, 0)
+        assert own["scheduled_for_archive"] == 1 and 0.4 < own["average_importance"] < 0.6
+        whole = "/api/operations/memory-stats"
+        counted = [(await client.get(whole)).json()["total_memories"] for client in (admin, other)]
+        assert counted == [3, 0]
+
+
 async def test_wrong_input_names_the_field_and_has_an_id(serve: Serve) -> None:
     async with serve() as api, api.client() as ann:
         wrong = await ann.post("/api/memories", json={"content": "x", "importance": 2})

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.use_cases import memories, memory_changes
+from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
 from turnlog.agent.use_cases.memories import MemoryFilter, MemoryHistory, MemoryView
 from turnlog.agent.use_cases.memory_changes import (
     Answered,
@@ -73,6 +74,12 @@ async def list_memories(
         return Page(items=found)
     items = [one for one in found if one.id != memories.last_said(found)[2]]
     return Page(items=items, next=memories_cursor(items))
+
+
+@router.get("/memory-stats")
+async def memory_stats(caller: Reader) -> DecayStats:
+    """How many of the caller's memories are in which tier, and what the decay job does next."""
+    return await decay_stats(caller.runtime, caller.tenant, caller.user)
 
 
 @router.post("/memories", status_code=201)

@@ -18,7 +18,7 @@ from turnlog.agent.embedding.backlog import Backlog
 from turnlog.agent.use_cases import access, dead_letters, jobs, lag, operations, usage
 from turnlog.agent.use_cases.access import KeyInfo, NewKey
 from turnlog.agent.use_cases.dead_letters import DeadLetter, Retried
-from turnlog.agent.use_cases.jobs import JobState
+from turnlog.agent.use_cases.jobs import DecayStats, JobState
 from turnlog.agent.use_cases.usage import By, Usage
 from turnlog.consumers.api.caller import Asker, Caller, Operator, identify
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
@@ -122,6 +122,12 @@ async def rebuild(given: Which, caller: Operator, request: Request) -> JobStatus
 async def list_schedule(caller: Operator) -> list[JobState]:
     """The server's regular work: when each job ran last, and when it is due."""
     return await jobs.list_jobs(caller.system)
+
+
+@router.get("/operations/memory-stats")
+async def memory_stats(caller: Operator) -> DecayStats:
+    """Of all users of the tenant: memories by tier, and what the decay job does next."""
+    return await jobs.decay_stats(caller.runtime, caller.tenant)
 
 
 @router.get("/operations/usage")
