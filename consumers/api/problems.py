@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
+from turnlog.agent.models.errors import BreakerOpen
 from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
@@ -132,7 +133,8 @@ def new_id() -> str:
 
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
     """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads."""
-    status = STATUS.get(error.code, 422)
+    is_open = getattr(error, "cause", None) == BreakerOpen.code
+    status = 503 if is_open else STATUS.get(error.code, 422)
     if locale is not None:
         said = fallback_of(error, locale)
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}

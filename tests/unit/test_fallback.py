@@ -7,6 +7,7 @@ import pytest
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
 from turnlog.agent.models.errors import BreakerOpen, ModelModerated, ModelRefused, ModelTimedOut, ModelUnavailable
 from turnlog.agent.use_cases.asking import NoAnswer
+from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
 
 ERRORS: dict[Category, TurnlogError] = {
@@ -36,3 +37,11 @@ def test_the_words_of_the_seed_and_its_times() -> None:
     assert fallback_of(ERRORS["network"], "zh").retry_after_s == 5
     assert fallback_of(ERRORS["circuit_open"], "zh").retry_after_s == 12
     assert fallback_of(NoAnswer("unknown why"), "zh").retry_after_s == 10
+
+
+@pytest.mark.parametrize(("locale", "wait"), [("zh", "30"), (None, "5")])
+def test_an_answer_that_an_open_breaker_prevented_may_be_asked_for_again(locale: Locale | None, wait: str) -> None:
+    error = NoAnswer("the breaker is open", ERRORS["circuit_open"].code)
+    answer = problem_of(error, locale)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, wait)
+    assert problem_of(NoAnswer("refused", ERRORS["unknown"].code), locale).status_code == 502
