@@ -16,7 +16,7 @@ from turnlog.agent.answering.progress import progress_of
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
 from turnlog.agent.use_cases import asking as conversing
-from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Text
+from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
 from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
@@ -51,9 +51,10 @@ async def long_ago(stage: Stage) -> None:
 async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play, model: OpenAIServer) -> None:
     model.reply("The capital is Lisbon.", between=0.02)
     async with play() as stage:
-        _, *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
+        _, seen, *pieces, answer = await pieces_of(stage.runtime, PLACE, "Which capital?")
         kinds = [found.type for found in await stage.events()]
         [usage] = await stage.all("usage_metered")
+    assert isinstance(seen, Seen) and [one["turns"] for one in seen.tiers] == [1]
     assert pieces == [Text("The "), Text("capital "), Text("is "), Text("Lisbon.")]
     assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
