@@ -67,6 +67,16 @@ _OURS = re.compile(
     r"|SYSTEM PROMPT)[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
     re.MULTILINE | re.IGNORECASE,
 )
+# "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.
+_TO_WORK_ON = re.compile(
+    r"(?:\b(?:translate|proofread|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
+    r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
+    r"|\b(?:write|tell|continue|finish|create|compose) [^:：.!?\n]{0,60}"
+    r"\b(?:story|poem|song|dialogue|scene|script|monologue|novel|lyrics|role-?play)\b"
+    r"|(?:翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|剧本|台词|对白|歌词)))"
+    r"[^:：.。!！?？\n]{0,80}[:：].*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
 _LEFT_OUT = (
     _OURS,
     re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL),
@@ -77,6 +87,7 @@ _LEFT_OUT = (
         r"[ \t]*[:：][^\n]*",
         re.MULTILINE | re.IGNORECASE,
     ),
+    _TO_WORK_ON,
     re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
 )
 _END = re.compile(r"[。！？!?…；]+[\"”’」』）)*]*|\.+[\"”’)*]*(?=\s+[\"“‘(*]*[A-Z0-9\u3400-\u9fff])|;(?=\s)|\n+")

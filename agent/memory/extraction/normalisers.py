@@ -40,6 +40,7 @@ _TRAILING = re.compile(
     r"|[,，]?\s*\b(?:but|because|since|although|though|however|so that|so i|so we|so,|(?<=, )so|(?<=, )(?:which|who)"
     rf"|{_NOT_ASKED}(?:which|who)"
     r"|and i|and we|and you|and it|and my"
+    r"|(?<=, )(?:please|pls|thanks|thank you|can|could|would|any|let's|suggest|recommend|give|help)|lol|lmao|haha+|tbh"
     r"|when i|where i|while i|if i|if you|especially|mainly|what about|how about|do you|have you|can you|could you)\b"
     r"|[,，]?\s*(?:但是?|不过|可是|因为|所以|而且|然后|你呢|您呢|你觉得|您觉得|对吗|是吗|特别是|尤其|虽然|希望|主要)).*",
     re.IGNORECASE | re.DOTALL,

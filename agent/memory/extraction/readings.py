@@ -20,10 +20,13 @@ _ADVERBS = regex.compile(
     r"|(?P<who>我(?:们家?)?)(?:现在|目前|最近|刚刚?|已经|也|还(?!有)|又|一直|其实|平时|真的)+(?=\p{Han})",
     regex.IGNORECASE,
 )
-_MARK = regex.compile(r"[，,；;]\s*(?:(?:and|but|而且|并且|但是?)\s*)?|\s(?:and|but)\s", regex.IGNORECASE)
+_MARK = regex.compile(
+    r"[，,；;]\s*(?:(?:and|but|because|since|so|而且|并且|但是?|因为|所以)\s*)?|\s(?:and|but|because|since|so)\s",
+    regex.IGNORECASE,
+)
 _OPENING = regex.compile(
     r"(?:\s|(?:well|oh|yes|hi|hello|so|also|and|but|by the way|actually|now|currently|just|then|recently|still)\b"
-    r"|嗯|对了|另外|其实|现在|目前|而且|但是?|还|也|已经)*",
+    r"|嗯|对了|另外|其实|现在|目前|平时|而且|但是?|还|也|已经|刚刚?|才)*",
     regex.IGNORECASE,
 )
 _SURNAME = "[王李张刘陈杨赵黄周吴徐孙胡朱林何郭马罗梁宋郑谢]"
@@ -38,18 +41,21 @@ _RELATIVE = regex.compile(
     rf"(?:my|our) (?P<role>(?:(?:older|younger|elder|little|big) )*(?:{EN_KIN}))"
     r"(?:'s name is|,? called|,? named|,? who)?(?:,? (?P<name>(?-i:\p{Lu}\p{Ll}+)),?)?(?=['\s]|$)"
     rf"|(?:我们?家?(?:的|有[一1]?个)?)?(?P<role>{ZH_KIN})(?:(?:的?名字|名)?叫做?)?(?P<name>{_NAME_ZH})?"
-    r"(?=[，,今现对是住在有也从因。！.!\s]|已经|就读|$)",
+    r"(?=[，,今现对是住在有也从因农阴去上读属。！.!\s]|已经|就读|生日|$)",
     regex.IGNORECASE,
 )
 _PRONOUN = regex.compile(r"(?:he|she)(?=['\s])|[他她]", regex.IGNORECASE)
 _NAMES_AN_OBJECT = regex.compile(r"(?:名字|名)?叫|(?:called|named)\b", regex.IGNORECASE)  # 我养了一只猫，叫咪咪
 _BASE_FORMS = {
     **{"'s": "am", "is": "am", "has": "have", "goes": "go", "studies": "study"},
-    **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn")},
-    **{verb: verb for verb in ("was", "turned", "moved")},
+    **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take")},
+    **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit", "graduated", "retired")},
 }
 _WORDS = "|".join(verb for verb in _BASE_FORMS if verb.isalpha())
-_VERB = regex.compile(rf"('s(?= (?:an?|\d|allergic|from)\b)|\s*\b(?:{_WORDS}))(?= )", regex.IGNORECASE)
+_VERB = regex.compile(
+    rf"(?: (?:just|recently|currently|now|also|still))*('s(?= (?:an?|\d|allergic|from)\b)|\s*\b(?:{_WORDS}))(?= )",
+    regex.IGNORECASE,
+)
 
 
 class Reading(NamedTuple):
@@ -112,7 +118,7 @@ def _in_first_person(text: str, at: int, end: int, is_third: bool) -> str | None
 
     is_third: its verb has the form for he or she. None when there is no such verb, or no room.
     """
-    if regex.match(r"\p{Han}", text, pos=at):
+    if regex.match(r"(?:\d{1,4}\s*)?\p{Han}", text, pos=at):
         return "我".rjust(at) + text[at:] if at else None
     if not is_third:
         return f"{'I '.rjust(at)}{text[at:]}" if at > 1 else None

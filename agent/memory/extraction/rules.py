@@ -199,7 +199,10 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
 @cache
 def _parts() -> dict[str, str]:
     document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
-    return {f"{{{{{name}}}}}": f"(?:{text})" for name, text in document.items()}
+    parts: dict[str, str] = {}
+    for name, text in document.items():
+        parts[f"{{{{{name}}}}}"] = f"(?:{_PART.sub(lambda found: parts[found[0]], text)})"
+    return parts
 
 
 def _regex(where: str, text: str) -> Pattern:

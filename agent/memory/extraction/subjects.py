@@ -20,6 +20,7 @@ _ROLES = {
     "wife": "老婆 妻子 太太",
     "husband": "老公 丈夫",
     "partner": "爱人 伴侣",
+    "significant other": "对象",
     "girlfriend": "女朋友 女友",
     "boyfriend": "男朋友 男友",
     "son": "儿子",
@@ -55,7 +56,7 @@ _ROLES = {
     "landlord": "房东",
 }
 # Roles in Chinese that are one word in English stay apart: 叔叔 and 舅舅 are different people.
-_ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "girlfriend", "boyfriend"}
+_ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant other", "girlfriend", "boyfriend"}
 _SEPARATE = {"uncle", "aunt", "grandmother", "grandfather", "nephew", "niece"}
 
 

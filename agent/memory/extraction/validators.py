@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 
+import rjieba
+
 Validator = Callable[..., str | None]
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 _CJK = re.compile(r"[\u3400-\u9fff]")
@@ -119,13 +121,24 @@ def _chinese_name(value: str, surname: bool) -> str | None:
     return None if known and len(value) >= 2 else "does not begin with a surname"
 
 
+def no_common_word(value: str) -> str | None:
+    """Refuses Chinese words that begin like a name: 左撇子, 高血压, 单亲妈妈."""
+    if not _CJK.search(value) or "·" in value:
+        return None
+    first, *rest = rjieba.tag(value)
+    is_name = first[1].startswith("n") and (len(first[0]) == 1 or first[0] in _DOUBLE_SURNAMES) if rest else (
+        first[1].startswith(("nr", "x"))
+    )
+    return None if is_name else "a word that is no name"
+
+
 def place(value: str) -> str | None:
-    """A capitalised or Chinese name of at most four words."""
+    """A Chinese name, or one that has a capital letter: Lyon, a small town near Lyon."""
     if _CJK.search(value):
         return None if 2 <= len(value) <= 15 else "no place"
-    return None if value[:1].isupper() and len(value.split()) <= 6 else "no name of a place"
+    return None if re.search(r"\b[^\W\d_a-z]", value) and len(value.split()) <= 9 else "no name of a place"
 
 
 VALIDATORS: dict[str, Validator] = {
-    f.__name__: f for f in (number, length, words, email, one_of, matches, lacks, statement, person_name, place)
+    f.__name__: f for f in (number, length, words, email, one_of, matches, lacks, statement, person_name, no_common_word, place)
 }
