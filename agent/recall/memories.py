@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from turnlog.agent import metrics
 from turnlog.agent.dates.dates import Dated, dates_in
 from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
+from turnlog.agent.memory.roles import with_role_words
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import QueryEmbedder
 from turnlog.events import tracing
@@ -223,13 +224,14 @@ class MemoryRecall:
         tokens_of: Callable[[StoredMemory], int] | None,
     ) -> MemoriesFound:
         model = self._embedder.model if self._embedder else None
-        size = await thread_size(conn, scope, question, model)
+        asked_for = with_role_words(question)
+        size = await thread_size(conn, scope, asked_for, model)
         if not size.memories:
             return MemoriesFound(names=size.names)
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
         dates = dates_in(question, now, self._zone)
-        sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
+        sought = list(dict.fromkeys(terms(asked_for)))[:MAX_TERMS]
         asked = MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates])
         found = await candidates(conn, scope, asked, size)
         fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))

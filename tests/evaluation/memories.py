@@ -20,6 +20,7 @@ from pgvector import HalfVector
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.stand import Stand, fill, project, standing
 from turnlog.agent.dates.dates import dates_in
+from turnlog.agent.memory.roles import with_role_words
 from turnlog.agent.recall.memories import DEFAULT, MAX_TERMS, Weights, fused
 from turnlog.events.contracts import (
     EntitiesFound,
@@ -138,9 +139,10 @@ async def cases(conn: Connection, one: Conversation) -> list[Case]:
 
 
 async def _case(conn: Connection, scope: MemoryScope, question: Question, at: dict[str, set[UUID]]) -> Case:
-    size = await thread_size(conn, scope, question.text, MODEL)
+    asked_for = with_role_words(question.text)
+    size = await thread_size(conn, scope, asked_for, MODEL)
     dates = dates_in(question.text, scope.now)
-    sought = list(dict.fromkeys(terms(question.text)))[:MAX_TERMS]
+    sought = list(dict.fromkeys(terms(asked_for)))[:MAX_TERMS]
     vector = None if question.vector is None else np.asarray(question.vector, dtype=np.float32)
     asked = MemoryQuery(sought, vector, MODEL, [(one.from_time, one.to_time) for one in dates])
     evidence = frozenset(id_ for source in question.evidence for id_ in at.get(source, ()))

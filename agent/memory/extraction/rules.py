@@ -41,6 +41,7 @@ APPLIED_BY = {
             "validators",
         ),
     ),
+    "turnlog.agent.memory": ("roles",),
     "turnlog.agent.dates": ("dates", "spans", "english", "chinese"),
 }
 

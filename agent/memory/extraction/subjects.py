@@ -11,78 +11,35 @@ from typing import Any
 import regex
 
 from turnlog.agent.memory.extraction.validators import person_name
+from turnlog.agent.memory.roles import ROLES, SEPARATE
 from turnlog.projectors.models.memories.text import name_key, normal
 
-# English word: other words for it, in both languages. The first Chinese one names the entity in Chinese.
-_ROLES = {
-    "mother": "mom mum mommy mama 妈妈 母亲 老妈 妈",
-    "father": "dad daddy papa 爸爸 父亲 老爸 爸",
-    "wife": "老婆 妻子 太太",
-    "husband": "老公 丈夫",
-    "partner": "爱人 伴侣",
-    "significant other": "对象",
-    "girlfriend": "女朋友 女友",
-    "boyfriend": "男朋友 男友",
-    "son": "儿子",
-    "daughter": "女儿",
-    "child": "kid kids children 孩子 宝宝",
-    "brother": "兄弟",
-    "older brother": "哥哥 哥",
-    "younger brother": "弟弟",
-    "sister": "姐妹",
-    "older sister": "姐姐 姐",
-    "younger sister": "妹妹",
-    "grandmother": "grandma 奶奶 外婆 姥姥",
-    "grandfather": "grandpa 爷爷 外公 姥爷",
-    "cousin": "",
-    "elder cousin (m)": "表哥 堂哥",
-    "younger cousin (m)": "表弟 堂弟",
-    "elder cousin (f)": "表姐 堂姐",
-    "younger cousin (f)": "表妹 堂妹",
-    "uncle": "叔叔 舅舅 伯伯 姑父 姨父",
-    "aunt": "阿姨 舅妈 婶婶 姑姑 姨妈 伯母",
-    "nephew": "侄子 外甥",
-    "niece": "侄女 外甥女",
-    "boss": "supervisor manager 上司 老板 领导 经理",
-    "colleague": "coworker co-worker 同事",
-    "subordinate": "下属",
-    "friend": "朋友 好友",
-    "classmate": "同学",
-    "roommate": "flatmate 室友",
-    "neighbour": "neighbor 邻居",
-    "teacher": "老师",
-    "doctor": "医生",
-    "client": "customer 客户",
-    "landlord": "房东",
-}
-# Roles in Chinese that are one word in English stay apart: 叔叔 and 舅舅 are different people.
 _ONE_PERSON = {"mother", "father", "wife", "husband", "partner", "significant other", "girlfriend", "boyfriend"}
-_SEPARATE = {"uncle", "aunt", "grandmother", "grandfather", "nephew", "niece"}
 
 
 def _canonical() -> dict[str, str]:
     """Every word for a role → the name of its entity in that language's words."""
     names: dict[str, str] = {}
-    for role, others in _ROLES.items():
+    for role, others in ROLES.items():
         words = others.split()
         chinese = [word for word in words if not word.isascii()]
         names[role] = role
         names |= {word: role for word in words if word.isascii()}
-        names |= {word: word if role in _SEPARATE else chinese[0] for word in chinese}
+        names |= {word: word if role in SEPARATE else chinese[0] for word in chinese}
     return names
 
 
 _NAMES = _canonical()
-_KEYS = {name: role for role, others in _ROLES.items() if role not in _SEPARATE for name in others.split()}
+_KEYS = {name: role for role, others in ROLES.items() if role not in SEPARATE for name in others.split()}
 
 
-def _alternatives(is_english: bool, among: Collection[str] = _ROLES) -> str:
+def _alternatives(is_english: bool, among: Collection[str] = ROLES) -> str:
     """The words for the roles `among`, longest first."""
-    known = [word for role in among for word in (role, *_ROLES[role].split()) if word.isascii() == is_english]
+    known = [word for role in among for word in (role, *ROLES[role].split()) if word.isascii() == is_english]
     return "|".join(map(regex.escape, sorted(known, key=len, reverse=True)))
 
 
-_KIN = list(_ROLES)[: list(_ROLES).index("boss")]
+_KIN = list(ROLES)[: list(ROLES).index("boss")]
 _EN, _ZH = _alternatives(True), _alternatives(False)
 EN_KIN, ZH_KIN = _alternatives(True, _KIN), _alternatives(False, _KIN)
 _ADJECTIVES = r"(?:(?:best|older|younger|elder|little|big|old|new|former|dear) )*"
