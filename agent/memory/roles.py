@@ -82,14 +82,13 @@ _INCLUDES = {
 }
 
 
-def with_role_words(question: str) -> str:
-    """The question followed by other words by which a memory may name the people whom it names by their role: "kid" is
-    followed by son, 儿子, …"""
+def role_words(question: str) -> list[str]:
+    """Other words by which a memory may name the people whom a question names by their role: "kid" → son, 儿子, …"""
     said = [term.removeprefix("我") if len(term) > 1 else term for term in terms(question)]
     named = [term for term in said if term in _role_terms()]
     alone = [term for term in named if not any(term in other for other in named if other != term)]  # not 朋友 in 女朋友
     found = [word for term in alone for word in _others(_role_terms()[term]) if not set(terms(word)) <= set(said)]
-    return " ".join([question, *dict.fromkeys(found)])
+    return list(dict.fromkeys(found))
 
 
 @cache

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from turnlog.agent import metrics
 from turnlog.agent.dates.dates import Dated, dates_in
 from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
-from turnlog.agent.memory.roles import with_role_words
+from turnlog.agent.memory.roles import role_words
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import QueryEmbedder
 from turnlog.events import tracing
@@ -176,6 +176,15 @@ class MemoriesFound:
     names: tuple[str, ...] = ()
 
 
+def memory_query(
+    question: str, others: str, vector: NDArray[np.float32] | None, model: str | None, dates: Sequence[Dated]
+) -> MemoryQuery:
+    """others: words that mean the same as some of the question's."""
+    sought = list(dict.fromkeys(terms(question)))[:MAX_TERMS]
+    same = [term for term in dict.fromkeys(terms(others)) if term not in sought][:MAX_TERMS]
+    return MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates], same)
+
+
 class MemoryRecall:
     """Finds memories. Without an embedder, or when it fails: by words, entities and dates (E 13.3); the result has the
     reason.
@@ -224,15 +233,14 @@ class MemoryRecall:
         tokens_of: Callable[[StoredMemory], int] | None,
     ) -> MemoriesFound:
         model = self._embedder.model if self._embedder else None
-        asked_for = with_role_words(question)
-        size = await thread_size(conn, scope, asked_for, model)
+        others = " ".join(role_words(question))
+        size = await thread_size(conn, scope, f"{question} {others}", model)
         if not size.memories:
             return MemoriesFound(names=size.names)
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
         dates = dates_in(question, now, self._zone)
-        sought = list(dict.fromkeys(terms(asked_for)))[:MAX_TERMS]
-        asked = MemoryQuery(sought, vector, model, [(one.from_time, one.to_time) for one in dates])
+        asked = memory_query(question, others, vector, model, dates)
         found = await candidates(conn, scope, asked, size)
         fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))
         ranked = [one for one in fusion if one.importance >= scope.min_importance]

@@ -20,8 +20,8 @@ from pgvector import HalfVector
 from tests.benchmarks.conversations import DEFAULT_FOLDER, Conversations
 from tests.benchmarks.stand import Stand, fill, project, standing
 from turnlog.agent.dates.dates import dates_in
-from turnlog.agent.memory.roles import with_role_words
-from turnlog.agent.recall.memories import DEFAULT, MAX_TERMS, Weights, fused
+from turnlog.agent.memory.roles import role_words
+from turnlog.agent.recall.memories import DEFAULT, Weights, fused, memory_query
 from turnlog.events.contracts import (
     EntitiesFound,
     Entity,
@@ -37,8 +37,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.chunking import Chunk
 from turnlog.projectors.models.entities import ENTITIES
 from turnlog.projectors.models.memories.projection import MEMORIES
-from turnlog.projectors.models.memories.search import Candidate, MemoryQuery, MemoryScope, candidates, thread_size
-from turnlog.projectors.models.terms import terms
+from turnlog.projectors.models.memories.search import Candidate, MemoryScope, candidates, thread_size
 
 from .locomo import Conversation, Question, load
 from .vectors import Vectors, vectors_path
@@ -139,12 +138,11 @@ async def cases(conn: Connection, one: Conversation) -> list[Case]:
 
 
 async def _case(conn: Connection, scope: MemoryScope, question: Question, at: dict[str, set[UUID]]) -> Case:
-    asked_for = with_role_words(question.text)
-    size = await thread_size(conn, scope, asked_for, MODEL)
+    others = " ".join(role_words(question.text))
+    size = await thread_size(conn, scope, f"{question.text} {others}", MODEL)
     dates = dates_in(question.text, scope.now)
-    sought = list(dict.fromkeys(terms(asked_for)))[:MAX_TERMS]
     vector = None if question.vector is None else np.asarray(question.vector, dtype=np.float32)
-    asked = MemoryQuery(sought, vector, MODEL, [(one.from_time, one.to_time) for one in dates])
+    asked = memory_query(question.text, others, vector, MODEL, dates)
     evidence = frozenset(id_ for source in question.evidence for id_ in at.get(source, ()))
     found = await candidates(conn, scope, asked, size)
     return Case(question, found, evidence, bool(size.names), bool(dates), scope.now)

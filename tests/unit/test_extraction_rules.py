@@ -134,6 +134,34 @@ READ = [
     ("请简单回答。", "希望回答简单"),
     ("别用表情符号。", "要求：别用表情符号"),
     ("I'm quite introverted and I avoid parties.", "Is introverted"),
+    ("I'm Ann, 34, and I run a small bakery in Portland.", "Is 34 years old"),
+    ("I'm Ann, 34, and I run a small bakery in Portland.", "Runs a small bakery in Portland"),
+    ("im a nurse and i dont eat meat.", "Works as nurse"),
+    ("im a nurse and i dont eat meat.", "Diet: dont eat meat"),
+    ("I'm 52 and overweight.", "Is 52 years old"),
+    ("We live in a small town near Lyon, so there is no bus.", "Lives in a small town near Lyon"),
+    ("I live just outside Boston.", "Lives outside Boston"),
+    ("I moved to Asheville last year.", "Lives in Asheville"),
+    ("I relocated to Austin, Texas.", "Lives in Austin, Texas"),
+    ("I quit Amazon last month.", "Has left Amazon"),
+    ("I no longer work at IBM; I joined Lumen.", "Has left IBM"),
+    ("我上个月从腾讯离职了。", "已从腾讯离职"),
+    ("农历八月十五是我的生日。", "生日是农历八月十五"),
+    ("我的生日是农历正月初三。", "生日是农历正月初三"),
+    ("My birthday is August 15 on the lunar calendar.", "Birthday in the lunar calendar is August 15"),
+    ("My dad passed away in 2019.", "dad passed away in 2019"),
+    ("我奶奶2019年去世了。", "奶奶2019年去世了"),
+    ("I take metformin for type 2 diabetes.", "Takes metformin for type 2 diabetes"),
+    ("我身高175，体重80公斤。", "身高175"),
+    ("I'm 5'11\" and weigh 180 lbs.", "Weighs 180 lbs"),
+    ("我今年高二。", "上高二"),
+    ("I'm working on my PhD in biology at UBC.", "Studies for: PhD in biology"),
+    ("I don't have any siblings.", "Has no siblings"),
+    ("I gave up coffee in March.", "Gave up coffee"),
+    ("我已经戒烟半年了。", "戒烟"),
+    ("No bullet points, please.", "Wishes: No bullet points"),
+    ("Please always reply in British English.", "Wants answers in British English"),
+    ("我是左撇子。", "是左撇子"),
 ]
 
 
@@ -188,6 +216,27 @@ NOT_READ = [
     "我今年十月去北京。",
     "我在家上班。",
     "别用力过猛。",
+    "I moved to Plan B.",
+    "We moved to the next step.",
+    "I've moved to Python 3.12.",
+    "I just moved to a new phone.",
+    "We moved to Stripe for payments.",
+    "I relocated to Google Cloud.",
+    "我搬到新办公室了。",
+    "我搬到第二页还是看不到。",
+    "I quit Photoshop and now it won't open.",
+    "I own a shop in Skyrim.",
+    "In my novel, my dad died in 1990.",
+    "My dog died in the game.",
+    "I drive a Tesla in this game.",
+    "Translate into French: My name is Paul and I live in Leeds.",
+    "Write a story: I'm a doctor and I live in Rome.",
+    "请把这句翻译成英文：我住在北京，喜欢吃烤鸭。",
+    "写一段对话：A：我叫小红，今年五岁。",
+    "我是单亲妈妈的孩子。",
+    "今天是农历八月十五。",
+    "I'm 52 and counting down.",
+    "I have no kids menu here.",
 ]
 
 
@@ -219,6 +268,13 @@ def test_the_opposite_of_a_taste_ends_it_and_does_not_confirm_it(first: str, sec
     findings = found(first, second)
     held = decided(candidates("default", "ann", findings))
     assert held.valid == [findings[1].content]
+
+
+def test_whoever_has_left_an_employer_works_there_no_more_and_a_new_one_holds() -> None:
+    held = decided(candidates("default", "ann", found("I work at Amazon.", "I quit Amazon last week.")))
+    assert held.valid == ["Has left Amazon"]
+    held = decided(candidates("default", "ann", found("I quit Amazon last week and I joined Lumen.")))
+    assert held.valid == ["Works at Lumen"]
 
 
 def test_the_best_result_of_a_test_holds() -> None:

@@ -33,6 +33,12 @@ OF_RELATIVES = [
     ("My wife Ann is allergic to nuts.", "wife Ann is allergic to nuts", "Ann", {"relation": "wife"}),
     ("My husband's a nurse.", "husband works as nurse", "husband", {"relation": "husband", "job": "nurse"}),
     ("My brother's name is Jack and he lives in Oslo.", "brother Jack lives in Oslo", "Jack", {"lives-in": "Oslo"}),
+    ("我妈妈农历八月十五生日。", "妈妈的生日是农历八月十五", "妈妈", {"birthday-lunar": "农历八月十五"}),
+    ("我表姐的生日是5月3日。", "表姐的生日是05-03", "表姐", {"birthday": "05-03"}),
+    ("My brother Tom just started at Acme.", "brother Tom works at Acme", "Tom", {"employer": "Acme"}),
+    ("I cook, because my husband is from Peru.", "husband comes from Peru", "husband", {"home-town": "Peru"}),
+    ("My grandmother, who is 91, still lives alone in Rome.", "grandmother lives in Rome", "grandmother", {}),
+    ("我婆婆身高160。", "婆婆身高160", "婆婆", {"height": "160"}),
     ("I'm vegan, and my wife is a vegetarian.", "wife's diet: vegetarian", "wife", {"diet": "vegetarian"}),
 ]
 NAMED = [
@@ -113,6 +119,8 @@ NOT_KEPT = [
     "My father, as a 54-year-old farmer, works hard.",
     "I'm working with Ashlee to draft a letter.",
     "我在和王丽一起工作",
+    "Her birthday is May 3.",
+    "她的生日是5月3日",
     "Remember to stay patient, Ashlee.",
     "Remember to stay patient.",
     "记得保持耐心",

@@ -48,8 +48,8 @@ _PRONOUN = regex.compile(r"(?:he|she|who)(?=['\s])|[他她]", regex.IGNORECASE)
 _NAMES_AN_OBJECT = regex.compile(r"(?:名字|名)?叫|(?:called|named)\b", regex.IGNORECASE)  # 我养了一只猫，叫咪咪
 _BASE_FORMS = {
     **{"'s": "am", "is": "am", "has": "have", "goes": "go", "studies": "study", "teaches": "teach"},
-    **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take", "drive", "run", "own")},
-    **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit", "graduated", "retired")},
+    **{f"{verb}s": verb for verb in ("live", "work", "speak", "come", "attend", "suffer", "earn", "take")},
+    **{verb: verb for verb in ("was", "turned", "moved", "started", "joined", "quit")},
 }
 _WORDS = "|".join(verb for verb in _BASE_FORMS if verb.isalpha())
 _VERB = regex.compile(

@@ -25,6 +25,7 @@ from turnlog.events.errors import TurnlogError
 
 LANGUAGES = ("en", "zh")
 FLAGS = regex.IGNORECASE | regex.VERSION1
+_APOSTROPHE = regex.compile(r"(?<=\bi|\(\?:|\||n)'(?=m\b|ve\b|t\b)")  # "im", "ive" and "dont" are typed too
 _PART = regex.compile(r"\{\{\w+\}\}")
 Pattern = Any  # of regex, which has no types
 APPLIED_BY = {
@@ -216,6 +217,8 @@ def _regex(where: str, text: str) -> Pattern:
 
 
 def _pattern(where: str, language: str, text: str) -> Pattern:
+    if language == "en":
+        text = _APOSTROPHE.sub("'?", text)
     pattern = _regex(where, text)
     if not pattern.groups:
         raise InvalidRules(f"{where}: {text!r} in {language} has no group that gives the value")

@@ -126,8 +126,10 @@ def no_common_word(value: str) -> str | None:
     if not _CJK.search(value) or "·" in value:
         return None
     first, *rest = rjieba.tag(value)
-    is_name = first[1].startswith("n") and (len(first[0]) == 1 or first[0] in _DOUBLE_SURNAMES) if rest else (
-        first[1].startswith(("nr", "x"))
+    is_name = (
+        first[1].startswith("n") and (len(first[0]) == 1 or first[0] in _DOUBLE_SURNAMES)
+        if rest
+        else (first[1].startswith(("nr", "x")))
     )
     return None if is_name else "a word that is no name"
 
@@ -140,5 +142,6 @@ def place(value: str) -> str | None:
 
 
 VALIDATORS: dict[str, Validator] = {
-    f.__name__: f for f in (number, length, words, email, one_of, matches, lacks, statement, person_name, no_common_word, place)
+    f.__name__: f
+    for f in (number, length, words, email, one_of, matches, lacks, statement, person_name, no_common_word, place)
 }

@@ -29,6 +29,7 @@ SAMPLE = 200  # random memories, for the frequency of terms and the usual cosine
 # The rarest terms are looked up alone, if they are expected in at most RARE_UP_TO memories; common terms in pairs.
 TERMS_ALONE, RARE_UP_TO, PAIRS = 8, 1_000, 6
 MANY = 10_000  # memories of a thread from which on fewer candidates are read by each way
+OTHER_WORD = 0.5  # weight of a word that means the same as one of the question's
 MAX_NAME_WORDS = 4
 MAX_NAME_CHARS = 8
 MAX_QUESTION_CHARS = 400
@@ -74,12 +75,14 @@ class MemoryScope:
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuery:
-    """A question to search with. terms: each once. vector: of `model`. spans: [from, to) of the dates it names."""
+    """A question to search with. terms: each once. vector: of `model`. spans: [from, to) of the dates it names. others:
+    terms that mean the same as some of `terms`."""
 
     terms: Sequence[str]
     vector: NDArray[np.float32] | None = None
     model: str | None = None
     spans: Sequence[tuple[datetime, datetime]] = ()
+    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,8 @@ async def candidates(conn: Connection, scope: MemoryScope, asked: MemoryQuery, s
     """All memories of a small thread, else the best by each way. Not ordered."""
     params = {
         **scope.params,
-        "terms": list(asked.terms),
+        "terms": [*asked.terms, *asked.others],
+        "shares": [1.0] * len(asked.terms) + [OTHER_WORD] * len(asked.others),
         "names": _spellings(size.names),
         "size": size.memories,
         "model": asked.model,
@@ -191,14 +195,15 @@ def _query(scope: MemoryScope, asked: MemoryQuery, size: ThreadSize, caps: Caps)
     return f"""
     WITH few AS MATERIALIZED (SELECT terms, embedding, embedding_model FROM memories m WHERE {IN_THREAD}
         ORDER BY id LIMIT {SAMPLE}),
-      seen AS MATERIALIZED (SELECT term, %(size)s::float / greatest((SELECT count(*) FROM few), 1)
-          * (SELECT count(*) FROM few WHERE term = ANY(terms)) AS expected FROM unnest(%(terms)s::text[]) q (term)),
-      asked AS MATERIALIZED (SELECT term, expected, {"true" if whole else taken} AS taken FROM (SELECT *, row_number()
-        OVER (PARTITION BY expected > 0 ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
+      seen AS MATERIALIZED (SELECT term, share, %(size)s::float / greatest((SELECT count(*) FROM few), 1)
+          * (SELECT count(*) FROM few WHERE term = ANY(terms)) AS expected
+        FROM unnest(%(terms)s::text[], %(shares)s::float[]) q (term, share)),
+      asked AS MATERIALIZED (SELECT term, share, expected, {"true" if whole else taken} AS taken FROM (SELECT *,
+        row_number() OVER (PARTITION BY expected > 0 ORDER BY expected, length(term) DESC, term) AS place FROM seen) s),
       said AS MATERIALIZED (SELECT q.term, h.* FROM asked q, LATERAL (
         {rows.with_terms("id, terms, m.ctid AS at", "ARRAY[q.term]", cap)}) h WHERE q.taken),
       weights AS MATERIALIZED (SELECT term, expected, NOT taken OR found = {cap} AS often,
-          ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
+          share * ln(1 + %(size)s / CASE WHEN taken AND found < {cap} THEN found
             ELSE greatest(expected, found, %(size)s / {2.0 * SAMPLE}) END) AS weight
         FROM asked LEFT JOIN (SELECT term, count(*)::float AS found FROM said GROUP BY term) s USING (term)
         WHERE NOT taken OR found > 0),
