@@ -38,10 +38,16 @@ JUDGEMENTS = Path(__file__).with_name("judgements.jsonl")
 SAMPLE = 60
 HEAD = """Memories that the rules alone find, each once a conversation, read by one reader. True: right in subject and
 value, and understood without its sentence. Of LoCoMo, BEAM and MemoryBank all memories were read, for there are fewer
-than a hundred each; of MemDaily, whose sentences are made from few templates, those drawn with seeds 2611 and 731, and
-as many again after relatives' facts were added.
+than a hundred each; of MemDaily, whose sentences are made from few templates, those drawn with seeds 2611 and 731, as
+many again after relatives' facts were added, and those drawn with 1611 and 2711 after heights and relatives' birthdays
+were. Of the 535 that came then, 533 were compared with their sentence by a program too: role and value are equal.
 The rules were mended on these conversations, so that unseen ones may give less. Judgements are in
 `tests/evaluation/judgements.jsonl`, `python -m tests.evaluation.truth` draws others and writes this section.
+
+`tests/evaluation/typed/` holds messages as people type them to an assistant (180 in each language), the number of
+lasting facts that each states, and the memories that the rules find. The last 40 of each language were written after
+the rules, and the rules were not mended on them: 31 memories, all true, of 64 facts (before the rules were mended on
+the others: 26 memories, 24 true).
 """
 
 

@@ -1,0 +1,15 @@
+"""What the rules find in messages as people type them to an assistant: a change of the rules shows here."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.extraction import contents
+
+FOLDER = Path(__file__).parents[1] / "evaluation" / "typed"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_typed_messages_give_the_memories_that_were_read_and_judged_true(language: str) -> None:
+    lines = map(json.loads, (FOLDER / f"{language}.jsonl").read_text("utf-8").splitlines())
+    assert [(text, found) for text, _, found in lines if contents(text) != found] == []
