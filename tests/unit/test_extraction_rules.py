@@ -237,6 +237,12 @@ NOT_READ = [
     "今天是农历八月十五。",
     "I'm 52 and counting down.",
     "I have no kids menu here.",
+    "I take pride daily.",
+    "I'm on lithium ion batteries.",
+    "My wedding is on hold.",
+    "We're starting in March.",
+    "我家在北京买了房。",
+    "我入职三年了。",
 ]
 
 
