@@ -12,7 +12,7 @@ from turnlog.agent.use_cases.personal_data import erase_person, plan_erasure
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.subjects import memory_thread
 
-BAKERY = "Last spring I took a position at the bakery. My sister Mia found it for me."
+BAKERY = "Last spring I took a position at the bakery. Mia, my sister, found it for me."
 ANN_THREAD = memory_thread("ann")
 TABLES = (
     "memories",

@@ -46,7 +46,7 @@ BERLIN = {
         }
     ],
 }
-TOLD = "Last spring I took a position at the bakery. My sister Mia found it for me."
+TOLD = "Last spring I took a position at the bakery. Mia, my sister, found it for me."
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ async def test_a_memory_without_a_quote_of_the_user_is_refused_and_counted(play:
     model.extracts = {
         "memories": [
             memory("Has a dog", "I have a dog"),
-            memory("Sister's name is Mia", "My sister  Mia"),
+            memory("Sister's name is Mia", "Mia, my  sister"),
             {"type": "RUMOUR", "content": "x"},
             memory("Works since 2019 for 300 euros", "I took a position"),
         ],
