@@ -172,11 +172,16 @@ class Appender:
 
     async def _settled(self, taken: list[tuple[Outgoing, "asyncio.Future[Appended]"]]) -> None:
         try:
-            results = await self._store([out for out, _ in taken])
+            outcomes: Sequence[Appended | Exception] = await self._store([out for out, _ in taken])
         except Exception as error:  # handed to the callers, who wait for it
-            _settle([future for _, future in taken], error)
-        else:
-            _settle([future for _, future in taken], results)
+            outcomes = [error] * len(taken)
+        for (_, future), outcome in zip(taken, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     async def _store(self, batch: list[Outgoing], whole: bool = False, fresh: bool = False) -> list[Appended]:
         """Sends until every event is known to be stored; raises when one cannot be.
@@ -269,13 +274,3 @@ def _batches(outs: list[Outgoing]) -> Iterator[list[Outgoing]]:
         size += len(out.body)
     if start < len(outs):
         yield outs[start:]
-
-
-def _settle(futures: list["asyncio.Future[Appended]"], outcome: list[Appended] | Exception) -> None:
-    for at, future in enumerate(futures):
-        if future.done():
-            continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome[at])

@@ -117,43 +117,40 @@ async def publish(nc: Client, batch: list[Outgoing], timeout_s: float) -> list[A
 
     Raises Refused, or NATS errors when the outcome is unknown.
     """
-    if len(batch) == 1:
-        return [await _publish_one(nc, batch[0], timeout_s)]
+    *leading, last = batch
+    commit = await _stage(nc, leading) if leading else {}
+    reply = await nc.request(last.subject, last.body, timeout=timeout_s, headers={**last.headers, **commit})
+    ack: dict[str, Any] = json.loads(reply.data)
+    if "error" in ack:
+        raise Refused(ack["error"].get("err_code", 0), ack["error"].get("description", "refused"))
+    duplicate = bool(ack.get("duplicate"))  # only of one event: a batch that holds one is refused
+    if duplicate and not await _is_there(nc, last, ack):
+        raise Refused(DUPLICATE, f"sequence {ack['seq']}, on another subject, has the message id")
+    first = ack["seq"] - len(leading)
+    return [Appended(out.id, first + at, duplicate) for at, out in enumerate(batch)]
+
+
+async def _stage(nc: Client, leading: list[Outgoing]) -> dict[str, str]:
+    """Sends a batch without its last event; the headers of that event, which commits it."""
     batch_id = uuid.uuid4().hex
-    for number, out in enumerate(batch[:-1], 1):
+    for number, out in enumerate(leading, 1):
         headers = {**out.headers, "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(number)}
         await nc.publish(out.subject, out.body, headers=headers)
         if number % SENT_AT_ONCE == 0:
             await asyncio.sleep(0)  # lets the client write, so that the server starts working meanwhile
-    commit = {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(batch)), "Nats-Batch-Commit": "1"}
-    ack = await _ask(nc, batch[-1], {**batch[-1].headers, **commit}, timeout_s)
-    first = ack["seq"] - len(batch) + 1
-    return [Appended(out.id, first + at) for at, out in enumerate(batch)]
-
-
-async def _publish_one(nc: Client, out: Outgoing, timeout_s: float) -> Appended:
-    """JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024)."""
-    ack = await _ask(nc, out, out.headers, timeout_s)
-    if ack.get("duplicate") and not await _is_there(nc, out, ack):
-        raise Refused(DUPLICATE, f"sequence {ack['seq']}, on another subject, has the message id")
-    return Appended(out.id, ack["seq"], bool(ack.get("duplicate")))
+    return {"Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(len(leading) + 1), "Nats-Batch-Commit": "1"}
 
 
 async def _is_there(nc: Client, out: Outgoing, ack: dict[str, Any]) -> bool:
-    """Whether the acknowledged message is on the event's subject; True if it was deleted since."""
+    """Whether the acknowledged message is on the event's subject; True if it was deleted since.
+
+    JetStream compares message ids across all subjects: what it calls a duplicate may be another's message (0024).
+    """
     try:
         found = await nc.jetstream().get_msg(ack["stream"], ack["seq"])
     except NotFoundError:
         return True
     return str(found.subject).endswith(out.subject.removeprefix("turnlog"))
-
-
-async def _ask(nc: Client, out: Outgoing, headers: dict[str, str], timeout_s: float) -> dict[str, Any]:
-    reply = await nc.request(out.subject, out.body, timeout=timeout_s, headers=headers)
-    ack: dict[str, Any] = json.loads(reply.data)
-    if "error" in ack:
-        raise Refused(ack["error"].get("err_code", 0), ack["error"].get("description", "refused"))
-    return ack
 
 
 def explain(out: Outgoing, refusal: Refused) -> TurnlogError:
