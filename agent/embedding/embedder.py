@@ -18,11 +18,11 @@ from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoriesParked, Place
 from turnlog.agent.models.budget import Ledger, ledger
 from turnlog.agent.models.protocol import Embedder, Usage
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import ChunksEmbedded, Event
 from turnlog.events.errors import InvalidToken
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.projection import memory_vectors

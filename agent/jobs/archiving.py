@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from turnlog.agent.archive.archiving import archive_thread
 from turnlog.agent.archive.files import ArchiveDamaged
 from turnlog.agent.jobs.job import Done
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
+from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.thread_lookup import Cold, cold_threads, stopped_tokens

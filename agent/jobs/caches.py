@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from turnlog.agent.access import repeated_writes
 from turnlog.agent.embedding.cache import PROBE_TEXT
 from turnlog.agent.jobs.job import Done
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.guards import EXPIRED
+from turnlog.events.progress import OnProgress
 
 KEPT = timedelta(hours=24)
 READS = ("vectors", "memories", "store_items", "messages")

@@ -27,11 +27,11 @@ from turnlog.agent.memory.deciding.policy import Policy, importance_now, touched
 from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
 from turnlog.agent.memory.upkeep.compaction import Compactable, DuplicateGroup, dedupe_event
 from turnlog.agent.memory.upkeep.merge_groups import MemoriesOfKind, MergeCriteria
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import EventData
 from turnlog.events.errors import TurnlogError
+from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import is_memory_thread
 from turnlog.projectors.models.memories.lookup import memories_by_id
 from turnlog.projectors.models.memories.vectors import (

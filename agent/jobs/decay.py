@@ -15,10 +15,10 @@ from turnlog.agent import metrics
 from turnlog.agent.jobs.job import Done
 from turnlog.agent.memory.deciding.policy import Fate, Policy, Tier, fate, score, tier_of
 from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import MemoriesReviewed
 from turnlog.events.errors import TurnlogError
+from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import is_memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import PolicyRow, policy_rows, policy_rows_by_id

@@ -13,10 +13,10 @@ import psycopg
 
 from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
 from turnlog.events.errors import TurnlogError
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import JOBS
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.locks import LockFor, work_lock

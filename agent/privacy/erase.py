@@ -22,11 +22,11 @@ from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import Person, Place, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.sessions.bucket import Bucket
 from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread

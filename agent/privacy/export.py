@@ -16,9 +16,9 @@ from turnlog.agent.privacy.entering import clean_content
 from turnlog.agent.privacy.rows import known_threads
 from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
 from turnlog.agent.privacy.traces import Person, tokens
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message

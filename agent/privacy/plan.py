@@ -14,11 +14,11 @@ from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, c
 from turnlog.agent.privacy.receipt import found_in, last_receipt
 from turnlog.agent.privacy.scanning import searched_copy
 from turnlog.agent.privacy.traces import Person, Place, Traces, places, tokens, traces
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.read import recorded
 
 STRINGS_AT_MOST = 400

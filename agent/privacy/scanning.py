@@ -15,8 +15,8 @@ from nats.js.errors import KeyNotFoundError, NoKeysError, NotFoundError
 from psycopg import sql
 
 from turnlog.agent.privacy.needles import Needles, Searched
-from turnlog.agent.progress import OnProgress
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
 from turnlog.events.read import read_to
 from turnlog.events.subjects import KEYS, KEYS_STREAM, SESSION_BUCKET, STORED_PREFIX, STREAM
 from turnlog.projectors.engine.writer import Connection

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.events.codec import parsed
 from turnlog.events.errors import InvalidEvent, InvalidToken
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.read import Stored
 from turnlog.events.subjects import (
     StoredSubject,

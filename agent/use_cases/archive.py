@@ -8,9 +8,9 @@ from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.jobs.archiving import archive_older, cold_ones
 from turnlog.agent.jobs.job import Job, run_now
 from turnlog.agent.jobs.schedule import Schedule
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import check_place
 from turnlog.projectors.models.thread_lookup import Cold, is_there
 

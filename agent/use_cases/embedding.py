@@ -8,8 +8,8 @@ from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.embedding.pending import pending_count
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.factory import make_embedder
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
+from turnlog.events.progress import OnProgress
 from turnlog.events.tasks import within
 
 READS = ("vectors",)

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from turnlog.agent.counting import counted
 from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Repeated, Skipped, events, read
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
+from turnlog.events.progress import OnProgress
 from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag

@@ -12,11 +12,11 @@ from turnlog.agent.jobs.decay import decay
 from turnlog.agent.jobs.job import Job, last_runs, run_now
 from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.memory.deciding.policy import Policy, Tier, fate, score
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import JobRan
 from turnlog.events.errors import NotFound
+from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import check_place, is_memory_thread
 from turnlog.projectors.models.memories.lookup import policy_rows
 

@@ -1,27 +1,23 @@
 """Operations on the read models as a whole: rebuild, verify."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from turnlog.agent.progress import OnProgress as OnSteps
-from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.registry import PROJECTIONS, find
-from turnlog.projectors.rebuild.build import Progress
 from turnlog.projectors.rebuild.rebuild import Rebuilt, rebuild_several
 from turnlog.projectors.rebuild.replay import rebuild_tenant, rebuild_thread
 from turnlog.projectors.rebuild.verify import Verified, verify_several
 
-OnProgress = Callable[[Progress], None]
 
-
-async def rebuild(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Rebuilt]:
+async def rebuild(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Rebuilt]:
     """Rebuilds one projection, or all with None, beside the live rows and switches.
 
     Raises NotFound, RebuildStopped, RebuildRunning, SwitchRefused.
     """
-    return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), progress)
+    return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), on_progress)
 
 
 async def rebuild_rows(
@@ -29,7 +25,7 @@ async def rebuild_rows(
     name: str | None,
     tenant: str,
     thread: str | None = None,
-    on_progress: OnSteps = no_progress,
+    on_progress: OnProgress = no_progress,
 ) -> list[Rebuilt]:
     """Rebuilds the rows of a thread, or of a tenant, in place. on_progress: in projections.
 
@@ -48,14 +44,14 @@ async def rebuild_rows(
     return done
 
 
-async def verify(runtime: Runtime, name: str | None, progress: OnProgress) -> list[Verified]:
+async def verify(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Verified]:
     """Rebuilds one projection, or all with None, into a shadow and compares row for row.
 
     Raises NotFound, RebuildStopped, RebuildRunning.
     """
     chosen = _chosen(name)
     await runtime.settle()
-    return await verify_several(runtime.log, runtime.database_url, chosen, progress)
+    return await verify_several(runtime.log, runtime.database_url, chosen, on_progress)
 
 
 def _chosen(name: str | None) -> Sequence[Projection]:

@@ -12,7 +12,6 @@ from turnlog.agent.privacy.plan import ErasureReach, Plan, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.traces import person_of
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.entities import clear_entities, list_entities
 from turnlog.agent.use_cases.memory_changes import forget_all
@@ -20,6 +19,7 @@ from turnlog.agent.use_cases.threads import get_thread
 from turnlog.agent.use_cases.turns import transcript
 from turnlog.events.contracts import Event, ThreadDeleted
 from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import OWN_THREADS, SHADOW, memory_thread
 from turnlog.projectors.models.memories.lookup import unforgotten
 from turnlog.projectors.models.message import Message

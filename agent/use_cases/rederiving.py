@@ -22,12 +22,12 @@ from turnlog.agent.memory.extraction.rederive import Difference, difference, rep
 from turnlog.agent.memory.extraction.run import extraction_of, locked
 from turnlog.agent.memory.extraction.stages import UserConversation
 from turnlog.agent.models.factory import make_models
-from turnlog.agent.progress import OnProgress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import Event, MemoriesExtracted, ThreadDeleted, UsageMetered
 from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.events.progress import OnProgress
 from turnlog.events.subjects import check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import conversations_of

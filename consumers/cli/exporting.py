@@ -21,7 +21,7 @@ from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
     from turnlog.agent.privacy.sanitise import SanitiseLevel
-    from turnlog.agent.progress import OnProgress
+    from turnlog.events.progress import OnProgress
 
 
 class ExportFailed(TurnlogError):

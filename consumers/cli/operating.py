@@ -1,6 +1,6 @@
 """lag, rebuild, verify, usage: the read models as a whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.usage import Usage
     from turnlog.projectors.engine.lag import Lag
-    from turnlog.projectors.rebuild.build import Progress
     from turnlog.projectors.rebuild.rebuild import Rebuilt
     from turnlog.projectors.rebuild.verify import Verified
 
@@ -73,7 +72,7 @@ def rebuild(
             chosen = runtime.settings.tenant if tenant is None else tenant
             return await operations.rebuild_rows(runtime, name, chosen, thread)
         with progress(f"rebuilding {name or 'all'}") as update:
-            return await operations.rebuild(runtime, name, _shown(update))
+            return await operations.rebuild(runtime, name, update)
 
     def document(made: "list[Rebuilt]") -> Any:
         done = [to_jsonable_python(one) | {"events_per_s": round(one.events_per_s, 1)} for one in made]
@@ -95,7 +94,7 @@ def verify(name: Name = None) -> None:
 
     async def use(runtime: "Runtime") -> "list[Verified]":
         with progress(f"verifying {name or 'all'}") as update:
-            return await operations.verify(runtime, name, _shown(update))
+            return await operations.verify(runtime, name, update)
 
     serve(
         use,
@@ -118,10 +117,6 @@ def usage(
 def _check_named(name: str | None, all_: bool) -> None:
     if name is None and not all_:
         raise BadOption(f"name a projection ({', '.join(projection_names())}) or give --all")
-
-
-def _shown(update: Callable[[float, float | None], None]) -> "Callable[[Progress], None]":
-    return lambda at: update(at.events, at.events + at.remaining)
 
 
 def _lag_line(one: "Lag") -> str:

@@ -1,11 +1,11 @@
 """Filling shadow tables from the log, strictly: a new poison event stops the build and is named."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from turnlog.events.errors import InvalidEvent, InvalidToken, TurnlogError
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
 from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.database import connect, take_locks
@@ -31,29 +31,14 @@ class RebuildRunning(TurnlogError):
     code = "rebuild-running"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a build is: events read, and events still to come as the server counts them."""
-
-    events: int
-    remaining: int
-
-
-OnProgress = Callable[[Progress], None]
-
-
-def ignore(_: Progress) -> None:
-    """No progress wanted."""
-
-
 class Build:
     """A shadow build of some projections in one pass over the log. Make it with `building`.
 
-    name: under which positions and parked events are kept while it lasts.
+    name: under which positions and parked events are kept while it lasts. on_progress: in events.
     """
 
-    def __init__(self, conn: Connection, projections: Sequence[Projection], name: str, progress: OnProgress) -> None:
-        self.conn, self.name, self.progress = conn, name, progress
+    def __init__(self, conn: Connection, projections: Sequence[Projection], name: str, on_progress: OnProgress) -> None:
+        self.conn, self.name, self._on_progress = conn, name, on_progress
         self.projections = sorted(projections, key=lambda p: p.name)
         self._at: dict[int, Positions] = {}
         self.events = 0
@@ -71,7 +56,7 @@ class Build:
                     pending, after = stored[-1].pending, min(stored[-1].seq, through)
                     batch = [incoming(one, log.signer) for one in stored if one.seq <= through]
                     await self._apply(partition, batch, after, dropped)
-                    self.progress(Progress(self.events, pending))
+                    self._on_progress(self.events, self.events + pending)
 
     def position(self, partition: int) -> int:
         return self._at[partition].lowest
@@ -107,7 +92,7 @@ class Build:
 
 @asynccontextmanager
 async def building(
-    database_url: str, projections: Sequence[Projection], kind: str, progress: OnProgress
+    database_url: str, projections: Sequence[Projection], kind: str, on_progress: OnProgress
 ) -> AsyncIterator[Build]:
     """Shadow tables for the time of the block; whatever is left of them at its end is removed."""
     name = f"{kind}_{projections[0].name if len(projections) == 1 else 'several'}"
@@ -118,7 +103,7 @@ async def building(
             raise RebuildRunning(f"{names}: another process is rebuilding or verifying it; wait for it")
         await shadow.create(conn, projections, name)
         try:
-            yield Build(conn, projections, name, progress)
+            yield Build(conn, projections, name, on_progress)
         finally:
             if not conn.broken:
                 await shadow.discard(conn, projections, name)

@@ -8,12 +8,13 @@ from psycopg.errors import LockNotAvailable
 
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
-from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
+from turnlog.projectors.rebuild.build import Build, building
 
 SWITCH_TRIES = 20
 CLOSE_ENOUGH = 500
@@ -38,23 +39,25 @@ class Rebuilt:
         return self.events / self.seconds if self.seconds else 0.0
 
 
-async def rebuild(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Rebuilt:
+async def rebuild(
+    log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
+) -> Rebuilt:
     """Rebuilds the projection while the live one goes on. Raises RebuildStopped, RebuildRunning, SwitchRefused."""
-    return (await rebuild_several(log, database_url, [projection], progress))[0]
+    return (await rebuild_several(log, database_url, [projection]))[0]
 
 
 async def rebuild_several(
     log: Log,
     database_url: str,
     projections: Sequence[Projection],
-    progress: OnProgress = ignore,
+    on_progress: OnProgress = no_progress,
 ) -> list[Rebuilt]:
     """Several in one pass over the log and one switch; events and seconds are those of the pass.
 
     Raises as `rebuild`.
     """
     started = time.perf_counter()
-    async with building(database_url, projections, "rebuild", progress) as build:
+    async with building(database_url, projections, "rebuild", on_progress) as build:
         for partition in range(log.partitions):
             await build.fill(log, partition, await log.partition_head(partition))
         await shadow.finish(build.conn, projections, build.name)

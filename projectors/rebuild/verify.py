@@ -7,11 +7,12 @@ from psycopg import sql
 from sqlalchemy import Table
 
 from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress, no_progress
 from turnlog.projectors.engine.database import SCHEMA, connect
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
-from turnlog.projectors.rebuild.build import Build, OnProgress, building, ignore
+from turnlog.projectors.rebuild.build import Build, building
 
 MAX_DIFFERENCES = 10
 
@@ -41,16 +42,18 @@ class Verified:
         return not self.differences
 
 
-async def verify(log: Log, database_url: str, projection: Projection, progress: OnProgress = ignore) -> Verified:
+async def verify(
+    log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
+) -> Verified:
     """Live service goes on: the comparison is with a snapshot. Raises RebuildStopped, RebuildRunning."""
-    return (await verify_several(log, database_url, [projection], progress))[0]
+    return (await verify_several(log, database_url, [projection]))[0]
 
 
 async def verify_several(
     log: Log,
     database_url: str,
     projections: Sequence[Projection],
-    progress: OnProgress = ignore,
+    on_progress: OnProgress = no_progress,
 ) -> list[Verified]:
     """Several in one pass over the log for each set of projections that are at the same position.
 
@@ -60,7 +63,7 @@ async def verify_several(
     async with await connect(database_url) as live, live.transaction():
         await live.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for at, together in (await _by_position(live, projections)).items():
-            async with building(database_url, together, "verify", progress) as build:
+            async with building(database_url, together, "verify", on_progress) as build:
                 for partition, through in at:
                     await build.fill(log, partition, through)
                 found += [await _compare(live, projection, build) for projection in together]

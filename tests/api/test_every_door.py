@@ -9,6 +9,7 @@ from helpers.callers import call, forged, mcp_of, socket
 from websockets.exceptions import InvalidStatus
 
 from turnlog.agent.use_cases.operations import rebuild
+from turnlog.events.progress import no_progress
 
 # Each tool with arguments about Ann's thread and memory, and the scope that it needs.
 TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -63,7 +64,7 @@ async def test_nobody_reaches_another_persons_thread_or_memory(serve: Serve) -> 
         kept = (await ann.post("/api/memories", json={"content": "Ann likes tea."})).json()["memory_id"]
         for rebuilt in (False, True):
             if rebuilt:
-                await rebuild(api.runtime, None, lambda _: None)
+                await rebuild(api.runtime, None, no_progress)
             for client in (bob, other):
                 for tool, arguments in (
                     ("recall", {"query": "tea", "thread_id": "t"}),

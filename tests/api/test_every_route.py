@@ -10,6 +10,7 @@ from helpers.api import Api, Serve
 from helpers.callers import forged
 
 from turnlog.agent.use_cases.operations import rebuild
+from turnlog.events.progress import no_progress
 
 WITHOUT_TOKEN = {"/health/live", "/health/ready", "/.well-known/jwks.json"}
 # With a body that is too long for a URL, or a method that a seed names.
@@ -126,7 +127,7 @@ async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> 
         paths = [path for path, one in found.items() if "get" in one and any(name in path for name in known)]
         for rebuilt in (False, True):
             if rebuilt:
-                await rebuild(api.runtime, None, lambda _: None)
+                await rebuild(api.runtime, None, no_progress)
             for path in paths:
                 asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
                 for client in (bob, other):

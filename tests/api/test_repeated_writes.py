@@ -13,8 +13,8 @@ from helpers.stage import MemoryServer
 
 from turnlog.agent.access import repeated_writes
 from turnlog.agent.jobs.caches import clean_caches
-from turnlog.agent.progress import no_progress
 from turnlog.consumers.api.repeats import HEADERS
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import publish_subject
 
 Request = tuple[str, str, dict[str, Any] | None]

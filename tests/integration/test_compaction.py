@@ -144,7 +144,7 @@ async def test_a_compaction_taken_back_leaves_the_rows_as_if_it_had_never_been(r
         assert await undo_compaction(MemoryWriter(runtime.log, runtime.pool), ANN, made) == [TEA.id]
         await runtime.settle()
         assert await rows(conn, query) == before
-    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]], lambda told: None)
+    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]])
     async with runtime.pool.connection() as conn:
         assert await rows(conn, query) == before
 

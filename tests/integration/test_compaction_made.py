@@ -152,7 +152,7 @@ async def test_a_rebuild_gives_the_same_rows_without_a_call(runtime: Runtime, se
     server.reply(merged_text(SUMMARY))
     await run_compaction(runtime)
     before = await every_row(runtime)
-    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]], lambda told: None)
+    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]])
     assert await every_row(runtime) == before
     assert len(server.bodies()) == 2
 

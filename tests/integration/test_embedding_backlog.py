@@ -19,12 +19,12 @@ from turnlog.agent.importers import Defaults
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.nano_e5 import MODEL
-from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.embedding import embed_threads
 from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
 from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.consumers import roles
+from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.lag import LARGE_BATCH
 
 

@@ -35,9 +35,10 @@ from turnlog.events.contracts import (
     TurnRecorded,
     UsageMetered,
 )
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import SESSION_BUCKET
 from turnlog.projectors.models.registry import BY_NAME
-from turnlog.projectors.rebuild.build import building, ignore
+from turnlog.projectors.rebuild.build import building
 from turnlog.projectors.rebuild.shadow import create, schema_of
 
 OF_BOB = """
@@ -91,7 +92,7 @@ async def test_what_a_killed_rebuild_left_behind_goes_and_what_is_in_use_stays(r
     await room.runtime.settle()
     async with (
         room.runtime.pool.connection() as conn,
-        building(room.runtime.database_url, [BY_NAME["topics"]], "verify", ignore) as build,
+        building(room.runtime.database_url, [BY_NAME["topics"]], "verify", no_progress) as build,
     ):
         await create(conn, [BY_NAME["messages"]], "rebuild_messages")
         await conn.execute(f"INSERT INTO {schema_of('rebuild_messages')}.messages SELECT * FROM messages".encode())

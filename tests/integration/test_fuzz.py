@@ -19,7 +19,6 @@ from helpers.sample_events import turn
 from helpers.servers import eventually, execute
 from helpers.stage import MemoryServer, Stage, player
 
-from turnlog.agent.progress import no_progress
 from turnlog.agent.use_cases.archive import archive_conversations
 from turnlog.agent.use_cases.asking import Answered, ask
 from turnlog.agent.use_cases.jobs import run_job
@@ -28,6 +27,7 @@ from turnlog.agent.use_cases.tailing import line_at, tail
 from turnlog.consumers.cli.console import pretty
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Event
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import lag
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS

@@ -16,7 +16,6 @@ from helpers.sample_events import MAY_8, event, turn
 from helpers.stage import Stage, on_stage
 
 from turnlog.agent.importers import Defaults
-from turnlog.agent.progress import no_progress
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.dead_letters import show_dead_letter
 from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
@@ -29,6 +28,7 @@ from turnlog.events.append import FEW
 from turnlog.events.codec import encode
 from turnlog.events.contracts import ArchivedEvent, Erased, Event, ThreadArchived, ThreadRestored, UsageMetered
 from turnlog.events.errors import NotFound
+from turnlog.events.progress import no_progress
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.rebuild import rebuild_several

@@ -11,11 +11,11 @@ from helpers.servers import rows
 
 from turnlog.agent.jobs import caches
 from turnlog.agent.jobs.caches import clean_caches
-from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import ThreadDeleted
+from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.lag import NotProjectedInTime
 from turnlog.projectors.engine.writer import Connection
 

@@ -11,6 +11,7 @@ from helpers.servers import parked, rows, running_projector, unlike_a_rebuild
 
 from turnlog.events.contracts import ChunksEmbedded, Event, Recorded, ThreadDeleted, TurnRecorded
 from turnlog.events.log import Log
+from turnlog.events.progress import no_progress
 from turnlog.events.stream import StreamOptions
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.database import connect
@@ -21,7 +22,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
-from turnlog.projectors.rebuild.build import Progress, RebuildRunning, RebuildStopped, building, ignore
+from turnlog.projectors.rebuild.build import RebuildRunning, RebuildStopped, building
 from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
 from turnlog.projectors.rebuild.replay import drop, retry
 from turnlog.projectors.rebuild.verify import Difference, verify, verify_several
@@ -171,9 +172,9 @@ async def test_a_rebuild_of_an_empty_log_is_an_empty_table(log: Log, db: Connect
 
 
 async def test_progress_counts_to_the_end(log: Log, database_url: str, projected: Runner) -> None:
-    seen: list[Progress] = []
-    done = await rebuild(log, database_url, MESSAGES, seen.append)
-    assert (seen[-1].events, seen[-1].remaining) == (61, 0)
+    seen: list[tuple[float, float | None]] = []
+    [done] = await rebuild_several(log, database_url, [MESSAGES], lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (61, 61)
     assert done.events_per_s > 0
 
 
@@ -264,7 +265,7 @@ async def test_a_new_version_is_rebuilt_before_it_runs(
 
 
 async def test_only_one_build_of_a_projection_goes_on_at_a_time(log: Log, database_url: str, projected: Runner) -> None:
-    async with building(database_url, [MESSAGES], "verify", ignore):
+    async with building(database_url, [MESSAGES], "verify", no_progress):
         with pytest.raises(RebuildRunning, match="wait for it"):
             await rebuild(log, database_url, MESSAGES)
         with pytest.raises(RebuildRunning):
@@ -276,7 +277,7 @@ async def test_a_build_that_was_killed_leaves_nothing_in_the_way_of_the_next(
     log: Log, db: Connection, database_url: str, projected: Runner
 ) -> None:
     with pytest.raises(Exception, match="terminat"):
-        async with building(database_url, [MESSAGES], "rebuild", ignore) as build:
+        async with building(database_url, [MESSAGES], "rebuild", no_progress) as build:
             await build.fill(log, 0, 30)
             await db.execute("SELECT pg_terminate_backend(%s)", (build.conn.info.backend_pid,))
             await build.fill(log, 0, 60)

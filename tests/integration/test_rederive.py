@@ -259,7 +259,7 @@ async def test_a_rebuild_asks_no_model_and_gives_the_same_rows(runtime: Runtime,
     await derive(asked, "default", "next", [], nothing)
     await promote(runtime, "default", "next", nothing)
     before, calls = await real(runtime), len(server.requests)
-    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]], lambda told: None)
+    await rebuild_several(runtime.log, runtime.database_url, [BY_NAME["memories"]])
     assert await real(runtime) == before
     assert len(server.requests) == calls
 

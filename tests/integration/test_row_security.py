@@ -35,12 +35,12 @@ from turnlog.agent.use_cases.usage import usage
 from turnlog.consumers.runtime import opened, projecting, row_security
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, MemoryForgotten, ThreadArchived
 from turnlog.events.errors import NotFound
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.row_security import ROLE, SETTING, SHARED, UNREADABLE, NoTenantRole, make_usable
 from turnlog.projectors.engine.tables import metadata
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.store.projection import store_thread
-from turnlog.projectors.rebuild.build import ignore
 
 TENANTS = ("acme", "umbrella")
 # What has no tenant, and why a tenant's connection may read it, or needs none of it.
@@ -155,7 +155,7 @@ async def check_apart(runtime: Runtime) -> None:
 async def test_a_tenant_sees_its_own_rows_before_and_after_a_rebuild_of_everything(runtime: Runtime) -> None:
     await fill_every_table(runtime)
     await check_apart(runtime)
-    await rebuild(runtime, None, ignore)
+    await rebuild(runtime, None, no_progress)
     await check_apart(runtime)
 
 

@@ -14,7 +14,6 @@ from helpers.servers import rows
 
 from turnlog.agent.access.identity import Role
 from turnlog.agent.jobs.caches import clean_caches
-from turnlog.agent.progress import no_progress
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.throttle import admission
@@ -23,6 +22,7 @@ from turnlog.agent.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Re
 from turnlog.agent.use_cases.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
 from turnlog.consumers.runtime import CONNECTIONS, opened, projecting, throttle_connections
 from turnlog.events.contracts import LimitsChanged, UsageMetered
+from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.limits import LIMITS_MODEL, LIMITS_THREAD
 from turnlog.projectors.rebuild.verify import verify

@@ -44,6 +44,7 @@ from turnlog.consumers.roles import react
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import InvalidToken, NotFound
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import publish_subject
 
 ANN = ("default", "ann")
@@ -136,13 +137,13 @@ async def test_projections_are_rebuilt_and_verified(runtime: Runtime) -> None:
     assert {one.behind for one in await projection_lag(runtime)} == {0}
     [rebuilt] = await rebuild_rows(runtime, "messages", "default", "t")
     assert rebuilt.events == 1
-    seen: list[int] = []
-    [whole] = await rebuild(runtime, "messages", lambda at: seen.append(at.events))
+    seen: list[float] = []
+    [whole] = await rebuild(runtime, "messages", lambda done, total: seen.append(done))
     assert whole.events == 2
-    [found] = await verify(runtime, "messages", lambda at: None)
+    [found] = await verify(runtime, "messages", no_progress)
     assert (found.clean, found.rows) == (True, 2)
     with pytest.raises(NotFound):
-        await rebuild(runtime, "nothing", lambda at: None)
+        await rebuild(runtime, "nothing", no_progress)
 
 
 async def test_dead_letters_are_shown_retried_and_dropped(runtime: Runtime) -> None:

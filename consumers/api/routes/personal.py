@@ -12,13 +12,13 @@ from pydantic import BaseModel, Field
 
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.privacy.sanitise import SanitiseLevel
-from turnlog.agent.progress import OnProgress, no_progress
 from turnlog.agent.use_cases import personal_data
 from turnlog.agent.use_cases.personal_data import Clearing, Parts
 from turnlog.consumers.api.caller import Caller, Eraser
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
+from turnlog.events.progress import OnProgress, no_progress
 
 router = APIRouter(prefix="/api", tags=["personal data"])
 CHUNK = 64 * 1024

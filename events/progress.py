@@ -1,4 +1,4 @@
-"""How long work reports its progress to whoever asked for it."""
+"""How work that takes long reports its progress."""
 
 from collections.abc import Callable
 
