@@ -22,7 +22,7 @@ Tag = str | int | float
 
 
 @dataclass(slots=True)
-class Span:
+class TraceSpan:
     """Times in ms, start_time since 1970. logs: (time, message)."""
 
     span_id: str
@@ -41,16 +41,16 @@ class Trace:
 
     tenant: str
     trace_id: str
-    spans: list[Span] = field(default_factory=list)
+    spans: list[TraceSpan] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
         return any(span.status == "error" for span in self.spans)
 
     @contextlib.contextmanager
-    def span(self, name: str, tags: Mapping[str, Tag]) -> Iterator[Span]:
+    def span(self, name: str, tags: Mapping[str, Tag]) -> Iterator[TraceSpan]:
         parent = self.spans[0].span_id if self.spans else None
-        made = Span(secrets.token_hex(8), parent, name, time.time() * 1000, tags=dict(tags))
+        made = TraceSpan(secrets.token_hex(8), parent, name, time.time() * 1000, tags=dict(tags))
         if len(self.spans) < MAX_SPANS:
             self.spans.append(made)
         started = time.perf_counter()

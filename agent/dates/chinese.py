@@ -5,7 +5,7 @@ from datetime import date
 
 from turnlog.agent.dates import spans
 from turnlog.agent.dates.english import Read, Rule
-from turnlog.agent.dates.spans import Span
+from turnlog.agent.dates.spans import DaySpan
 
 _DIGITS = {char: n for n, char in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "俩": 2}
 _YEARS = {"大前年": -3, "前年": -2, "去年": -1, "上一年": -1, "今年": 0, "本年": 0, "明年": 1, "后年": 2}
@@ -52,18 +52,18 @@ def _step_of(match: re.Match[str]) -> int:
     return -len(said) if said.startswith("上") else int(said == "下")
 
 
-def _dated(match: re.Match[str], today: date) -> Span | None:
+def _dated(match: re.Match[str], today: date) -> DaySpan | None:
     return spans.on_day(_year_of(match, today), number(match["month"]), number(match["day"]))
 
 
-def _part_of_year(match: re.Match[str], today: date) -> Span:
+def _part_of_year(match: re.Match[str], today: date) -> DaySpan:
     first = {"初": 1, "底": 11, "末": 11, "上半年": 1, "下半年": 7}[match["part"]]
     year = _year_of(match, today)
     begin = date(year, first, 1)
-    return Span(begin, spans.add_months(begin, 6 if "半" in match["part"] else 2))
+    return DaySpan(begin, spans.add_months(begin, 6 if "半" in match["part"] else 2))
 
 
-def _weekday(match: re.Match[str], today: date) -> Span:
+def _weekday(match: re.Match[str], today: date) -> DaySpan:
     """上周五 is Friday of the week before, whatever today is."""
     step = _step_of(match) if match.groupdict().get("step") else 0
     if match["day"] == "末":
@@ -72,7 +72,7 @@ def _weekday(match: re.Match[str], today: date) -> Span:
     return spans.day(spans.next_to(today, "week", step).first + place * spans.DAY)
 
 
-def _last_weekday(match: re.Match[str], today: date) -> Span:
+def _last_weekday(match: re.Match[str], today: date) -> DaySpan:
     return spans.last_weekday(today, min(_WEEKDAYS.index(match["day"]), 6))
 
 
@@ -88,12 +88,12 @@ def counts(said: str) -> tuple[int, int]:
     return number(said), number(said)
 
 
-def _ago(match: re.Match[str], today: date, unit: str) -> Span:
+def _ago(match: re.Match[str], today: date, unit: str) -> DaySpan:
     fewest, most = counts(match["count"])
-    return Span(spans.ago(today, most, unit).first, spans.ago(today, fewest, unit).end)
+    return DaySpan(spans.ago(today, most, unit).first, spans.ago(today, fewest, unit).end)
 
 
-def _month_and_day(match: re.Match[str], today: date) -> Span | None:
+def _month_and_day(match: re.Match[str], today: date) -> DaySpan | None:
     month = spans.next_to(today, "month", _step_of(match)).first
     return spans.on_day(month.year, month.month, number(match["day"]))
 

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, tzinfo
 
 from turnlog.agent.dates import chinese as dates_zh
 from turnlog.agent.dates import english as dates_en
-from turnlog.agent.dates.spans import Span
+from turnlog.agent.dates.spans import DaySpan
 from turnlog.events.contracts.base import END_OF_TIME, FIRST_TIME
 
 MAX_CHARS = 2_000
@@ -46,7 +46,7 @@ def dates_in(text: str, now: datetime, zone: tzinfo = UTC) -> list[Dated]:
     return sorted(found, key=lambda one: one.start)
 
 
-def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], Span]]:
+def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], DaySpan]]:
     """Each match once, for the first rule that reads it."""
     left = text
     for rule in (*dates_en.RULES, *dates_zh.RULES):
@@ -61,7 +61,7 @@ def _matches(text: str, today: date) -> Iterator[tuple[re.Match[str], Span]]:
                 yield match, span
 
 
-def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzinfo) -> Dated:
+def _dated(text: str, match: re.Match[str], span: DaySpan, now: datetime, zone: tzinfo) -> Dated:
     if just := _just_before(text[: match.start("date")], span):
         return Dated(match["date"], match.start("date"), _midnight(just.first, zone), _midnight(just.end, zone))
     first, end = _midnight(span.first, zone), _midnight(span.end, zone)
@@ -77,7 +77,7 @@ def _dated(text: str, match: re.Match[str], span: Span, now: datetime, zone: tzi
     return Dated(match["date"], match.start("date"), first, end)
 
 
-def _just_before(text: str, span: Span) -> Span | None:
+def _just_before(text: str, span: DaySpan) -> DaySpan | None:
     match = dates_en.JUST_BEFORE.search(text)
     try:
         return dates_en.just_before(match, span.first) if match else None

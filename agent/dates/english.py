@@ -10,10 +10,10 @@ from datetime import date
 from typing import NamedTuple
 
 from turnlog.agent.dates import spans
-from turnlog.agent.dates.spans import Span
+from turnlog.agent.dates.spans import DaySpan
 from turnlog.projectors.models.terms import MONTHS
 
-Read = Callable[[re.Match[str], date], Span | None]
+Read = Callable[[re.Match[str], date], DaySpan | None]
 
 
 class Rule(NamedTuple):
@@ -68,30 +68,30 @@ def _step_of(match: re.Match[str]) -> int:
     return _STEPS[match["step"].lower()]
 
 
-def _date(match: re.Match[str], today: date) -> Span | None:
+def _date(match: re.Match[str], today: date) -> DaySpan | None:
     month, number = _month_of(match), int(match["day"])
     if match["year"]:
         return spans.on_day(int(match["year"]), month, number)
     return spans.last_on_day(today, month, number)
 
 
-def _numeric(match: re.Match[str], _: date) -> Span | None:
+def _numeric(match: re.Match[str], _: date) -> DaySpan | None:
     """Month first (American order) unless that is not a date."""
     first, second, year = int(match["a"]), int(match["b"]), int(match["year"])
     return spans.on_day(year, first, second) or spans.on_day(year, second, first)
 
 
-def _year_month(match: re.Match[str], _: date) -> Span | None:
+def _year_month(match: re.Match[str], _: date) -> DaySpan | None:
     return spans.month(int(match["year"]), int(match["number"]))
 
 
-def _near(match: re.Match[str], today: date) -> Span:
+def _near(match: re.Match[str], today: date) -> DaySpan:
     said = " ".join(match["date"].lower().split())
     back = {"the day before yesterday": 2, "yesterday": 1, "last night": 1, "tomorrow": -1}
     return spans.day(today - back.get(said, 0) * spans.DAY)
 
 
-def _on_the(match: re.Match[str], today: date) -> Span | None:
+def _on_the(match: re.Match[str], today: date) -> DaySpan | None:
     """The latest such day of a month: of this one, of the one before, or of the one before that."""
     months = (spans.add_months(today.replace(day=1), -back) for back in range(3))
     found = (spans.on_day(first.year, first.month, int(match["day"])) for first in months)
@@ -105,12 +105,12 @@ JUST_BEFORE = re.compile(
 )
 
 
-def just_before(match: re.Match[str], first: date) -> Span:
+def just_before(match: re.Match[str], first: date) -> DaySpan:
     """The span that JUST_BEFORE means before a day."""
     if match["name"]:
         return spans.weekday(first, WEEKDAYS.index(match["name"].lower()), -1)
     if match["whole"]:
-        return Span(spans.lately(first - spans.DAY, 1, match["whole"].lower()).first, first)
+        return DaySpan(spans.lately(first - spans.DAY, 1, match["whole"].lower()).first, first)
     return spans.ago(first, _count(match), match["unit"].lower())
 
 

@@ -8,42 +8,42 @@ DAY = timedelta(days=1)
 FEW = -1  # a count that was not named: "a few days ago"
 
 
-class Span(NamedTuple):
+class DaySpan(NamedTuple):
     """Days from `first` on, before `end`."""
 
     first: date
     end: date
 
 
-def day(on: date) -> Span:
-    return Span(on, on + DAY)
+def day(on: date) -> DaySpan:
+    return DaySpan(on, on + DAY)
 
 
-def week(of: date) -> Span:
+def week(of: date) -> DaySpan:
     """Monday to Sunday."""
     first = of - of.weekday() * DAY
-    return Span(first, first + 7 * DAY)
+    return DaySpan(first, first + 7 * DAY)
 
 
-def weekend(of: date) -> Span:
+def weekend(of: date) -> DaySpan:
     """Saturday and Sunday of a day's week."""
     first = week(of).first + 5 * DAY
-    return Span(first, first + 2 * DAY)
+    return DaySpan(first, first + 2 * DAY)
 
 
-def month(year_: int, number: int) -> Span:
+def month(year_: int, number: int) -> DaySpan:
     first = date(year_, number, 1)
-    return Span(first, add_months(first, 1))
+    return DaySpan(first, add_months(first, 1))
 
 
-def year(number: int) -> Span:
-    return Span(date(number, 1, 1), date(number + 1, 1, 1))
+def year(number: int) -> DaySpan:
+    return DaySpan(date(number, 1, 1), date(number + 1, 1, 1))
 
 
-def season(year_: int, which: int) -> Span:
+def season(year_: int, which: int) -> DaySpan:
     """which: 0 is spring, 3 winter. Whole months, of the northern hemisphere; a winter begins in December."""
     first = date(year_, 3 + 3 * which, 1)
-    return Span(first, add_months(first, 3))
+    return DaySpan(first, add_months(first, 3))
 
 
 def add_months(to: date, count: int) -> date:
@@ -53,17 +53,17 @@ def add_months(to: date, count: int) -> date:
     return date(number, place + 1, min(to.day, monthrange(number, place + 1)[1]))
 
 
-def ago(today: date, count: int, unit: str) -> Span:
+def ago(today: date, count: int, unit: str) -> DaySpan:
     """unit: day, week, month or year. As vague as people mean it: "a year ago" is that calendar year, a week has 7 days
     around the day."""
     if count == FEW:
-        return Span(ago(today, 5, unit).first, ago(today, 2, unit).end)
+        return DaySpan(ago(today, 5, unit).first, ago(today, 2, unit).end)
     match unit:
         case "day":
             return day(today - count * DAY)
         case "week":
             middle = today - 7 * count * DAY
-            return Span(middle - 3 * DAY, middle + 4 * DAY)
+            return DaySpan(middle - 3 * DAY, middle + 4 * DAY)
         case "month":
             then = add_months(today, -count)
             return month(then.year, then.month)
@@ -71,16 +71,16 @@ def ago(today: date, count: int, unit: str) -> Span:
             return year(today.year - count)
 
 
-def lately(today: date, count: int, unit: str) -> Span:
+def lately(today: date, count: int, unit: str) -> DaySpan:
     """The last `count` days, weeks, months or years, today included."""
     count = 5 if count == FEW else count
     days = {"day": 1, "week": 7}.get(unit)
     if days is not None:
-        return Span(today - (days * count - 1) * DAY, today + DAY)
-    return Span(add_months(today, -count * (12 if unit == "year" else 1)), today + DAY)
+        return DaySpan(today - (days * count - 1) * DAY, today + DAY)
+    return DaySpan(add_months(today, -count * (12 if unit == "year" else 1)), today + DAY)
 
 
-def next_to(today: date, unit: str, step: int) -> Span:
+def next_to(today: date, unit: str, step: int) -> DaySpan:
     """The week, weekend, month or year of today (0), the one before (-1), after (1) and so on."""
     match unit:
         case "week":
@@ -94,12 +94,12 @@ def next_to(today: date, unit: str, step: int) -> Span:
             return year(today.year + step)
 
 
-def last_month_named(today: date, number: int) -> Span:
+def last_month_named(today: date, number: int) -> DaySpan:
     """The latest one that has begun: a question about "May" means the past."""
     return month(today.year if number <= today.month else today.year - 1, number)
 
 
-def stepped_month(today: date, number: int, step: int) -> Span:
+def stepped_month(today: date, number: int, step: int) -> DaySpan:
     """Last (-1) March: the latest one before this month; this (0); next (1): the first one after this month."""
     if step == 0:
         return month(today.year, number)
@@ -108,7 +108,7 @@ def stepped_month(today: date, number: int, step: int) -> Span:
     return month(today.year - back if step < 0 else today.year + 1 - back, number)
 
 
-def stepped_season(today: date, which: int, step: int) -> Span:
+def stepped_season(today: date, which: int, step: int) -> DaySpan:
     """Last summer: the latest one that is over; this summer: of this year; next: the first one yet to begin."""
     if step == 0:
         return season(today.year, which)
@@ -118,12 +118,12 @@ def stepped_season(today: date, which: int, step: int) -> Span:
     return next(one for one in choices if one.first > today)
 
 
-def last_season(today: date, which: int) -> Span:
+def last_season(today: date, which: int) -> DaySpan:
     """The latest one that has begun."""
     return [one for one in (season(today.year + back, which) for back in (-1, 0)) if one.first <= today][-1]
 
 
-def on_day(year_: int, month_: int, number: int) -> Span | None:
+def on_day(year_: int, month_: int, number: int) -> DaySpan | None:
     """None for a day that the month does not have."""
     try:
         return day(date(year_, month_, number))
@@ -131,13 +131,13 @@ def on_day(year_: int, month_: int, number: int) -> Span | None:
         return None
 
 
-def last_on_day(today: date, month_: int, number: int) -> Span | None:
+def last_on_day(today: date, month_: int, number: int) -> DaySpan | None:
     """The latest such day, today included; 29 February may be some years back."""
     found = (on_day(today.year - back, month_, number) for back in range(9))
     return next((one for one in found if one is not None and one.first <= today), None)
 
 
-def weekday(today: date, number: int, step: int) -> Span:
+def weekday(today: date, number: int, step: int) -> DaySpan:
     """number: 0 is Monday. Last (-1): the latest one before today; this (0): of this week; next (1): first after it."""
     if step == 0:
         return day(week(today).first + number * DAY)
@@ -146,6 +146,6 @@ def weekday(today: date, number: int, step: int) -> Span:
     return day(today + ((number - today.weekday() - 1) % 7 + 1) * DAY)
 
 
-def last_weekday(today: date, number: int) -> Span:
+def last_weekday(today: date, number: int) -> DaySpan:
     """The latest one, today included."""
     return day(today - (today.weekday() - number) % 7 * DAY)

@@ -39,7 +39,7 @@ class _Answer(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSession:
     """What a level has. copy: None if there is no session; compared: it was compared with the log.
 
     changed: it differs from the copy in the bucket.
@@ -123,7 +123,7 @@ class Levels:
             self.hot.put(thread, found.copy, *checked)
         return found.copy, found.level
 
-    async def _nearest(self, thread: str) -> Found:
+    async def _nearest(self, thread: str) -> FoundSession:
         if (found := await self._from_bucket(thread)) is not None:
             return found
         row = await self._ask_postgres(session_state, thread)
@@ -132,13 +132,13 @@ class Levels:
             if found is not None:
                 return found
         try:
-            return Found(await from_log(self._log, self._tenant, thread), "log")
+            return FoundSession(await from_log(self._log, self._tenant, thread), "log")
         except LogUnavailable:
             if row.answered:
-                return Found(None, "postgres", compared=False)
+                return FoundSession(None, "postgres", compared=False)
             raise
 
-    async def _from_bucket(self, thread: str) -> Found | None:
+    async def _from_bucket(self, thread: str) -> FoundSession | None:
         copy = await self.bucket.read(thread)
         if copy is None:
             return None
@@ -149,13 +149,13 @@ class Levels:
             await self.bucket.purge(thread)
         return replace(found, changed=found.copy.state is not copy.state)
 
-    async def _completed(self, thread: str, copy: Copy, level: Level) -> Found | None:
+    async def _completed(self, thread: str, copy: Copy, level: Level) -> FoundSession | None:
         """The copy with later events applied; None if it cannot be used."""
         try:
             found = await follow(self._log, self._tenant, thread, copy)
         except LogUnavailable:
-            return Found(copy, level, compared=False)
-        return Found(found, level) if found is not None else None
+            return FoundSession(copy, level, compared=False)
+        return FoundSession(found, level) if found is not None else None
 
     async def _ask_postgres(self, question: Question[T | None], thread: str) -> _Answer[T]:
         """Asks Postgres. After a failure it is not asked for POSTGRES_AWAY_S."""

@@ -19,7 +19,7 @@ MAX_TOPICS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModelCall:
     """An answered call of a model, from now or from before a crash. key: hash of its input.
 
     extracted: the answer was refused and an offline extract took its place.
@@ -37,7 +37,7 @@ class Derived:
     text: str
     topics: dict[str, int]
     prompt_hash: str
-    calls: tuple[Call, ...]
+    calls: tuple[ModelCall, ...]
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Deriver:
     ledger: Ledger
     conn: Connection
     owner: Owner
-    calls: list[Call] = field(default_factory=list)
+    calls: list[ModelCall] = field(default_factory=list)
 
     async def summary(self, texts: Sequence[str], previous: str) -> Derived:
         """The rolling summary of the texts and the one before (A 3.1): the old one shrinks to a third when both
@@ -106,7 +106,7 @@ class Deriver:
     async def _once(self, parts: tuple[str, ...], work: Callable[[], Awaitable[Written | Topics]]) -> dict[str, Any]:
         key = key_of(self.owner, self.model, parts)
         found = await once(self.conn, self.ledger, self.owner, key, sum(map(self.counter.text, parts)), work)
-        self.calls.append(Call(key, Usage(**found["usage"]), found.get("extracted", False)))
+        self.calls.append(ModelCall(key, Usage(**found["usage"]), found.get("extracted", False)))
         return found
 
 

@@ -14,7 +14,7 @@ from turnlog.projectors.models.topics import tagged_through
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadFacts:
     """A thread's conversation state and how far its derived results reach. user: of the newest turn."""
 
     tenant: str
@@ -41,9 +41,9 @@ class Thread:
         return [message for message in self.messages if after < message.seq <= through]
 
 
-async def load(conn: Connection, event: Event, partition: int) -> Thread:
+async def load(conn: Connection, event: Event, partition: int) -> ThreadFacts:
     place = (event.tenant, event.thread)
-    return Thread(
+    return ThreadFacts(
         *place,
         event.user,
         partition,
@@ -53,7 +53,7 @@ async def load(conn: Connection, event: Event, partition: int) -> Thread:
     )
 
 
-async def is_still_there(conn: Connection, thread: Thread) -> bool:
+async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
     """False when the thread was deleted since it was loaded, or a turn in it was erased."""
     first, last = thread.messages[0].seq, thread.messages[-1].seq
     return await thread_messages(conn, thread.tenant, thread.thread, first - 1, last) == list(thread.messages)

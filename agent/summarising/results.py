@@ -10,8 +10,8 @@ from turnlog.agent.later import Later
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused
 from turnlog.agent.models.offline_tasks import MODEL as EXTRACTIVE
 from turnlog.agent.models.protocol import Usage
-from turnlog.agent.summarising.derive import Call, Derived, Deriver
-from turnlog.agent.summarising.facts import Thread
+from turnlog.agent.summarising.derive import Derived, Deriver, ModelCall
+from turnlog.agent.summarising.facts import ThreadFacts
 from turnlog.agent.summarising.plan import Plan
 from turnlog.events.contracts import (
     Derivation,
@@ -29,12 +29,12 @@ SOURCE = "turnlog/memory"
 Purpose = Literal["summary", "topics", "embedding"]
 
 
-def topics_tagged(thread: Thread, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
+def topics_tagged(thread: ThreadFacts, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
     data = TopicsTagged(topics=made.topics, derivation=derivation(made, model, span, through))
     return _result(thread, data, through)
 
 
-def summary_written(thread: Thread, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
+def summary_written(thread: ThreadFacts, made: Derived, model: Usage, span: Sequence[Message], through: int) -> Event:
     before = thread.summary.message_count if thread.summary else 0
     data = SummaryWritten(
         summary=made.text,
@@ -45,18 +45,18 @@ def summary_written(thread: Thread, made: Derived, model: Usage, span: Sequence[
     return _result(thread, data, through)
 
 
-def history_pruned(thread: Thread, through: int) -> Event:
+def history_pruned(thread: ThreadFacts, through: int) -> Event:
     removed = len(thread.span(0, through))
     data = HistoryPruned(through_seq=through, removed=removed, remaining=len(thread.messages) - removed)
     return _result(thread, data, through)
 
 
-def usage_metered(thread: Thread, call: Call, purpose: Purpose) -> Event:
+def usage_metered(thread: ThreadFacts, call: ModelCall, purpose: Purpose) -> Event:
     """The id is derived from the call, so that a call is counted once, however often its result is stored."""
     return _event(thread, call.usage.metered(purpose, NAME), uuid.uuid5(uuid.NAMESPACE_OID, f"usage/{call.key.hex()}"))
 
 
-def failure_metered(thread: Thread, model: Usage, error: ModelError, purpose: Purpose) -> Event:
+def failure_metered(thread: ThreadFacts, model: Usage, error: ModelError, purpose: Purpose) -> Event:
     """model: the one that failed; its usage is not counted. One event per cause, day and thread."""
     data = UsageMetered(
         purpose=purpose,
@@ -85,13 +85,13 @@ def derivation(made: Derived, model: Usage, span: Sequence[Message], through: in
     )
 
 
-def _result(thread: Thread, data: EventData, through: int) -> Event:
+def _result(thread: ThreadFacts, data: EventData, through: int) -> Event:
     """The id is derived from the input, so that the same result of a second worker is the same event."""
     name = f"{data.type}/{thread.place}/{thread.messages[0].seq}/{through}"
     return _event(thread, data, uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def _event(thread: Thread, data: EventData, event_id: uuid.UUID) -> Event:
+def _event(thread: ThreadFacts, data: EventData, event_id: uuid.UUID) -> Event:
     return Event(id=event_id, source=SOURCE, tenant=thread.tenant, thread=thread.thread, user=thread.user, data=data)
 
 
@@ -99,10 +99,10 @@ MODEL_DOWN_S = 30.0
 MODEL_REFUSES_S = 300.0
 
 
-class Round:
+class RoundResult:
     """events: to append, in order. problem: why a part has to be tried again, None when all parts succeeded."""
 
-    def __init__(self, thread: Thread, due: Plan, deriver: Deriver) -> None:
+    def __init__(self, thread: ThreadFacts, due: Plan, deriver: Deriver) -> None:
         self.thread, self.due, self.deriver = thread, due, deriver
         self.events: list[Event] = []
         self.problem: Later | None = None

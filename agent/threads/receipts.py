@@ -20,7 +20,7 @@ Received = tuple[Recorded, AnswerReceipt]
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuiltContext:
     """A context of the past. receipt: the recorded one, if there was an answer at that sequence.
 
     matches: whether the hash equals that of the recorded context; None if there is nothing to compare.
@@ -45,7 +45,7 @@ async def rebuilt(
     *,
     query: str | None = None,
     window: int | None = None,
-) -> Rebuilt:
+) -> RebuiltContext:
     """The context as of a sequence, with the model, window, prompt and settings of its answer, if there was one.
 
     window overrides the recorded value, query is added at the end; then nothing is compared. Receipts of v1 have no
@@ -57,7 +57,8 @@ async def rebuilt(
     if receipt and receipt.notes is not None and (query, window) == (None, None):
         notes = () if forgotten or withheld else receipt.notes  # the memories' words were forgotten
         context = await _of_state(conn, log, settings, tenant, thread, receipt, notes)
-        return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
+        matches = context.receipt.context_hash == receipt.context_hash
+        return RebuiltContext(context, receipt, matches, forgotten, withheld)
     context = await thread_context(
         conn,
         _as_then(settings, receipt),
@@ -72,8 +73,8 @@ async def rebuilt(
         memories=block if query is not None else replace(block, messages=(*block.messages, *_doubt(receipt))),
     )
     if receipt is None or (query, window) != (None, None):
-        return Rebuilt(context, receipt, None, forgotten, withheld)
-    return Rebuilt(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
+        return RebuiltContext(context, receipt, None, forgotten, withheld)
+    return RebuiltContext(context, receipt, context.receipt.context_hash == receipt.context_hash, forgotten, withheld)
 
 
 async def _of_state(

@@ -17,7 +17,15 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
-from turnlog.agent.use_cases.resent import History, Place, Wire, place_behind, place_of, split_prompt, with_own_last
+from turnlog.agent.use_cases.resent import (
+    History,
+    RequestPlace,
+    Wire,
+    place_behind,
+    place_of,
+    split_prompt,
+    with_own_last,
+)
 from turnlog.agent.use_cases.turns import NewTurn, add_turns, turn_of
 from turnlog.events import tracing
 from turnlog.events.contracts import Event
@@ -93,7 +101,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")
-    place = Place(None, wanted.messages) if wanted.memory == "off" else await _place(runtime, person, wanted)
+    place = RequestPlace(None, wanted.messages) if wanted.memory == "off" else await _place(runtime, person, wanted)
     throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(throttled)
@@ -107,7 +115,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
             yield piece
 
 
-async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> Place:
+async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
     """Raises NotFound."""
     _, given = split_prompt(wanted.messages)
     where = (runtime, person.tenant, person.user)
@@ -121,13 +129,13 @@ async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> Place:
     return await place_behind(*where, wanted.thread, answer.seq, given)
 
 
-async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
     if wanted.memory == "off":
         return _Prepared(wanted.messages)
     return await (_continued if wanted.memory == "full" else _looked_up)(runtime, person, wanted, place)
 
 
-async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
     """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
     prompt, given = split_prompt(wanted.messages)
     known = len(given) - len(place.new)
@@ -150,7 +158,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Pl
     return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
 
 
-async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Place) -> _Prepared:
+async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
     """The same without a write: what the conversation has and the client did not send, and the person's memories."""
     prompt, given = split_prompt(wanted.messages)
     question = content_text(given[-1].get("content") or "") if given[-1].get("role") == "user" else None

@@ -20,7 +20,7 @@ from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
 from turnlog.agent.recall.memories import MemoryRecall
 from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.threads.receipts import Rebuilt, rebuilt, receipts
+from turnlog.agent.threads.receipts import RebuiltContext, rebuilt, receipts
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
 from turnlog.agent.use_cases.recall import recall_of
 from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
@@ -149,7 +149,7 @@ async def context_of(
 
 async def context_as_of(
     runtime: Runtime, tenant: str, thread: str, seq: int, *, query: str | None = None, window: int | None = None
-) -> Rebuilt:
+) -> RebuiltContext:
     """The context as of a sequence of the log, with what its answer's receipt says, if one was made there.
 
     Raises NotFound, WindowTooSmall, InvalidToken.

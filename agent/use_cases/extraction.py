@@ -60,7 +60,7 @@ class Extracted:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMemory:
+class PreviewedMemory:
     """What would be stored, and what would come of it. quote, seq, event_id: of the turn that says it."""
 
     content: str
@@ -94,7 +94,7 @@ class RejectedText:
 class ExtractionPreview:
     thread: str
     user: str
-    memories: tuple[FoundMemory, ...]
+    memories: tuple[PreviewedMemory, ...]
     rejected: tuple[RejectedText, ...]
 
 
@@ -261,8 +261,8 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
     return Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)
 
 
-def _memory(one: Finding, outcome: Outcome) -> FoundMemory:
-    return FoundMemory(
+def _memory(one: Finding, outcome: Outcome) -> PreviewedMemory:
+    return PreviewedMemory(
         content=one.content,
         kind=one.kind,
         outcome=outcome.what,

@@ -27,7 +27,7 @@ CANDIDATES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RequestPlace:
     """Where a request belongs. thread: None for a new conversation. after: the last sequence that the conversation
     shares with the request, where it went on otherwise from there, so that the request needs a fork."""
 
@@ -79,7 +79,7 @@ async def place_of(
     *,
     history: History = "some",
     claims: bool = True,
-) -> Place:
+) -> RequestPlace:
     """thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
 
     history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
@@ -88,27 +88,29 @@ async def place_of(
     Raises NotFound for a thread of another user, InvalidToken.
     """
     if thread is not None and not claims and not await runtime.log.thread_head(tenant, thread):
-        return Place(None, given)
+        return RequestPlace(None, given)
     if thread is not None:
         await own_or_claim(runtime, tenant, thread, user)
         if history == "none" or (history == "some" and not _has_answers(given)):
-            return Place(thread, await _behind(runtime, tenant, thread, given))
+            return RequestPlace(thread, await _behind(runtime, tenant, thread, given))
     elif not _has_answers(given):
-        return Place(None, given)
+        return RequestPlace(None, given)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
         if thread is not None:
             if not await messages_page(conn, tenant, thread, 1):
-                return Place(thread, given)
+                return RequestPlace(thread, given)
             found = await _best(runtime, conn, tenant, await related(conn, tenant, thread, user, CANDIDATES), given)
             if found is not None:
                 return found
         texts, calls = _said(given)
         candidates = await threads_with(conn, tenant, user, texts, calls, CANDIDATES)
-        return await _best(runtime, conn, tenant, candidates, given, from_start=True) or Place(None, given)
+        return await _best(runtime, conn, tenant, candidates, given, from_start=True) or RequestPlace(None, given)
 
 
-async def place_behind(runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]) -> Place:
+async def place_behind(
+    runtime: Runtime, tenant: str, user: str, thread: str, seq: int, new: Sequence[Wire]
+) -> RequestPlace:
     """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
     again. Raises NotFound."""
     await check_owner(runtime, tenant, thread, user)
@@ -117,8 +119,8 @@ async def place_behind(runtime: Runtime, tenant: str, user: str, thread: str, se
         await restored_if_archived(runtime, conn, tenant, thread)
         behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
     if [key_of_turn(turn) for turn in behind] == [key(message) for message in new[: len(behind)]]:
-        return Place(thread, new[len(behind) :])
-    return Place(thread, new, seq)
+        return RequestPlace(thread, new[len(behind) :])
+    return RequestPlace(thread, new, seq)
 
 
 async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> Sequence[Wire]:
@@ -137,13 +139,13 @@ async def _best(
     threads: Sequence[str],
     given: Sequence[Wire],
     from_start: bool = False,
-) -> Place | None:
+) -> RequestPlace | None:
     """Of the threads the one that shares most with the messages, and of those one that ends there.
 
     from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
     """
     keys = [key(one) for one in given]
-    best: tuple[tuple[int, bool], Place] | None = None
+    best: tuple[tuple[int, bool], RequestPlace] | None = None
     for thread in threads:
         await restored_if_archived(runtime, conn, tenant, thread)
         turns = await thread_messages(conn, tenant, thread)
@@ -156,7 +158,7 @@ async def _best(
             count, end = count - (end - cut), cut
         rank = (count, at_end)
         if count > 0 and (best is None or rank > best[0]):
-            best = rank, Place(thread, given[count:], None if at_end else turns[end - 1].seq)
+            best = rank, RequestPlace(thread, given[count:], None if at_end else turns[end - 1].seq)
     return best[1] if best else None
 
 

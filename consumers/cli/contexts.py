@@ -10,7 +10,7 @@ from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
-    from turnlog.agent.threads.receipts import Rebuilt
+    from turnlog.agent.threads.receipts import RebuiltContext
     from turnlog.agent.use_cases.context import ReceiptFound, ThreadContext
 
 Thread = Annotated[str, typer.Argument()]
@@ -47,7 +47,7 @@ def context(
             err.print(found.degraded, markup=False)
         return found
 
-    async def then(runtime: "Runtime") -> "Rebuilt":
+    async def then(runtime: "Runtime") -> "RebuiltContext":
         if hybrid:
             raise BadQuery("--hybrid shows a thread as it is now, without --as-of")
         place = (runtime.settings.tenant, thread)

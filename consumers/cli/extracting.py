@@ -11,7 +11,7 @@ from turnlog.consumers.cli.options import add
 from turnlog.consumers.cli.runner import serve
 
 if TYPE_CHECKING:
-    from turnlog.agent.use_cases.extraction import Extracted, ExtractionPreview, FoundMemory, RejectedText
+    from turnlog.agent.use_cases.extraction import Extracted, ExtractionPreview, PreviewedMemory, RejectedText
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def _preview_lines(made: "Iterable[ExtractionPreview]") -> Iterator[str | Text]:
             yield from _rejected_lines(rejected)
 
 
-def _memory_lines(memory: "FoundMemory") -> Iterator[str | Text]:
+def _memory_lines(memory: "PreviewedMemory") -> Iterator[str | Text]:
     yield Text(f"  {memory.outcome:<9} {memory.kind:<10} {memory.content}", "green")
     yield f"            {memory.rule or memory.origin}, importance {memory.importance:g}, turn {memory.seq}"
     yield f"            “{' '.join(memory.quote.split())}”"

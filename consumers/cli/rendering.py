@@ -7,7 +7,7 @@ from turnlog.agent.counting import counted
 
 if TYPE_CHECKING:
     from turnlog.agent.context import Context, Tier
-    from turnlog.agent.threads.receipts import Rebuilt
+    from turnlog.agent.threads.receipts import RebuiltContext
     from turnlog.projectors.models.message import Message
 
 BAR = 30
@@ -47,7 +47,7 @@ def context_lines(context: "Context") -> list[str]:
     return lines
 
 
-def past_document(past: "Rebuilt", as_of: int) -> dict[str, Any]:
+def past_document(past: "RebuiltContext", as_of: int) -> dict[str, Any]:
     """The context's document with as_of, recorded_receipt (null: no answer was made there), receipt_matches and
     forgotten_memories: ids of those that the model got and that were forgotten since."""
     recorded = past.receipt.model_dump(mode="json") if past.receipt else None
@@ -56,11 +56,11 @@ def past_document(past: "Rebuilt", as_of: int) -> dict[str, Any]:
     return found | past.context.as_json()
 
 
-def past_lines(past: "Rebuilt", as_of: int) -> list[str]:
+def past_lines(past: "RebuiltContext", as_of: int) -> list[str]:
     return [f"as of sequence {as_of}: {_compared(past)}", *context_lines(past.context)]
 
 
-def _compared(past: "Rebuilt") -> str:
+def _compared(past: "RebuiltContext") -> str:
     if past.receipt is None:
         return "no answer was made here, so these are today's settings"
     if past.matches is None:

@@ -15,7 +15,7 @@ from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE
-from turnlog.agent.threads.receipts import Rebuilt, rebuilt
+from turnlog.agent.threads.receipts import RebuiltContext, rebuilt
 from turnlog.events.contracts import (
     EntitiesFound,
     Entity,
@@ -157,7 +157,7 @@ async def test_an_answer_that_used_none_notes_none(play: Play, model: OpenAIServ
         assert len(await accessed(stage, 1)) == 1
 
 
-async def past(stage: Stage, at: int) -> Rebuilt:
+async def past(stage: Stage, at: int) -> RebuiltContext:
     async with stage.runtime.pool.connection() as conn:
         return await rebuilt(conn, stage.runtime.log, stage.runtime.settings, "default", "t", at)
 

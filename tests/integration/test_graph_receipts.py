@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.prompts import DOUBT
 from turnlog.agent.settings import Settings
-from turnlog.agent.threads.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.consumers.langgraph.graph.build import thread_config
 from turnlog.events.contracts import HistoryPruned, SummaryWritten, TopicsTagged
 
@@ -41,7 +41,7 @@ async def found(one: Instance) -> list[Received]:
         return await receipts(conn, one.stage.runtime.log, "default", THREAD)
 
 
-async def again(one: Instance, as_of_seq: int, **other: Any) -> Rebuilt:
+async def again(one: Instance, as_of_seq: int, **other: Any) -> RebuiltContext:
     settings = one.stage.runtime.settings.model_copy(update=other)
     async with one.stage.runtime.pool.connection() as conn:
         return await rebuilt(conn, one.stage.runtime.log, settings, "default", THREAD, as_of_seq)

@@ -16,7 +16,7 @@ from turnlog.agent.importers import Rejected, Skipped, events, read
 from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import past_state
-from turnlog.agent.threads.receipts import Rebuilt, Received, rebuilt, receipts
+from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.agent.threads.state import receipt_settings, thread_context
 from turnlog.events.contracts import Event, HistoryPruned, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
@@ -95,7 +95,7 @@ async def all_receipts(stage: Stage, thread: str = THREAD) -> list[Received]:
         return await receipts(conn, stage.runtime.log, "default", thread)
 
 
-async def again(stage: Stage, settings: Settings, seq: int, thread: str = THREAD) -> Rebuilt:
+async def again(stage: Stage, settings: Settings, seq: int, thread: str = THREAD) -> RebuiltContext:
     async with stage.runtime.pool.connection() as conn:
         return await rebuilt(conn, stage.runtime.log, settings, "default", thread, seq)
 

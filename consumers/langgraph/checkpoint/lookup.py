@@ -25,7 +25,13 @@ from turnlog.consumers.langgraph.checkpoint.growth import Known
 from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread
 from turnlog.consumers.langgraph.checkpoint.items import Item
 from turnlog.consumers.langgraph.checkpoint.queries import NEWEST, ONE
-from turnlog.consumers.langgraph.checkpoint.reading import Found, Look, complete, first_look, stored_checkpoints
+from turnlog.consumers.langgraph.checkpoint.reading import (
+    FoundCheckpoint,
+    Look,
+    complete,
+    first_look,
+    stored_checkpoints,
+)
 from turnlog.consumers.langgraph.checkpoint.values import Listed, Refs
 from turnlog.consumers.langgraph.opening import connection
 from turnlog.events.log import Log
@@ -151,7 +157,7 @@ class Lookup:
             held.begin(state.counts)
         return state
 
-    async def _read(self, held: HeldThread, state: LogState, which: str, named: dict[str, Any]) -> Found:
+    async def _read(self, held: HeldThread, state: LogState, which: str, named: dict[str, Any]) -> FoundCheckpoint:
         partition = state.partition or 0
         look = await self._look(held, which, named)
         if look.reached.get(partition, 0) < state.last_seq:  # not all of the log; perhaps all of the thread
@@ -172,7 +178,7 @@ class Lookup:
             return await first_look(conn, which, held.namespaces is None, place)
 
 
-def _adopt(held: HeldThread, saved: Saved, found: Found, lists: dict[tuple[str, str], Known[Item]]) -> None:
+def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[tuple[str, str], Known[Item]]) -> None:
     """Puts continue what was read: its lists, and its messages by their ids."""
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:

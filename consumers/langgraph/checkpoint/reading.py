@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCheckpoint:
     """Checkpoints of one thread. items, sources: by list id, of the lists they name."""
 
     saved: list[Saved] = field(default_factory=list)
@@ -90,13 +90,13 @@ async def stored_checkpoints(conn: Connection, tenant: str, where: str, named: M
 
 async def complete(
     connect: Connect, tenant: str, partitions: Sequence[int], stored: Sequence[Saved], fetched: Fetched | None = None
-) -> Found:
+) -> FoundCheckpoint:
     """Checkpoints of one thread with their lists and turns. partitions: where its events may be.
 
     fetched: what was read with the checkpoints; only what is missing there is read.
     """
     if not stored:
-        return Found()
+        return FoundCheckpoint()
     thread, typed = stored[0].thread, [value for saved in stored for value in _typed(saved)]
     counts: dict[str, int] = {}
     for list_id, count in lists_in(typed):
@@ -114,7 +114,7 @@ async def complete(
             turns |= await _turns_by_id(conn, tenant, thread, partitions, missing)
     items = {list_id: _items(own, turns) for list_id, own in markers.items()}
     sources = {list_id: source_of(rows, list_id) for list_id in counts}
-    return Found([_resolved(saved, items, turns) for saved in stored], items, sources)
+    return FoundCheckpoint([_resolved(saved, items, turns) for saved in stored], items, sources)
 
 
 def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:

@@ -17,10 +17,10 @@ from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.summarising.derive import PIECE_TEXTS, Deriver
-from turnlog.agent.summarising.facts import Thread, is_still_there, load, texts
+from turnlog.agent.summarising.facts import ThreadFacts, is_still_there, load, texts
 from turnlog.agent.summarising.plan import Facts, Plan, plan
 from turnlog.agent.summarising.results import NAME as NAME
-from turnlog.agent.summarising.results import Round, history_pruned, summary_written, topics_tagged
+from turnlog.agent.summarising.results import RoundResult, history_pruned, summary_written, topics_tagged
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.contracts import Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, WrongExpectedVersion
@@ -69,18 +69,18 @@ class MemoryReactor:
             due = plan(facts, self._runtime.settings)
             if due.nothing or due == done:
                 return
-            round_ = Round(thread, due, self._deriver(conn, thread))
+            round_ = RoundResult(thread, due, self._deriver(conn, thread))
             await self._derive(conn, round_)
             await self._store(conn, round_)
             if round_.problem is not None:
                 raise round_.problem
             done = due
 
-    def _deriver(self, conn: Connection, thread: Thread) -> Deriver:
+    def _deriver(self, conn: Connection, thread: ThreadFacts) -> Deriver:
         limit = self._runtime.settings.max_summary_tokens
         return Deriver(self._models.tasks, self._model.model, self._counter, limit, self._ledger, conn, thread.owner)
 
-    async def _derive(self, conn: Connection, round_: Round) -> None:
+    async def _derive(self, conn: Connection, round_: RoundResult) -> None:
         """Topics, vectors, summary, and only then the pruning (A 3.1)."""
         due = round_.due
         if due.tag_through is not None:
@@ -92,7 +92,7 @@ class MemoryReactor:
         if due.prune_through is not None and round_.problem is None:
             round_.events.append(history_pruned(round_.thread, due.prune_through))
 
-    async def _topics(self, round_: Round, through: int) -> None:
+    async def _topics(self, round_: RoundResult, through: int) -> None:
         """One event for each PIECE_TEXTS turns: those of a long import must not share all of its topics."""
         span = round_.thread.span(round_.thread.tagged_through, through)
         with round_.step("topics", self._model):
@@ -101,14 +101,14 @@ class MemoryReactor:
                 made = await round_.deriver.topics(texts(part))
                 round_.events.append(topics_tagged(round_.thread, made, self._model, part, part[-1].seq))
 
-    async def _summary(self, round_: Round, through: int) -> None:
+    async def _summary(self, round_: RoundResult, through: int) -> None:
         thread = round_.thread
         span = thread.span(thread.summarised_through, through)
         with round_.step("summary", self._model):
             made = await round_.deriver.summary(texts(span), thread.summary.summary if thread.summary else "")
             round_.events.append(summary_written(thread, made, self._model, span, through))
 
-    async def _vectors(self, conn: Connection, round_: Round) -> None:
+    async def _vectors(self, conn: Connection, round_: RoundResult) -> None:
         embedder, place = self._models.embedder, (round_.thread.tenant, [round_.thread.thread])
         done: set[str] = set()
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
@@ -116,7 +116,7 @@ class MemoryReactor:
                 round_.events += await embedding_events(conn, embedder, batch, self._embedding_ledger)
                 done |= {one.id for one in batch}
 
-    async def _store(self, conn: Connection, round_: Round) -> None:
+    async def _store(self, conn: Connection, round_: RoundResult) -> None:
         """Stores the results; only their usage if the thread was deleted or a person erased meanwhile."""
         log, thread, events = self._runtime.log, round_.thread, round_.events
         while events:

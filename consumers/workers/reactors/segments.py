@@ -21,8 +21,8 @@ from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.agent.models.protocol import Usage
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.sessions.checkpoint import Cut, automatic_cut, summary_limit
-from turnlog.agent.summarising.derive import Call, Derived, Deriver
-from turnlog.agent.summarising.facts import Thread, texts
+from turnlog.agent.summarising.derive import Derived, Deriver, ModelCall
+from turnlog.agent.summarising.facts import ThreadFacts, texts
 from turnlog.agent.summarising.results import NAME as LEDGER
 from turnlog.agent.summarising.results import derivation, failure_metered, usage_metered
 from turnlog.consumers.workers.inbox import Delivery
@@ -55,9 +55,9 @@ class Work:
     cut: Cut
 
     @property
-    def thread(self) -> Thread:
+    def thread(self) -> ThreadFacts:
         event = self.request.event
-        return Thread(event.tenant, event.thread, event.user, self.request.partition, self.cut.covered, None, 0)
+        return ThreadFacts(event.tenant, event.thread, event.user, self.request.partition, self.cut.covered, None, 0)
 
 
 def checkpointed(work: Work, made: Derived, model: Usage) -> Event:
@@ -77,7 +77,7 @@ def checkpoint_failed(work: Work, error: ModelError, attempts: int) -> Event:
     return _result(work, SegmentCheckpointFailed(attempts=attempts, error=f"{error.code}: {error}"[:500]))
 
 
-def spent(work: Work, calls: Sequence[Call]) -> list[Event]:
+def spent(work: Work, calls: Sequence[ModelCall]) -> list[Event]:
     """The usage of the work; a call that a retry found in the cache counts once."""
     thread = work.thread
     return [usage_metered(thread, call, "summary") for call in {call.key: call for call in calls}.values()]
