@@ -190,11 +190,11 @@ async def _retell_fork(log: Log, place: Place, ending: Ending, seqs: set[int]) -
         seqs.add(place.stored.seq)
 
 
-async def _overwritten(log: Log, seqs: Sequence[int], progress: OnProgress) -> int:
+async def _overwritten(log: Log, seqs: Sequence[int], on_progress: OnProgress) -> int:
     count = 0
     for at in range(0, len(seqs), AT_ONCE):
         count += sum(await asyncio.gather(*(log.overwrite(seq) for seq in seqs[at : at + AT_ONCE])))
-        progress(min(at + AT_ONCE, len(seqs)), len(seqs))
+        on_progress(min(at + AT_ONCE, len(seqs)), len(seqs))
     return count
 
 
@@ -211,7 +211,7 @@ async def _rebuild(at: Surroundings, plan: Plan, done: _Done) -> None:
         done.add("shared threads rebuilt", len(plan.traces.shared))
 
 
-async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], progress: OnProgress) -> None:
+async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], on_progress: OnProgress) -> None:
     for number, thread in enumerate(threads):
         for projection in PROJECTIONS:
             if projection.per_thread:
@@ -220,7 +220,7 @@ async def _rebuilt(at: Surroundings, person: Person, threads: Sequence[str], pro
                 except NotFound:  # nothing of it is left in the log, so no projector removes its rows
                     await at.runtime.log.append(_erased(person, thread))
                     break
-        progress(number + 1, len(threads))
+        on_progress(number + 1, len(threads))
     await at.runtime.settle()
 
 

@@ -70,13 +70,13 @@ async def list_jobs(runtime: Runtime) -> list[JobState]:
     ]
 
 
-async def run_job(runtime: Runtime, name: str, due_at: datetime, progress: OnProgress) -> JobRan:
+async def run_job(runtime: Runtime, name: str, due_at: datetime, on_progress: OnProgress) -> JobRan:
     """Runs a job as if it were due at that time. Raises NotFound for an unknown name, JobUnderWay."""
     jobs = {job.name: job for job in all_jobs(runtime.settings)}
     if name not in jobs:
         raise NotFound(f"there is no job {name!r}; there are {', '.join(jobs)}")
     await runtime.settle()
-    return await run_now(runtime, jobs[name], due_at, progress)
+    return await run_now(runtime, jobs[name], due_at, on_progress)
 
 
 async def decay_stats(runtime: Runtime, tenant: str, user: str | None = None) -> DecayStats:
