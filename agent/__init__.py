@@ -1,1 +1,1 @@
-"""What an agent does with the read models: contexts, recall, models, tools, importers, servers."""
+"""What is done with the read models: contexts, recall, memory, sessions, privacy, importers, and the use cases."""

@@ -1,1 +1,1 @@
-"""Wiring: roles, reactors, the agent consumer, analytics and the command line."""
+"""Composition and faces: roles, workers, servers, the Python client, LangGraph, HTTP and the command line."""

@@ -65,7 +65,7 @@ async def connect_nats(
             f"cannot connect to NATS at {_without_secret(url)}: {why}. Start it with `turnlog up`, or set NATS_URL"
         ) from error
     except asyncio.CancelledError:
-        if nc.is_connected:  # just then
+        if nc.is_connected:  # cancelled just after it had connected
             await nc.close()
         raise
     return nc

@@ -44,7 +44,7 @@ class Access:
 
     @property
     def jwks(self) -> dict[str, list[dict[str, Any]]]:
-        """Public keys of turnlog's own issuer, for who else verifies its tokens."""
+        """Public keys of turnlog's own issuer, for other programs that verify its tokens."""
         return self._secret.jwks
 
     async def identify(self, credential: str, act_as: str | None = None) -> Identity:
@@ -71,16 +71,16 @@ class Access:
         scopes: Collection[str] | None = None,
         tenant: str | None = None,
     ) -> str:
-        """scopes: None is all of the role. Raises InvalidGrant, InvalidToken."""
+        """scopes: None gives all of the role's. Raises InvalidGrant, InvalidToken."""
         tenant = tenant or self._runtime.settings.tenant
         return self._own.issue(granted(tenant, user, role, scopes, datetime.now(UTC) + ttl, key=False), ttl)
 
     def signature_of(self, document: bytes) -> str:
-        """Of what a client keeps and sends back unchanged, for every process with the same secret."""
+        """Shows that a document which a client sends back is unchanged; equal in every process with the same secret."""
         return self.digest_of(b"document\0" + document).hex()
 
     def digest_of(self, what: bytes) -> bytes:
-        """32 bytes that only a process with the same secret can make. what: begins with what it is for."""
+        """32 bytes that only a process with the same secret can make. what: begins with its purpose."""
         return hmac.digest(self._secret.pepper, what, "sha256")
 
     async def issue_ticket(self, identity: Identity) -> str:

@@ -1,4 +1,4 @@
-"""Tokens of an issuer outside, such as a company's identity provider: whose keys are fetched, and only these count."""
+"""Tokens of an external issuer, such as a company's identity provider, verified with the public keys that it serves."""
 
 import asyncio
 import ipaddress

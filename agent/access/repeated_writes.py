@@ -67,8 +67,8 @@ class Write:
 
 
 async def begin_write(runtime: Runtime, write: Write, *, joins: bool = False) -> bytes | None:
-    """None: it is the caller's to do, and to end with `keep_answer` or `give_up`. Otherwise the answer of the one that
-    was done; waits for one under way.
+    """The answer of the write if it was done before; waits for one under way. None: the caller does the write, and ends
+    it with `keep_answer` or `give_up`.
 
     joins: one that is sent again meanwhile finds what is under way by itself, so it does not wait here.
     Raises KeyReused, WriteUnderWay.
@@ -102,7 +102,7 @@ async def hold(runtime: Runtime, write: Write) -> None:
 
 
 async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
-    """For KEPT. Only the Idempotency-Key opens it."""
+    """Keeps the answer for KEPT; only the Idempotency-Key decrypts it."""
     nonce = token_bytes(_NONCE)
     sealed = nonce + AESGCM(write.secret).encrypt(nonce, answer, write.id.bytes)
     async with _pool(runtime).connection() as conn:
@@ -110,13 +110,13 @@ async def keep_answer(runtime: Runtime, write: Write, answer: bytes) -> None:
 
 
 async def give_up(runtime: Runtime, write: Write) -> None:
-    """The write failed and changed nothing: the next one with the key is done."""
+    """The write failed and changed nothing: the next one with the key is carried out."""
     async with _pool(runtime).connection() as conn:
         await conn.execute(_GIVE_UP, {"tenant": write.tenant, "id": write.id})
 
 
 def _opened(write: Write, sealed: bytes) -> bytes:
-    """It opens: with another TURNLOG_API_SECRET the request's digest is another too, and was refused before."""
+    """Never fails: with another TURNLOG_API_SECRET the digest of the request differs, and was refused before."""
     return AESGCM(write.secret).decrypt(sealed[:_NONCE], sealed[_NONCE:], write.id.bytes)
 
 

@@ -4,7 +4,7 @@ from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.agents import AgentRow, agents_of
 
-DEFAULT_AGENT = "orchestrator"  # answers where nobody is named; every tenant has it
+DEFAULT_AGENT = "orchestrator"  # answers where no agent is named; every tenant has it
 
 
 class AgentDisabled(TurnlogError):

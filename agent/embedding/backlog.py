@@ -1,4 +1,4 @@
-"""How much the embedder has before it, and how fast it was lately."""
+"""How many texts wait for the embedder, and how fast it was lately."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -65,7 +65,7 @@ def array_items(text: TextIO) -> Iterator[Record]:
 
 
 class _NotUtf8(ValueError):
-    """The item's end was found, and its text is not what was meant."""
+    """The item was read to its end, and its text is not valid UTF-8."""
 
 
 class _Window:

@@ -37,7 +37,7 @@ async def archive_older(runtime: Runtime, before: datetime, on_progress: OnProgr
                 errors += 1
                 logger.warning("a conversation waits for the next run of the archive: %s", error)
                 if isinstance(error, (OSError, ArchiveDamaged)):
-                    break  # the disk: the next one fares no better
+                    break  # an error of the disk: the next conversation would fail too
             on_progress(counts.total(), None)
     return Done(dict(counts), errors)
 

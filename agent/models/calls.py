@@ -80,7 +80,7 @@ class Breaker:
             self._opened_at, self._passed = self._clock(), 0
 
     def reset(self) -> None:
-        """As if the server had never failed. Calls under way are counted on."""
+        """Forgets all failures; calls under way still count."""
         self._opened_at, self._failures, self._passed = None, 0, 0
 
     def released(self) -> None:

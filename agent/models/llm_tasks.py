@@ -1,8 +1,7 @@
 """TextTasks by prompting a language model. A summary is checked before it is stored: it is part of every later context.
 
-Refused are texts that stop at the token limit, that echo the prompt, those in which a small model has gone round in
-a circle, and those whose words, numbers and names are mostly not in what they were made of. The model is asked twice;
-then the offline extract takes the place of its text.
+A text is refused if it stops at the token limit, echoes the prompt, repeats itself, or consists mostly of words,
+numbers and names that its source does not have. The model is asked twice; then an offline extract is stored instead.
 """
 
 import json
@@ -35,8 +34,8 @@ _MOST_REPEATED = 0.5
 # Ten summaries written by hand, freely worded, in English and Chinese, have 0.17 to 0.71, and an extract 0; what small
 # models invent has 0.87 and more, a summary of another conversation mostly 0.9.
 _MOST_INVENTED = 0.75
-_FEWEST_TERMS = 4  # a text of fewer says too little to be compared
-_HEAVY = 3  # times as much as another word counts a name or a number
+_FEWEST_TERMS = 4  # a shorter text has too few terms to be compared
+_HEAVY = 3  # how much more a name or a number counts than another word
 _NAME = re.compile(r"(?<=[\w,;’'] )[A-Z][^\W\d_]+")  # in the middle of a sentence
 _ABOUT_TALK = frozenset(
     terms(

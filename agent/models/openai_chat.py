@@ -191,14 +191,14 @@ class OpenAIChat:
             settled = True
             raise self._caller.settle(error) from None
         finally:
-            if not settled:  # the reader left
+            if not settled:  # the caller stopped reading
                 self._caller.breaker.released()
             with suppress(Exception):
                 await chunks.close()
         yield Delta(final=self._completion(request, answer))
 
     async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, Delta]:
-        """The open stream and the first it brings; role-only chunks before it still count as nothing said."""
+        """The open stream and its first piece; chunks that only name the role do not count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:

@@ -1,7 +1,7 @@
 """Reranking by a server with POST {base}/rerank, as llama.cpp, vLLM and Jina have it (Cohere's form).
 
 {model, query, documents, top_n} → {"results": [{"index", "relevance_score"}]}, in any order. TEI's own /rerank takes
-`texts` and returns a list; it is not spoken here.
+`texts` and returns a list; it is not supported.
 """
 
 import math

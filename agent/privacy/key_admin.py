@@ -46,7 +46,7 @@ FROM user_keys GROUP BY kek_id ORDER BY kek_id"""
 
 @dataclass(frozen=True, slots=True)
 class KekUse:
-    """How many keys one key-encryption key wraps, or wrapped while they were. known: it is among the given ones."""
+    """How many keys one key-encryption key wraps, destroyed ones included. known: it is among the given ones."""
 
     kek_id: str
     users: int
@@ -57,10 +57,11 @@ class KekUse:
 
 
 async def rotate(conn: Connection, stream: KeyStream, tenant: str, user: str) -> str:
-    """A new key seals from now on, the ones before still open; returns its id. conn must not be in a transaction.
+    """Makes the key that seals from now on, and returns its id; earlier ones still open.
 
-    Raises NotFound for a user without a key that seals: unknown, or erased; what they say next gets a new one anyway.
-    Raises KeyUnavailable when others change the user's keys all the time.
+    conn must not be in a transaction.
+    Raises NotFound for a user without a key that seals (unknown, or erased), KeyUnavailable when other processes keep
+    changing the user's keys.
     """
     for _ in range(ROTATE_TRIES):
         with contextlib.suppress(UniqueViolation):  # another one made a key between our two statements
@@ -87,7 +88,7 @@ async def _rotated(conn: Connection, stream: KeyStream, tenant: str, user: str) 
 
 
 async def _has_key(conn: Connection, tenant: str, user: str) -> bool:
-    """Whether one seals now: another rotation may have put it in place after our statement began."""
+    """Whether the user has a key that seals; another rotation may have made it after our statement began."""
     rows = await conn.execute(_CURRENT, (tenant, user))
     return await rows.fetchone() is not None
 

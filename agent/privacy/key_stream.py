@@ -123,7 +123,7 @@ class KeyStream:
         return seqs
 
     async def overwrite_issued(self, key_ids: Collection[str]) -> None:
-        """Leaves of these keys the note that they are destroyed."""
+        """Removes all of these keys but the note that they are destroyed."""
         await self.overwrite(
             [
                 seq

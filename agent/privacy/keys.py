@@ -274,14 +274,14 @@ class KeyStore:
         """Holds the keys that `find` is about to be asked for, with one query; never raises."""
         wanted = {key_id for key_id in key_ids if key_id not in self._held_ids}
         if wanted:
-            with contextlib.suppress(KeyUnavailable):  # `find` says for which event
+            with contextlib.suppress(KeyUnavailable):  # `find` raises it, for the event that needs the key
                 self._fetched([], [UUID(key_id) for key_id in wanted])
 
     def prefetch_current(self, owners: Iterable[Owner]) -> None:
         """Holds the keys that `current` is about to be asked for, with one query for all; never raises."""
         missing = {owner for owner in owners if (held := self._held.get(owner)) is None or held.current is None}
         if missing:
-            with contextlib.suppress(KeyUnavailable):  # `current` says whose
+            with contextlib.suppress(KeyUnavailable):  # `current` raises it, for the user
                 self._made(missing)
 
     def forget(self, tenant: str, user: str) -> None:

@@ -34,7 +34,7 @@ class Needles:
         self.longest = KEY_BYTES
         for number, text in enumerate(self.strings):
             for form in forms(text):
-                at = (len(form) - KEY_BYTES) // 2  # of the middle: beginnings are alike more often
+                at = (len(form) - KEY_BYTES) // 2  # from the middle: beginnings are equal more often
                 self._by_key[form[at : at + KEY_BYTES]].append((form, at, number))
                 self.longest = max(self.longest, len(form))
         self._table = np.zeros(1 << BITS, dtype=np.bool_)

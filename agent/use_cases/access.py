@@ -65,7 +65,7 @@ class NewToken:
 def issue_token(
     settings: Settings, tenant: str, user: str, role: str, ttl: timedelta, scopes: Collection[str] | None = None
 ) -> NewToken:
-    """scopes: None is all of the role. Needs no server. Raises InvalidGrant, InvalidToken, InvalidSetting."""
+    """scopes: None gives all of the role's. Needs no server. Raises InvalidGrant, InvalidToken, InvalidSetting."""
     grant = granted(tenant, user, role, scopes, _after(ttl), key=False)
     token = OwnIssuer(secret_of(settings)).issue(grant, ttl)
     return NewToken(token, user, role, sorted(grant.scopes), grant.expires_at)
@@ -80,7 +80,7 @@ async def create_key(
     label: str | None = None,
     ttl: timedelta | None = None,
 ) -> NewKey:
-    """The key works when this returns. scopes: None is all of the role. ttl: None is without end.
+    """The key works when this returns. scopes: None gives all of the role's. ttl: None gives a key without an end.
 
     Raises InvalidGrant, InvalidToken, InvalidSetting, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
@@ -101,7 +101,7 @@ async def create_key(
 
 
 async def list_keys(runtime: Runtime, tenant: str, user: str | None = None) -> list[KeyInfo]:
-    """Revoked and expired ones too, the oldest first. user: None is all of the tenant. Raises InvalidToken."""
+    """Revoked and expired ones too, the oldest first. user: None is the whole tenant. Raises InvalidToken."""
     check_place(tenant, user=user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:

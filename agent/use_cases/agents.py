@@ -61,7 +61,7 @@ async def configure_agent(
     model: str | None = None,
     event_id: UUID | None = None,
 ) -> AgentRow:
-    """Sets all of an agent, or makes it; None is as the server's settings. It holds for the next answer.
+    """Sets all of an agent, or makes it; None takes the server's settings. It holds for the next answer.
 
     event_id: a call that is repeated with it is stored once.
     Raises InvalidAgent, ThreadParked, InvalidToken.

@@ -217,7 +217,7 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 
 def _missing(shown: str, answer: str) -> list[Piece]:
-    """What was lost of the progress, or did not arrive yet. Where it is not the end alone, the answer starts again."""
+    """The part of the answer that was not shown yet. If that is more than its end, the answer starts again."""
     if answer.strip() == shown.strip():
         return []
     return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]

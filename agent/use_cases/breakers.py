@@ -19,7 +19,7 @@ from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.subjects import BREAKERS
 
-PATIENCE_S = 0.3  # nobody knows how many processes there are
+PATIENCE_S = 0.3  # the number of processes is unknown
 
 
 @dataclass(frozen=True, slots=True)

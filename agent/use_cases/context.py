@@ -33,7 +33,7 @@ from turnlog.projectors.models.thread_lookup import thread_overview
 
 READS = ("messages", "checkpoints", "summaries", "topics", "archives", "vectors")
 READS_OF_MEMORIES = ("memories", "entities")
-EMBEDDING_PATIENCE_S = 1.0  # for memories somebody's question waits; without its vector, words decide
+EMBEDDING_PATIENCE_S = 1.0  # a question waits for its memories; without its vector they are found by words
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ async def _ready(
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
-    head = await runtime.settle_thread(tenant, thread, reads)  # it takes a connection too: none is held meanwhile
+    # It takes a connection of its own: none is held meanwhile.
+    head = await runtime.settle_thread(tenant, thread, reads)
     async with runtime.pool.connection() as conn:
         yield conn, head
 

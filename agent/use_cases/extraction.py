@@ -104,8 +104,8 @@ class Remembered:
     there are none.
 
     no-user: the message has no user; off: MEMORY_EXTRACT is; disabled: the user's preference enable_memory is off;
-    says-nothing: not what; later: another worker extracts; contradicts: a conflict waits for the user's answer; ended:
-    something else holds in its place.
+    says-nothing: it does not say what; later: another worker extracts; contradicts: a conflict waits for the user's
+    answer; ended: something else holds in its place.
     """
 
     language: Literal["en", "zh"]

@@ -66,7 +66,7 @@ class ImportReport:
         return bool(self.rejected) and not self.turns and not self.known
 
     def document(self) -> dict[str, Any]:
-        """For --json."""
+        """As JSON, for --json."""
         return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def sentence(self) -> str:
@@ -197,7 +197,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
 
 
 def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> Iterator[Item]:
-    """The items; what has no time is counted on the way, for an event no longer tells."""
+    """The items; those without a time are counted on the way, since their events do not show it."""
     for item in items:
         if isinstance(item, ImportedTurn) and not item.is_dated:
             report.undated += 1

@@ -20,7 +20,7 @@ Limits = dict[Plan, dict[LimitName, float]]
 
 
 class InvalidLimit(TurnlogError):
-    """A limit or plan has a name that there is not, or a limit is no number from 0."""
+    """A limit or plan has an unknown name, or a limit is not a number of at least 0."""
 
     code = "invalid-limit"
 

@@ -19,7 +19,7 @@ READS = ("memories",)
 
 
 class InvalidPreference(TurnlogError):
-    """A preference has another name, or another value than it can have."""
+    """A preference has an unknown name, or a value that it cannot have."""
 
     code = "invalid-preference"
 
@@ -41,7 +41,7 @@ async def set_preferences(
     *,
     event_id: UUID | None = None,
 ) -> UserPreferences:
-    """given: values by the names of UserPreferences; others stay as they are. cleared: names to set no longer.
+    """given: values by the names of UserPreferences; others stay as they are. cleared: names of preferences to remove.
     event_id: a call that is repeated with it is stored once.
 
     Raises InvalidPreference, InvalidToken.

@@ -142,7 +142,7 @@ async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
 async def promote(runtime: Runtime, tenant: str, shadow: str, on_progress: OnProgress) -> list[Compared]:
     """Makes the shadow's memories the users' own, one user after the other, then drops it; returns what changed.
 
-    Broken off and called again it does the rest. Raises NotFound.
+    A call after one that was interrupted does the rest. Raises NotFound.
     """
     compared = await compare(runtime, tenant, shadow)
     async with runtime.pool.connection() as conn:
@@ -167,7 +167,7 @@ async def drop(runtime: Runtime, tenant: str, shadow: str) -> int:
 
 
 async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
-    """In batches, for one append is bounded: what is done already is no difference any more."""
+    """In batches, since an append is bounded. What is written already is no difference any more."""
     now, place = datetime.now(UTC), Place(shadow.tenant, shadow.user)
 
     async def decide(rows: Rows) -> Decided[int]:
@@ -182,7 +182,7 @@ async def _take_over(writer: MemoryWriter, shadow: Place) -> None:
 
 
 async def _note_extractors(writer: MemoryWriter, shadow: Place) -> None:
-    """From now on the new extractor is the one that has looked at these turns."""
+    """Records that the new extractor has read these turns."""
 
     async def look(rows: Rows) -> list[MemoriesExtracted]:
         return await extractors(rows.conn, shadow.tenant, shadow.thread)

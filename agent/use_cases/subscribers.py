@@ -91,7 +91,7 @@ async def create_subscriber(
 
 
 async def _undo(runtime: Runtime, durable: str) -> None:
-    """Nobody has the password of the durable. What failed before says more than a failure here, which is logged."""
+    """Removes a durable whose password nobody got. A failure is only logged: the error before it says more."""
     try:
         with nats_errors(f"the durable {durable} without a password was not removed"):
             await runtime.log.nc.jetstream().delete_consumer(STREAM, durable)

@@ -145,14 +145,14 @@ async def _labelled(runtime: Runtime, tenant: str, thread: str) -> str:
     known = await get_thread(runtime, tenant, thread)
     if known.label is not None:
         return known.label
-    from turnlog.agent.use_cases.turns import transcript  # with the context a fifth of a second, which a list saves
+    from turnlog.agent.use_cases.turns import transcript  # loads for a fifth of a second, which a list does not need
 
     turns = (await transcript(runtime, tenant, thread, limit=_LABEL_FROM)).turns
     first = next((turn for turn in turns if _words(turn)), None)
     if first is None:
         label, user = await _numbered(runtime, tenant, known.user, turns), known.user
     else:
-        label, user = _shortened(_words(first)), first.user  # under whose key the words belong
+        label, user = _shortened(_words(first)), first.user  # whose key seals the label
     await runtime.log.append(_event(tenant, thread, user, ThreadRenamed(label=label), None), expected=head)
     return label
 

@@ -129,8 +129,8 @@ def root() -> None:
 
 
 def main() -> None:
-    """Runs the command line. Libraries are a million objects and no garbage: looking for some takes a third of a short
-    command's time."""
+    """Runs the command line, with less garbage collection: to go through the million objects of libraries takes a third
+    of a short command's time."""
     gc.set_threshold(100_000, 50, 50)
     atexit.register(gc.freeze)
     # numpy is not loaded yet. Its threads spin while they wait for each other: on a busy machine 15 ms in place of 3.

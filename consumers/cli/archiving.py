@@ -60,7 +60,7 @@ def _archived_lines(made: "Archived") -> list[str]:
 
 
 def _cold_lines(found: "list[Cold]", own: str) -> Iterator[str]:
-    """own: the tenant that is not named."""
+    """own: the tenant whose name is left out."""
     for one in found:
         tenant = "" if one.tenant == own else f"  ({one.tenant})"
         yield f"{one.last_active_at:%Y-%m-%d %H:%M}  {one.message_count:>7,}  {one.thread}{tenant}"

@@ -15,7 +15,7 @@ Yes = Annotated[
 
 
 class NotConfirmed(TurnlogError):
-    """There was no yes, so nothing was changed."""
+    """The answer was not yes, so nothing was changed."""
 
     code = "not-confirmed"
 
@@ -31,7 +31,7 @@ def someone_to_ask(yes: bool) -> None:
 
 
 async def confirm(question: str, yes: bool) -> None:
-    """Goes on after a yes, or without a question when one was given. Raises NotConfirmed after all else."""
+    """Goes on after a yes, or without a question when one was given. Raises NotConfirmed after any other answer."""
     if yes:
         return
     err.print(f"{question} [y/N]: ", end="", markup=False)

@@ -36,19 +36,19 @@ def shown(text: str) -> str:
 
 
 class Words(Console):
-    """Shows what people said and never obeys it: an escape sequence in it could steer the terminal."""
+    """What people said, without control characters: an escape sequence could control the terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for one in super().render(renderable, options):
             yield one if one.control else Segment(shown(one.text), one.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """A terminal gets lines that end between words, a file or a pipe whole ones; `:dog:` is no picture."""
+        """Breaks lines, between words, on a terminal only; `:dog:` stays as it is."""
         options = {"soft_wrap": not self.is_terminal, "emoji": False} | options
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """Whoever read has enough, as `head` has. That is the end and no error: `run` says so."""
+        """The reader of stdout has closed it, as `head` does: the command ends without an error."""
         raise BrokenPipeError
 
 

@@ -54,7 +54,7 @@ def memory_lines(row: MemoryView) -> list[str]:
 
 
 def history_lines(rows: Sequence[MemoryView], asked: UUID) -> list[str]:
-    """Every version, the first first, with each of its sources."""
+    """Every version, oldest first, with each of its sources."""
     lines: list[str] = []
     for row in rows:
         lines.append(f"{'→' if row.id == asked else ' '} {row.kind:<10}  {words_of(row)}")

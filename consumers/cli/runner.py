@@ -98,7 +98,7 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: 
         )
         sanitise_log_lines()
         code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
-        sys.stdout.flush()  # here, where an error of the last lines still has a code
+        sys.stdout.flush()  # here, so that an error in the last lines still gets a code
     except TurnlogError as error:
         fail(error.code, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -152,7 +152,7 @@ def _classes(base: type[TurnlogError]) -> dict[str, type[TurnlogError]]:
 
 
 async def _check(response: httpx2.Response) -> None:
-    """Raises the error of an answer that is one."""
+    """Raises the error that the response reports, if any."""
     if not response.is_error:
         return
     try:
@@ -173,6 +173,6 @@ def _passing(error: BaseException) -> bool:
 
 
 def _pause(state: RetryCallState) -> float:
-    """As the server says, or longer each time."""
+    """The pause that the server asks for, or a longer one each time."""
     error = state.outcome.exception() if state.outcome else None
     return getattr(error, "retry_after_s", None) or _PAUSE(state)

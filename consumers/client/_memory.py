@@ -97,16 +97,16 @@ class Memory(LoopBound):
     async def clear(
         self, user: str, *, memories: bool = False, conversations: bool = False, entities: bool = False
     ) -> Clearing:
-        """Removes these of a person from every read model; what was removed. The log keeps the events, and the person's
-        key opens them: only `erase` makes them unreadable. Conversations in which others speak stay.
+        """Removes these parts of a person's data from every read model, and returns what it removed.
 
-        Raises NothingNamed.
+        The log keeps the events, and the person's key opens them: only `erase` makes them unreadable. Conversations in
+        which others speak stay. Raises NothingNamed.
         """
         parts = Parts(memories, conversations, entities)
         return await personal_data.clear_person(self.runtime, self.tenant, user, parts)
 
     async def erase(self, user: str, reason: str | None = None) -> Receipt:
-        """Erases a person: keys, rows, caches, archives and what is readable in the log, then searches for rests.
+        """Erases a person: keys, rows, caches, archives and what is readable in the log, then searches for remains.
 
         `hits` of the receipt is empty when nothing is left. A call that was broken off can be repeated. Raises NotFound
         for a user of whom there is nothing, KeyUnavailable.

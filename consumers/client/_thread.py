@@ -39,7 +39,7 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """Of the conversation's part; the system prompt and memories of the user come on top."""
+        """Tokens of the tiers, without the system prompt and the user's memories."""
         return sum(tier.tokens for tier in self.tiers)
 
 

@@ -54,7 +54,7 @@ async def _handshake(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 NAME = "nats-server"
-NO_ACCOUNT = "$G"  # where the streams of homes are that were made before there were accounts
+NO_ACCOUNT = "$G"  # homes made before there were accounts have their streams here
 
 
 @dataclass(frozen=True, slots=True)

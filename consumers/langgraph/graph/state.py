@@ -1,4 +1,4 @@
-"""The state of one conversation, which the nodes of the graph pass on (seed D 2.3.2), and what a node does without.
+"""The state of one conversation, passed from node to node (seed D 2.3.2), and the time limit of its sources.
 
 Everything is plain JSON but the messages, so that any checkpointer can keep it.
 """
