@@ -86,14 +86,7 @@ async def thread_context(
 
     Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
     """
-    kept = transcripts or Transcripts()
-    if as_of_seq is None:
-        now = overview or await thread_overview(conn, tenant, thread)
-        messages = await kept.state(conn, tenant, thread, now)
-    elif log is None:
-        raise ValueError("the past of a thread needs its log")
-    else:
-        now, messages = await _as_of(conn, log, tenant, thread, as_of_seq, kept, overview)
+    now, messages = await _state(conn, log, tenant, thread, as_of_seq, transcripts or Transcripts(), overview)
     if query is not None:
         messages.append(_asked(query, messages))
     if not messages:
@@ -116,17 +109,49 @@ async def thread_context(
         notes=block.messages,
         answer_tokens=answer_tokens,
     )
+    return await _with_relevant(conn, tenant, thread, now, given, relevant, block)
+
+
+async def _state(
+    conn: Connection,
+    log: Log | None,
+    tenant: str,
+    thread: str,
+    seq: int | None,
+    transcripts: Transcripts,
+    overview: Overview | None,
+) -> tuple[Overview, list[Message]]:
+    """As of a sequence the read models serve if the thread's log still ends there after reading them, else the past."""
+    now = overview or await thread_overview(conn, tenant, thread)
+    if seq is not None:
+        if log is None:
+            raise ValueError("the past of a thread needs its log")
+        if await log.thread_head(tenant, thread) != seq:
+            return await past_state(conn, log, tenant, thread, seq)
+    return now, await transcripts.state(conn, tenant, thread, now)
+
+
+async def _with_relevant(
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    now: Overview,
+    given: ContextInput,
+    relevant: Sequence[int] | FindRelevant,
+    block: MemoryBlock,
+) -> Context:
+    """The context in which relevant turns come first; a function is called only where not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
-        return prepared(replace(given, messages=[*pruned, *messages], relevant=relevant)).context()
+        return prepared(replace(given, messages=[*pruned, *given.messages], relevant=relevant)).context()
     made = None if now.pruned_through else prepared(given)
     if made is not None and made.fits:
         return made.context()
     found = await relevant()
-    doubt = _doubt(found, messages, block, settings.full_recent_count)
+    doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
     if made is None:
         pruned = await _pruned(conn, tenant, thread, found.seqs, now)
-        made = prepared(replace(given, messages=[*pruned, *messages]))
+        made = prepared(replace(given, messages=[*pruned, *given.messages]))
     return made.with_relevant(found.seqs, doubt).context()
 
 
@@ -140,16 +165,6 @@ def _doubt(found: Relevant, messages: Sequence[Message], block: MemoryBlock, rec
     newest = [content_text(message.content) for message in messages[-recent - 1 :]]
     noted = [line for wire in block.messages for line in str(wire["content"]).splitlines()]
     return doubt_about(found.evidence, found.query, [text for text in [*newest, *noted] if text != found.query])
-
-
-async def _as_of(
-    conn: Connection, log: Log, tenant: str, thread: str, seq: int, transcripts: Transcripts, overview: Overview | None
-) -> tuple[Overview, list[Message]]:
-    """Uses the read models if the thread's log still ends at the sequence after reading them, else the past state."""
-    now = overview or await thread_overview(conn, tenant, thread)
-    if await log.thread_head(tenant, thread) != seq:
-        return await past_state(conn, log, tenant, thread, seq)
-    return now, await transcripts.state(conn, tenant, thread, now)
 
 
 def _summary(now: Overview) -> Summary | None:
