@@ -32,7 +32,7 @@ from turnlog.events.subjects import check_id, check_tenant, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import conversations_of
 from turnlog.projectors.models.memories.lookup import is_memory_off
-from turnlog.projectors.rebuild.shadow_lookup import (
+from turnlog.projectors.models.memories.shadows import (
     all_memories,
     extractors,
     looked_at,

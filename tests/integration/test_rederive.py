@@ -21,9 +21,9 @@ from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.errors import InvalidToken, NotFound
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.shadows import all_memories
 from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.rebuild import rebuild_several
-from turnlog.projectors.rebuild.shadow_lookup import all_memories
 
 ANN = memory_thread("ann")
 TEXTS = ("My name is Ann.", "我住在北京。", "I take cello lessons every Tuesday.")
