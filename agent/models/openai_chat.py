@@ -4,7 +4,7 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelUnavailable
-from turnlog.agent.models.pricing import Price, cost_of
+from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, CountTokens, Delta
 from turnlog.agent.models.structured import accepted_form, with_format
 from turnlog.events.contracts import ToolCall
@@ -128,12 +128,11 @@ class OpenAIChat:
         count_tokens: CountTokens,
         timeout_s: float = 30.0,
         caller: Caller | None = None,
-        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.model, self.provider = model, urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
-        self._count, self._prices = count_tokens, prices
+        self._count = count_tokens
         self._asks_usage = True
 
     @property
@@ -265,7 +264,7 @@ class OpenAIChat:
             tokens_in = sum(self._count(json.dumps(m, ensure_ascii=False)) for m in request.messages)
             tokens_out = self._count(said)
         model = answer.model or request.model or self.model
-        cost = cost_of(model, tokens_in, tokens_out, self._prices)
+        cost = cost_of(model, tokens_in, tokens_out)
         return Completion(
             text=text,
             tool_calls=calls,

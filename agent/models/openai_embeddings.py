@@ -1,7 +1,7 @@
 """Embeddings from any server that speaks the OpenAI API."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
 from turnlog.agent.models.openai_chat import new_client
-from turnlog.agent.models.pricing import Price, cost_of
+from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 
@@ -21,8 +21,8 @@ MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays below every known server's 
 class OpenAIEmbedder:
     """An Embedder. base_url and api_key: of the embedding server, or the chat server's if it has none of its own.
 
-    dimensions: what the caller expects (0: whatever the model gives); other vectors are refused, they would not
-    fit the index. Vectors are scaled to unit length.
+    dimensions: of the first vectors that the model gave, 0 before; others are refused, they would not fit the index.
+    Vectors are scaled to unit length.
     """
 
     def __init__(
@@ -32,12 +32,10 @@ class OpenAIEmbedder:
         model: str,
         *,
         count_tokens: CountTokens,
-        dimensions: int = 0,
         timeout_s: float = 30.0,
         caller: Caller | None = None,
-        prices: Mapping[str, Price] | None = None,
     ) -> None:
-        self.model, self.dimensions = model, dimensions
+        self.model, self.dimensions = model, 0
         self.provider = urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s, service="embeddings")
@@ -45,7 +43,7 @@ class OpenAIEmbedder:
         self._query_caller = caller or Caller(
             base_url, secret=api_key, timeout_s=timeout_s, retries=1, breaker=self._caller.breaker
         )
-        self._count, self._prices = count_tokens, prices
+        self._count = count_tokens
         self._asked = QueryVectors()
 
     async def close(self) -> None:
@@ -72,7 +70,7 @@ class OpenAIEmbedder:
             found.append(vectors)
             tokens += used
         if meter is not None and found:
-            cost = cost_of(self.model, tokens, 0, self._prices)
+            cost = cost_of(self.model, tokens)
             meter(
                 Usage(
                     provider=self.provider,
@@ -93,8 +91,8 @@ class OpenAIEmbedder:
             self.dimensions = vectors.shape[1]
         if vectors.shape[1] != self.dimensions:
             raise ModelRefused(
-                f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions where "
-                f"{self.dimensions} were expected; correct the configured dimensions, or rebuild for the new model."
+                f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions, earlier ones had "
+                f"{self.dimensions}; another model needs another name in MEMORY_EMBEDDING_MODEL."
             )
         if not np.isfinite(vectors).all():
             raise ModelUnavailable(f"{self._caller.url} gave vectors with places that are no numbers.")

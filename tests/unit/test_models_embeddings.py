@@ -26,12 +26,10 @@ async def embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., OpenAIEm
     """Makes clients and closes them after the test."""
     opened: list[OpenAIEmbedder] = []
 
-    def new(dimensions: int = 0) -> OpenAIEmbedder:
+    def new() -> OpenAIEmbedder:
         caller = Caller(server.url, secret=server.key, timeout_s=5, sleep=_no_wait)
         model = "text-embedding-3-small"
-        opened.append(
-            OpenAIEmbedder(server.url, server.key, model, count_tokens=len, dimensions=dimensions, caller=caller)
-        )
+        opened.append(OpenAIEmbedder(server.url, server.key, model, count_tokens=len, caller=caller))
         return opened[-1]
 
     yield new
@@ -57,7 +55,7 @@ async def test_a_question_asked_again_is_sent_once(embedder, server):
 
 
 async def test_no_texts_make_no_call(embedder, server):
-    assert (await embedder(32).embed_passages([])).shape == (0, 32)
+    assert (await embedder().embed_passages([])).shape == (0, 0)
     assert server.requests == []
 
 
@@ -73,9 +71,12 @@ def test_a_batch_ends_before_a_hundred_thousand_characters():
     assert [len(b) for b in batches(["x" * 60_000, "y" * 60_000, "", "z"])] == [1, 3]
 
 
-async def test_vectors_of_another_size_than_configured_are_refused_with_the_fix(embedder, server):
-    with pytest.raises(ModelRefused, match="32 dimensions where 1536 were expected"):
-        await embedder(1536).embed_query("x")
+async def test_vectors_of_another_size_than_earlier_ones_are_refused_with_the_fix(embedder, server):
+    model = embedder()
+    await model.embed_query("x")
+    server.dimensions = 16
+    with pytest.raises(ModelRefused, match=r"16 dimensions, earlier ones had 32; .* MEMORY_EMBEDDING_MODEL"):
+        await model.embed_query("y")
 
 
 async def test_a_missing_vector_is_an_error_and_never_a_shifted_row(embedder, server):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from helpers.openai_server import OpenAIServer
 from turnlog.agent.models.calls import Breaker, Caller, shown_url
 from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
 from turnlog.agent.models.openai_chat import OpenAIChat, tls_context
-from turnlog.agent.models.pricing import Price
 from turnlog.agent.models.protocol import ChatRequest, Delta
 
 ASK = ChatRequest([{"role": "user", "content": "hello there"}])
@@ -89,11 +89,12 @@ async def test_tool_calls_in_pieces_are_assembled(client, server, clock):
 
 
 async def test_complete_gives_text_or_tool_calls_with_usage_and_cost(client, server, clock):
-    chat = client(prices={"test-model": Price(1_000_000.0, 0.0)})
+    chat, request = client(), replace(ASK, model="gpt-4o")
     server.reply("fine")
     server.reply(tool_calls=[("recall_memory", {"query": "x"})])
-    first, second = await chat.complete(ASK), await chat.complete(ASK)
-    assert (first.text, first.price_known, first.cost_usd) == ("fine", True, float(first.tokens_in))
+    first, second = await chat.complete(request), await chat.complete(request)
+    cost = first.tokens_in * 2.5e-6 + first.tokens_out * 10e-6
+    assert (first.text, first.price_known, first.cost_usd) == ("fine", True, pytest.approx(cost))
     assert second.tool_calls[0].name == "recall_memory"
     assert first.provider == "127.0.0.1"
 
