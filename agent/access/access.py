@@ -1,9 +1,8 @@
-"""Access: from the credential of a request to an Identity, and the tokens that turnlog issues itself."""
+"""Access: from the credential of a request to an Identity, and tickets."""
 
 import hmac
-from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from cachetools import LRUCache
@@ -16,7 +15,6 @@ from turnlog.agent.access.identity import (
     Role,
     TokenExpired,
     Unauthenticated,
-    granted,
 )
 from turnlog.agent.access.issuer import outside_issuer
 from turnlog.agent.access.keys import PREFIX, identified, is_revoked
@@ -26,7 +24,6 @@ from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, peek
 from turnlog.agent.runtime import Runtime
 from turnlog.events.subjects import check_id
 
-TOKEN_TTL = timedelta(hours=12)
 REMEMBERED = 1_000
 
 
@@ -62,18 +59,6 @@ class Access:
         check_id("user", act_as)
         role: Role = "user" if identity.role == "admin" else identity.role
         return replace(identity, user=act_as, role=role, scopes=identity.scopes & OWN_DATA)
-
-    def issue_token(
-        self,
-        user: str,
-        role: str = "user",
-        ttl: timedelta = TOKEN_TTL,
-        scopes: Collection[str] | None = None,
-        tenant: str | None = None,
-    ) -> str:
-        """scopes: None gives all of the role's. Raises InvalidGrant, InvalidToken."""
-        tenant = tenant or self._runtime.settings.tenant
-        return self._own.issue(granted(tenant, user, role, scopes, datetime.now(UTC) + ttl, key=False), ttl)
 
     def signature_of(self, document: bytes) -> str:
         """Shows that a document which a client sends back is unchanged; equal in every process with the same secret."""

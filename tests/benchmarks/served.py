@@ -10,6 +10,7 @@ import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +19,8 @@ from fastapi import FastAPI
 from uvicorn.main import run
 
 from tests.benchmarks.stand import Stand
-from turnlog.agent.access.access import Access
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.access import issue_token
 from turnlog.consumers.cli.running import leave_out_of_garbage
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import connection_pool, opened
@@ -170,10 +171,12 @@ async def serving(stand: Stand, model_s: float) -> AsyncIterator[tuple[Server, S
             code = "import asyncio; from tests.benchmarks.served import serve; asyncio.run(serve())"
             async with opened(settings, "turnlog-bench") as runtime:
                 tokens: dict[str, str] = {}
-                issue = runtime.kept(Access).issue_token
 
                 def token(user: str) -> str:
-                    return tokens.get(user) or tokens.setdefault(user, issue(user))
+                    if user not in tokens:
+                        made = issue_token(runtime.settings, runtime.settings.tenant, user, "user", timedelta(hours=12))
+                        tokens[user] = made.token
+                    return tokens[user]
 
                 async with (
                     started(code, port=port, token=token, **given, TURNLOG_API_PORT=str(port)) as ours,

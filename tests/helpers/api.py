@@ -1,18 +1,19 @@
 """The HTTP server as a client sees it: real uvicorn on a free port, with the roles of a test."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import openai
 from helpers.stage import player
 
-from turnlog.agent.access.access import Access
 from turnlog.agent.models.openai_chat import tls_context
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.access import issue_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,19 @@ class Api:
             yield client
 
     def token(self, user: str = "ann", **given: Any) -> str:
-        return self.runtime.kept(Access).issue_token(user, **given)
+        return token_of(self.runtime, user, **given)
+
+
+def token_of(
+    runtime: Runtime,
+    user: str,
+    role: str = "user",
+    ttl: timedelta = timedelta(hours=12),
+    scopes: Collection[str] | None = None,
+    tenant: str | None = None,
+) -> str:
+    """A token as `turnlog token` prints it, for the runtime's own tenant by default."""
+    return issue_token(runtime.settings, tenant or runtime.settings.tenant, user, role, ttl, scopes).token
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Api]]

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import jwt
 import pytest
+from helpers.api import token_of
 from helpers.projection_spec import Spec
 from helpers.sample_events import event
 from helpers.servers import eventually, rows
@@ -42,7 +43,7 @@ async def test_a_key_is_what_its_events_say_whatever_comes_twice(db: Connection)
 async def test_a_token_is_verified_once_and_refused_when_it_expires(nats_url: str, database_url: str) -> None:
     async with player(nats_url, database_url, (), api_secret=SECRET)() as stage:
         access = stage.runtime.kept(Access)
-        token = access.issue_token("ann")
+        token = token_of(stage.runtime, "ann")
         assert await access.identify(token) is await access.identify(token)
         with pytest.raises(Unauthenticated):
             await access.identify(token[:-4] + "AAAA")
@@ -142,7 +143,7 @@ async def test_only_such_a_key_names_another_user_and_a_ticket_is_good_once(nats
         for spent in (ticket, late, "no ticket"):
             with pytest.raises(Unauthenticated):
                 await access.redeem(spent)
-        for credential in (plain.key, access.issue_token("ann", tenant="acme")):
+        for credential in (plain.key, token_of(runtime, "ann", tenant="acme")):
             assert (await access.identify(credential, "ann")).user == "ann"
             with pytest.raises(Forbidden, match="act-as-user"):
                 await access.identify(credential, "bob")

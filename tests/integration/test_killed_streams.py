@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 from helpers import nightly
-from helpers.api import server_events
+from helpers.api import server_events, token_of
 from helpers.cli_process import environment
 from helpers.key_rings import KEK
 from helpers.own_servers import OwnServers, own_servers
@@ -23,7 +23,6 @@ from helpers.preloaded_cli import begin_command
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Stage, on_stage
 
-from turnlog.agent.access.access import Access
 from turnlog.agent.models.openai_chat import tls_context
 
 ANSWER = "one two three four five six"
@@ -127,8 +126,7 @@ class Scene:
 
     def readers(self, http: httpx2.AsyncClient, count: int) -> list[Reader]:
         """Each of its own user and thread, so that the throttle counts them apart."""
-        access = self.stage.runtime.kept(Access)
-        tokens = (access.issue_token(f"user-{number}", role="admin") for number in range(count))
+        tokens = (token_of(self.stage.runtime, f"user-{number}", role="admin") for number in range(count))
         return [Reader(http, f"t{number}", {"Authorization": f"Bearer {token}"}) for number, token in enumerate(tokens)]
 
     async def turns(self, thread: str) -> list[tuple[str, Any]]:
