@@ -25,7 +25,7 @@ from turnlog.consumers.traces import exported
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
-from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
+from turnlog.consumers.workers.app import Loop, Subscription, consuming
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
 from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
@@ -93,42 +93,36 @@ async def playing(
 
 @contextlib.asynccontextmanager
 async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
-    models, stop = runtime.models, asyncio.Event()
-    broker = make_broker(runtime.nats_url, "turnlog-" + "-".join(roles), runtime.log.closed)
-    inboxes: list[Inbox] = []
-    tasks: list[asyncio.Task[None]] = []
-    loops: list[asyncio.Task[None]] = []
+    subscriptions: list[Subscription] = []
+    loops: list[Loop] = []
     if "reactors" in roles:
-        inboxes.append(Inbox(runtime.pool, MEMORY, MemoryReactor(runtime, models).work, give_way=runtime.give_way))
-        subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
-        inboxes.append(Inbox(runtime.pool, SEGMENTS, SegmentReactor(runtime, models).work))
-        subscribe(broker, type_filter("segment_checkpoint_requested"), inboxes[-1])
-        if runtime.settings.extract:
-            extraction = ExtractionReactor(runtime, models)
-            inboxes.append(Inbox(runtime.pool, EXTRACTION, extraction.work, give_way=runtime.give_way))
-            subscribe(broker, type_filter("turn_recorded"), inboxes[-1])
-            loops.append(asyncio.create_task(extraction.sweep(stop)))
-        if models.extraction is not None and runtime.settings.compare_memories:
-            compare = ContradictionReactor(runtime, models.extraction).work
-            inboxes.append(Inbox(runtime.pool, CONTRADICTIONS, compare, give_way=runtime.give_way))
-            subscribe(broker, type_filter("memories_embedded"), inboxes[-1], DeliverPolicy.NEW)
-        loops.append(asyncio.create_task(_embed(runtime, models.embedder, stop)))
+        subscriptions, loops = _reactors(runtime)
     if "agent" in roles:
-        work = AgentConsumer(runtime, models).work
-        inboxes.append(
-            Inbox(runtime.pool, AGENT, work, runtime.settings.agent_parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
-        )
-        subscribe(broker, type_filter("answer_requested"), inboxes[-1])
-    tasks += [asyncio.create_task(inbox.run(stop)) for inbox in inboxes]
-    try:
-        for inbox in inboxes:
-            await keep_current(runtime.log.nc.jetstream(), inbox)
-        await broker.start()
+        work, parallel = AgentConsumer(runtime, runtime.models).work, runtime.settings.agent_parallel
+        inbox = Inbox(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
+        subscriptions.append(Subscription(inbox, type_filter("answer_requested")))
+    async with consuming(runtime, "turnlog-" + "-".join(roles), subscriptions, loops):
         yield
-    finally:
-        stop.set()
-        await asyncio.gather(cancel(*loops), *tasks, return_exceptions=True)
-        await broker.stop()
+
+
+def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Loop]]:
+    """What the reactors read, and what they do at intervals."""
+    models, pool, turns = runtime.models, runtime.pool, type_filter("turn_recorded")
+    memory = Inbox(pool, MEMORY, MemoryReactor(runtime, models).work, give_way=runtime.give_way)
+    segments = Inbox(pool, SEGMENTS, SegmentReactor(runtime, models).work)
+    requested = type_filter("segment_checkpoint_requested")
+    subscriptions = [Subscription(memory, turns), Subscription(segments, requested)]
+    loops: list[Loop] = [partial(_embed, runtime, models.embedder)]
+    if runtime.settings.extract:
+        extraction = ExtractionReactor(runtime, models)
+        inbox = Inbox(pool, EXTRACTION, extraction.work, give_way=runtime.give_way)
+        subscriptions.append(Subscription(inbox, turns))
+        loops.append(extraction.sweep)
+    if models.extraction is not None and runtime.settings.compare_memories:
+        compare = ContradictionReactor(runtime, models.extraction).work
+        inbox = Inbox(pool, CONTRADICTIONS, compare, give_way=runtime.give_way)
+        subscriptions.append(Subscription(inbox, type_filter("memories_embedded"), DeliverPolicy.NEW))
+    return subscriptions, loops
 
 
 async def react(runtime: Runtime, name: str, stored: Stored) -> None:

@@ -4,14 +4,13 @@ It uses the JSON of the events and no read model. docs/subscribe.md shows the sa
 Every message is counted once: its sequence is stored with the counts.
 """
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.workers.app import keep_current, make_broker, subscribe
+from turnlog.consumers.workers.app import Subscription, consuming
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.contracts import ERASED
@@ -42,22 +41,11 @@ ON CONFLICT (tenant, hour, type, role) DO UPDATE SET events = h.events + 1,
 @contextlib.asynccontextmanager
 async def analytics(runtime: Runtime) -> AsyncIterator[None]:
     """Subscribes while the block runs."""
-    stop = asyncio.Event()
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
-
     inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
-    broker = make_broker(runtime.nats_url, "turnlog-analytics", runtime.log.closed)
-    subscribe(broker, f"{STORED_PREFIX}.>", inbox)
-    task = asyncio.create_task(inbox.run(stop))
-    try:
-        await keep_current(runtime.log.nc.jetstream(), inbox)
-        await broker.start()
+    async with consuming(runtime, "turnlog-analytics", [Subscription(inbox, f"{STORED_PREFIX}.>")]):
         yield
-    finally:
-        stop.set()
-        await asyncio.gather(task, return_exceptions=True)
-        await broker.stop()
 
 
 def counting(runtime: Runtime) -> Work:

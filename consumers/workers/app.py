@@ -6,8 +6,11 @@ and acknowledges them when their work is done.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from faststream import AckPolicy
@@ -19,10 +22,12 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.inbox import Inbox
 from turnlog.events.client import RobustClient
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.subjects import STREAM
+from turnlog.events.tasks import cancel
 
 logger = logging.getLogger("turnlog.consumers")
 MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
@@ -115,6 +120,43 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
     )
     async def take(message: Any) -> None:  # the document shows a payload of no other type
         inbox.put(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """An inbox and the stored subject that fills it. deliver: from where on a new durable reads."""
+
+    inbox: Inbox
+    subject: str
+    deliver: DeliverPolicy = DeliverPolicy.ALL
+
+
+Loop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+
+@contextlib.asynccontextmanager
+async def consuming(
+    runtime: Runtime, name: str, subscriptions: Sequence[Subscription], loops: Sequence[Loop] = ()
+) -> AsyncIterator[None]:
+    """Fills the inboxes and works on them while the block runs; at its end work under way is finished first.
+
+    loops: run beside them, each with the event that is set at the end; they are cancelled then.
+    """
+    stop = asyncio.Event()
+    broker = make_broker(runtime.nats_url, name, runtime.log.closed)
+    for one in subscriptions:
+        subscribe(broker, one.subject, one.inbox, one.deliver)
+    working = [asyncio.create_task(one.inbox.run(stop)) for one in subscriptions]
+    looping = [asyncio.create_task(loop(stop)) for loop in loops]
+    try:
+        for one in subscriptions:
+            await keep_current(runtime.log.nc.jetstream(), one.inbox)
+        await broker.start()
+        yield
+    finally:
+        stop.set()
+        await asyncio.gather(cancel(*looping), *working, return_exceptions=True)
+        await broker.stop()
 
 
 def _settings(inbox: Inbox) -> dict[str, Any]:
