@@ -20,7 +20,7 @@ COMMANDS = {
     "doctor": ("running", "Check settings, servers, read models and models"),
     "env": ("running", "Print the servers' addresses for other programs"),
     "chat": ("chatting", "Talk to the agent; the answer streams"),
-    "demo": ("chatting", "Watch everything once, with a killed projector"),
+    "demo": ("demo", "Watch everything once, with a killed projector"),
     "import": ("transfer", "Import conversations from a file"),
     "export": ("exporting", "Write a thread, or all there is of a user"),
     "tail": ("transfer", "Show events as the log gets them"),

@@ -1,4 +1,4 @@
-"""chat and demo."""
+"""chat: questions to the agent, and its answers as they come."""
 
 import re
 import sys
@@ -18,8 +18,6 @@ from turnlog.consumers.cli.console import (
     emit_line,
     err,
     out,
-    report,
-    say,
     shown,
     stdin_lines,
 )
@@ -64,7 +62,6 @@ _PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
 
 def register(app: typer.Typer) -> None:
     add(app, chat)
-    add(app, demo, tenant=False)
 
 
 def chat(
@@ -114,19 +111,6 @@ def chat(
                 if questions:
                     await questions.put()
         return 0
-
-    run(work)
-
-
-def demo(keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False) -> None:
-    """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
-
-    async def work(settings: Settings) -> int:
-        from turnlog.consumers.cli.demo import demonstrate
-
-        found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
-        report(found)
-        return int(not found["ok"])
 
     run(work)
 

@@ -1,4 +1,4 @@
-"""The demo: one conversation's way from turns to an answer, with a projector killed on it, in a home of its own."""
+"""demo: one conversation's way from turns to an answer, with a projector killed on it, in a home of its own."""
 
 import asyncio
 import os
@@ -10,7 +10,9 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from turnlog.agent.counting import counted
 from turnlog.agent.embedding.pending import pending_count
@@ -22,7 +24,10 @@ from turnlog.agent.threads.state import thread_context
 from turnlog.agent.use_cases.asking import Answered, ask
 from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.agent.use_cases.tailing import line_at
+from turnlog.consumers.cli.console import report, say
+from turnlog.consumers.cli.options import add, given
 from turnlog.consumers.cli.rendering import context_lines
+from turnlog.consumers.cli.runner import run
 from turnlog.consumers.roles import playing
 from turnlog.consumers.runtime import opened
 from turnlog.events.contracts import Event
@@ -36,6 +41,21 @@ Say = Callable[[str], None]
 WINDOW = 12_000
 TIMEOUT_S = 150.0
 TABLES = tuple(table.name for projection in PROJECTIONS for table in projection.tables)
+
+
+def register(app: typer.Typer) -> None:
+    add(app, demo, tenant=False)
+
+
+def demo(keep: Annotated[bool, typer.Option(help="Leave the demo's data in place.")] = False) -> None:
+    """Watch it all once: turns → events → rows → context → answer, a killed projector, a rebuild, equal rows."""
+
+    async def work(settings: Settings) -> int:
+        found = await demonstrate(settings, keep, (lambda text: None) if given().json else (lambda text: say([text])))
+        report(found)
+        return int(not found["ok"])
+
+    run(work)
 
 
 async def demonstrate(settings: Settings, keep: bool, say: Say) -> dict[str, Any]:
