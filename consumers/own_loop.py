@@ -87,7 +87,7 @@ class _Task(Generic[T]):
         return await self._work
 
     def cancel(self) -> None:
-        """Also before the loop has begun to run the coroutine."""
+        """Cancels the coroutine, also before the loop has begun to run it."""
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()

@@ -44,7 +44,7 @@ def valid(said: object) -> str | None:
 
 
 def traceparent() -> str | None:
-    """Of the current span; without one, of the event that is being worked on."""
+    """The traceparent of the current span; without one, of the event that is being worked on."""
     if _tracer is not None:
         from opentelemetry.trace import get_current_span
 

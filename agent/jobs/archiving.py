@@ -20,7 +20,7 @@ AT_ONCE = 500
 
 
 async def archive_cold(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """In every tenant, after MEMORY_ARCHIVE_THREADS_AFTER_DAYS without a turn; 0 disables it."""
+    """Archives in every tenant, after MEMORY_ARCHIVE_THREADS_AFTER_DAYS without a turn; 0 disables it."""
     days = runtime.settings.archive_threads_after_days
     return await archive_older(runtime, due_at - timedelta(days=days), on_progress) if days else Done({"archived": 0})
 

@@ -40,8 +40,8 @@ OR (thread_id IS NOT NULL
 
 
 async def clean_caches(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> Done:
-    """Of every tenant. While projectors are behind nothing is deleted, as rows to come may need it: raises
-    NotProjectedInTime."""
+    """Cleans the caches of every tenant. Raises NotProjectedInTime, and deletes nothing, while projectors are behind:
+    rows to come may need it."""
     given = {"before": due_at - KEPT, "probe": hashlib.sha256(PROBE_TEXT.encode()).digest()}
     async with runtime.pool.connection() as conn:
         await conn.execute(EXPIRED.encode(), {"now": due_at})

@@ -88,7 +88,7 @@ class Merger:
         return merged
 
     async def _answer(self, conn: Connection, place: Place, group: MergeGroup) -> MergedText | None:
-        """From the cache, or by a call; None when the run makes no more calls. Raises Later, ModelError."""
+        """The cached answer, or that of a call; None when the run makes no more calls. Raises Later, ModelError."""
         key, contents = self._key(place, group), [one.content for one in group.members]
         if self._is_over and not await cached(conn, [key]):
             return None

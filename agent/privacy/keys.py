@@ -332,7 +332,7 @@ class KeyStore:
         return found
 
     def _fetched(self, owners: Collection[Owner], key_ids: Collection[UUID] = ()) -> dict[Owner, KeysOfUser]:
-        """From the table, or from the stream; held from now on, unless something was forgotten while it was asked."""
+        """Keys from the table, or from the stream; held from now on, unless some were forgotten during the query."""
         before = self._forgotten
         rows = self._table.rows(owners, key_ids)
         missing = _missing(key_ids, rows)

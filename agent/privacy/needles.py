@@ -126,7 +126,7 @@ def _base64(data: bytes) -> Iterator[bytes]:
 
 
 def _hashes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Of each KEY_BYTES bytes in a row."""
+    """The hash of each KEY_BYTES bytes in a row."""
     words = data[:-3].astype(np.uint32)
     for at in (1, 2, 3):
         words |= data[at : len(data) - 3 + at].astype(np.uint32) << np.uint32(8 * at)

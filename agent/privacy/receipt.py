@@ -47,6 +47,6 @@ async def last_receipt(log: Log, person: Person) -> Recorded | None:
 
 
 def found_in(receipt: Recorded | None) -> dict[str, int]:
-    """Where its scan found something, or one before it of whose words none were given."""
+    """Where its scan found something, or an earlier one whose words this one was not given."""
     data = receipt.event.data if receipt else None
     return dict(data.found_in or {}) if isinstance(data, UserErased) else {}

@@ -82,7 +82,7 @@ async def known_threads(conn: Connection, person: Person) -> set[str]:
 
 
 async def threads_with_others(conn: Connection, person: Person, threads: Sequence[str]) -> set[str]:
-    """Those of the threads in which another user has rows."""
+    """The threads in which another user has rows too."""
     found: set[str] = set()
     for table in _tables("user_id"):
         query = (

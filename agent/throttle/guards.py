@@ -79,7 +79,7 @@ def refusal(guards: Sequence[Guard], now: datetime) -> Refused | None:
 
 
 def parameters(tenant: str, user: str, role: Role, thread: str | None, agent: str | None) -> dict[str, Any]:
-    """Of LOCK, and with id and now of ADMIT and COUNT. VIPs and admins have one plan."""
+    """The parameters of LOCK; with id and now, those of ADMIT and COUNT. VIPs and admins share a plan."""
     plan: Plan = "user" if role == "user" else "vip"
     return {
         "tenant": tenant,

@@ -32,7 +32,7 @@ class Circuit:
 
 
 async def list_breakers(runtime: Runtime) -> list[Circuit]:
-    """By service; of the processes that answer within PATIENCE_S."""
+    """The breakers by service, of the processes that answer within PATIENCE_S."""
     return _merged(await _asked(runtime, None))
 
 

@@ -36,7 +36,7 @@ class Health:
 
 
 async def health(runtime: Runtime) -> Health:
-    """Of Postgres, NATS, the projections and the models. Raises nothing while a part is away."""
+    """Asks Postgres, NATS, the projections and the models. Raises nothing while a part is away."""
     parts = [await _part("postgres", _database(runtime)), await _part("nats", runtime.log.head())]
     behind = None
     try:
@@ -67,5 +67,5 @@ async def _part(name: str, working: Awaitable[object]) -> Part:
 
 
 def _reason(error: BaseException) -> str:
-    """Without the error's text, which may name servers."""
+    """The error's code; its text may name servers."""
     return error.code if isinstance(error, TurnlogError) else "cannot be reached"

@@ -34,8 +34,8 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class DecayStats:
-    """Of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories. scheduled: what the run
-    of the decay job that is due next does with them, if they are not said or read until then."""
+    """Counts and averages of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories.
+    scheduled: what the next run of the decay job does with them, if they are not said or read until then."""
 
     total_memories: int
     archived: int
@@ -49,7 +49,7 @@ class DecayStats:
 
 
 def all_jobs(settings: Settings) -> tuple[Job, ...]:
-    """In the order in which they run when several are due, with the settings' schedules. Raises InvalidSchedule."""
+    """The jobs with their schedules, in the order in which they run when several are due. Raises InvalidSchedule."""
     zone = settings.timezone
     return (
         Job("decay", Schedule.of(settings.decay_at, zone), decay),
@@ -80,7 +80,7 @@ async def run_job(runtime: Runtime, name: str, due_at: datetime, on_progress: On
 
 
 async def decay_stats(runtime: Runtime, tenant: str, user: str | None = None) -> DecayStats:
-    """Of a tenant's memories, or of one user's. Raises InvalidToken."""
+    """The statistics of a tenant's memories, or of one user's. Raises InvalidToken."""
     check_place(tenant, user=user)
     settings, now = runtime.settings, datetime.now(UTC)
     policy, due_at = Policy.of(settings), Schedule.of(settings.decay_at, settings.timezone).after(now)

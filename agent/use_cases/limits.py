@@ -26,7 +26,7 @@ class InvalidLimit(TurnlogError):
 
 
 async def limits_of(runtime: Runtime, tenant: str) -> Limits:
-    """By plan and name; the defaults where nothing was changed. Raises InvalidToken."""
+    """The limits by plan and name; the defaults where nothing was changed. Raises InvalidToken."""
     check_place(tenant)
     await runtime.settle_thread(tenant, LIMITS_THREAD, READS)
     async with runtime.pool.connection() as conn:

@@ -25,7 +25,7 @@ class InvalidPreference(TurnlogError):
 
 
 async def show_preferences(runtime: Runtime, tenant: str, user: str) -> UserPreferences:
-    """Those set by hand; where there is none, what the user said last. None: neither. Raises InvalidToken."""
+    """Preferences set by hand, else as the user said them last; None where there is neither. Raises InvalidToken."""
     place = Place(tenant, user)
     await runtime.settle_thread(tenant, place.thread, READS)
     async with runtime.pool.connection() as conn:

@@ -130,7 +130,7 @@ async def derive(
 
 
 async def compare(runtime: Runtime, tenant: str, shadow: str) -> list[Compared]:
-    """For every user that the shadow has. Raises InvalidToken, NotFound."""
+    """The differences for every user of the shadow. Raises InvalidToken, NotFound."""
     check_tenant(tenant)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn:
@@ -221,7 +221,7 @@ async def _the_run(conn: Connection, tenant: str, shadow: str) -> tuple[str, lis
 
 
 async def all_shadows(runtime: Runtime, tenant: str) -> list[Shadow]:
-    """By name. Raises InvalidToken."""
+    """The shadows by name. Raises InvalidToken."""
     check_tenant(tenant)
     await runtime.settle(names=("memories",))
     async with runtime.pool.connection() as conn:

@@ -124,7 +124,7 @@ async def place_behind(
 
 
 async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> Sequence[Wire]:
-    """Of new messages those that a request which failed has not stored yet."""
+    """The new messages without those that a failed request has stored already."""
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
@@ -140,7 +140,7 @@ async def _best(
     given: Sequence[Wire],
     from_start: bool = False,
 ) -> RequestPlace | None:
-    """Of the threads the one that shares most with the messages, and of those one that ends there.
+    """The thread that shares most with the messages; among equals one that ends there.
 
     from_start: a thread counts only if it begins with an answer's worth of them. None: no thread shares anything.
     """

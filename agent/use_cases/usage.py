@@ -43,7 +43,7 @@ class Usage:
 
 
 async def usage(runtime: Runtime, tenant: str, user: str | None = None, by: By = "day") -> list[Usage]:
-    """Of a tenant, or of one of its users. Days and months newest first, other keys by cost and calls.
+    """The usage of a tenant, or of one of its users. Days and months newest first, other keys by cost and calls.
 
     Raises InvalidGrouping, InvalidToken.
     """

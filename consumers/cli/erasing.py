@@ -83,7 +83,7 @@ def erase(
 
 
 def _lines(path: Path | None) -> list[str]:
-    """Comes before anything else. Raises BadOption."""
+    """The strings of the file, read before anything is opened. Raises BadOption."""
     if path is None:
         return []
     try:

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where a line of a batch looks that does not say so itself. k: how many of each; None: MEMORY_RECALL_TOP_K."""
+    """What a line of a batch asks for if it does not say so itself. k: how many of each; None: MEMORY_RECALL_TOP_K."""
 
     thread: str | None
     user: str | None

@@ -94,7 +94,7 @@ class Http:
     async def events(
         self, path: str, body: Any, user: str | None, ends: Iterable[str]
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
-        """Of a stream that begins with POST …/stream and is continued with GET …/{seq of its event `started`}.
+        """The events of a stream that begins with POST …/stream and goes on with GET …/{seq of its event `started`}.
 
         One that breaks off is continued behind its last event. ends: names of the events that it ends with.
         """

@@ -57,7 +57,7 @@ class Heard:
 
     @property
     def whole_calls(self) -> list[dict[str, str]]:
-        """Those whose arguments came whole: others cannot be run."""
+        """The calls whose arguments came whole: others cannot be run."""
         return [call for call in self.calls.values() if call["id"] and _is_json(call["arguments"])]
 
 

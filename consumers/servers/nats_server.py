@@ -105,7 +105,7 @@ class NatsServer:
         return found
 
     def keep_subscriber(self, durable: str, password: str | None) -> None:
-        """From the next start on it may connect; None: it may not."""
+        """Lets a subscriber connect from the next start on; with None no longer."""
         others = {name: one for name, one in self.subscribers().items() if name != durable}
         kept = others if password is None else others | {durable: password}
         write_private(self.folder / "subscribers.json", json.dumps(kept), self.identity)

@@ -189,5 +189,5 @@ async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
 
 
 async def _whole_message(message: NatsMessage) -> NatsMessage:
-    """In place of a decoded body, which a handler gets alone where nothing is injected."""
+    """A decoder that keeps the message: a handler without injection gets nothing else."""
     return message

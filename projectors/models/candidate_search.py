@@ -60,7 +60,7 @@ class VectorScan:
 
 
 async def use_vector_scan(conn: Connection, scan: VectorScan) -> None:
-    """For the rest of the transaction. A generic plan does not know the model, and so cannot use the model's index."""
+    """Applies to the rest of the transaction. A generic plan does not know the model, so it cannot use its index."""
     settings = {
         "plan_cache_mode": "force_custom_plan",
         "hnsw.iterative_scan": scan.order,

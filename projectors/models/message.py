@@ -134,7 +134,7 @@ class Cost:
 
 
 async def costs_at(conn: Connection, tenant: str, thread: str, seqs: Sequence[int]) -> dict[int, Cost]:
-    """By sequence; of the thread's turns at these sequences."""
+    """The costs of the thread's turns at these sequences, by sequence."""
     rows = await conn.execute(_COSTS, {"tenant": tenant, "thread": thread, "seqs": list(seqs)})
     return {seq: Cost(*values) for seq, *values in await rows.fetchall()}
 

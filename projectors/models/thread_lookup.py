@@ -179,7 +179,7 @@ async def stopped_tokens(conn: Connection, tenant: str) -> set[str]:
 
 
 async def archived_lineage(conn: Connection, tenant: str, thread: str) -> list[str]:
-    """Of the thread and those it is a fork of, the ones in the archive; [] for most."""
+    """The archived ones of the thread and those it is a fork of; [] for most."""
     rows = await conn.execute(_ARCHIVED, {"tenant": tenant, "thread": thread})
     return [str(found) for (found,) in await rows.fetchall()]
 

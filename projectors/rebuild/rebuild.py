@@ -68,7 +68,7 @@ async def rebuild_several(
 
 
 async def _catch_up(log: Log, build: Build) -> None:
-    """Until what came meanwhile is little, so that the switch holds the live projection only for a moment."""
+    """Applies what came meanwhile until little is left, so that the switch is short for the live projection."""
     for partition in range(log.partitions):
         while (head := await log.partition_head(partition)) > build.position(partition) + CLOSE_ENOUGH:
             await build.fill(log, partition, head)

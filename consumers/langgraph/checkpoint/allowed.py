@@ -25,7 +25,7 @@ def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
 
 
 def check(encoding: str, data: bytes, allowed: Allowed) -> None:
-    """Of bytes of LangGraph's JsonPlusSerializer that are not encrypted. Makes nothing of them.
+    """Checks bytes of LangGraph's JsonPlusSerializer that are not encrypted, without making an object of them.
 
     Raises TypeNotAllowed, also where the bytes are not what the serializer writes.
     """

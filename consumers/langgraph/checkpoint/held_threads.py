@@ -92,7 +92,7 @@ class HeldThread:
         return ns in self.latest or ns not in self.namespaces
 
     def newest(self, ns: str) -> Saved | None:
-        """Of a namespace that knows() is true for."""
+        """The newest checkpoint of a namespace for which knows() is true."""
         saved = self.latest.get(ns)
         if saved is None:
             return None
@@ -210,7 +210,7 @@ class Threads:
         return self._recent(thread)
 
     def forget_all(self) -> None:
-        """But for threads that are being written: those compare themselves with the log when they are read."""
+        """Forgets all threads but those being written, which are compared with the log when they are read."""
         for held in list(self._held.values()):
             if not held.is_busy:
                 held.begin(None)

@@ -122,7 +122,7 @@ def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> Ser
 
 
 def value_item(value: Any, codec: Codec) -> Item:
-    """For a value other than a message."""
+    """The item of a value other than a message."""
     if not codec.private and is_plain(value):
         return PlainItem({"value": value}, value)
     return serialized_item(value, codec)

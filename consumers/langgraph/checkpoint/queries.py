@@ -107,6 +107,6 @@ def lists_and_turns(lists: str, count: str) -> tuple[bytes, bytes]:
 
 @cache
 def first_look_statements(which: str) -> tuple[bytes, bytes, bytes]:
-    """Of the checkpoint, its lists and its turns. which: NEWEST or ONE."""
+    """The statements that read the checkpoint, its lists and its turns. which: NEWEST or ONE."""
     lists, count = _LISTS.format(which=which), _COUNT.format(which=which)
     return _LOOK.format(which=which).encode(), *lists_and_turns(lists, count)

@@ -118,7 +118,7 @@ async def complete(
 
 
 def _items(markers: Iterable[Marker], turns: Mapping[str, Said]) -> list[Item]:
-    """Without those whose turns were deleted or erased since."""
+    """The items, without those whose turns were deleted or erased since."""
     return [item for marker in markers if (item := stored_item(marker, turns)) is not None]
 
 

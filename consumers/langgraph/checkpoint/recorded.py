@@ -62,7 +62,7 @@ class RecordedMessages:
         return item
 
     def _known(self, message: BaseMessage) -> list[Item]:
-        """By its id; a reducer may have given one to a message that was recorded without."""
+        """The items of the message's id; a reducer may have given one to a message that was recorded without."""
         if message.id is not None and message.id in self._by_id:
             return self._by_id[message.id]
         found = self._by_object.get(id(message))

@@ -19,7 +19,7 @@ MAX_NODES = 5_000
 
 
 class Typed(NamedTuple):
-    """By the serializer alone."""
+    """A value as the serializer alone writes it."""
 
     encoding: str
     data: bytes
@@ -72,7 +72,7 @@ class Listed(NamedTuple):
         return found
 
     def without(self, turns: Collection[str]) -> "Listed":
-        """To be given out, not to be stored. turns: event ids."""
+        """The list without these turns, for a reader and not to be stored. turns: event ids."""
         items = [item for item in self.items[: self.length] if item.marker.get("turn") not in turns]
         return self._replace(length=len(items), items=items)
 

@@ -120,7 +120,7 @@ async def topics_in(conn: Connection, scope: Scope, most: int) -> list[str]:
 
 
 class Stamps(NamedTuple):
-    """Of the chunks of a scope, and of those before a sequence with their turns before it."""
+    """The stamps of all chunks of a scope, and of those before a sequence with their turns before it."""
 
     whole: Stamp
     before: Stamp
@@ -161,7 +161,7 @@ async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Colu
 
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
-    """From a row of the columns FOUND, without turns that are outside of the scope."""
+    """The chunk in a row of the columns FOUND, without turns outside of the scope."""
     return _within(Found(*row[:10]), dict(scope.parents).get(row[0]))
 
 
@@ -186,7 +186,7 @@ WHERE e.answer_seq >= f.seq"""
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpan:
-    """From the question to the last turn of its answer; tool results may be in between."""
+    """An episode from its question to the last turn of the answer; tool results may be in between."""
 
     question_seq: int
     answer_seq: int

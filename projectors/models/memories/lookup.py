@@ -291,7 +291,7 @@ class Progress:
 
 
 async def turns_of_forgotten(conn: Connection, tenant: str, thread: str, event_ids: Collection[UUID]) -> set[UUID]:
-    """Those of the turns that are a source of a forgotten memory."""
+    """The turns that are a source of a forgotten memory."""
     rows = await conn.execute(
         "SELECT DISTINCT s ->> 'event_id' FROM memories m, jsonb_array_elements(m.sources) s WHERE m.tenant = %s "
         "AND m.thread_id = %s AND m.status = 'forgotten' AND s ->> 'event_id' = ANY(%s::text[])",

@@ -62,7 +62,7 @@ class NamespaceListing:
 async def items_by_key(
     conn: Connection, tenant: str, places: Sequence[tuple[Namespace, str]]
 ) -> dict[tuple[Namespace, str], StoredItem]:
-    """Those of the (namespace, key) places that hold an item."""
+    """The items at these (namespace, key) places; places without one are left out."""
     rows = await conn.execute(
         f"SELECT {_ITEM}, NULL FROM unnest(%s::text[], %s::text[]) AS p (thread, key) "
         "JOIN store_items i ON i.tenant = %s AND i.thread_id = p.thread AND i.key = p.key".encode(),
