@@ -12,9 +12,9 @@ from typing import Any
 from psycopg.rows import dict_row
 from pydantic_core import to_jsonable_python
 
-from turnlog.agent.privacy.entering import clean_content
 from turnlog.agent.privacy.rows import known_threads
 from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
+from turnlog.agent.privacy.screening import clean_content
 from turnlog.agent.privacy.traces import Person, tokens
 from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
