@@ -143,7 +143,7 @@ READ = [
     ("I live just outside Boston.", "Lives outside Boston"),
     ("I moved to Asheville last year.", "Lives in Asheville"),
     ("I relocated to Austin, Texas.", "Lives in Austin, Texas"),
-    ("I quit Amazon last month.", "Has left Amazon"),
+    ("I quit Amazon last month to work on my own.", "Has left Amazon"),
     ("I no longer work at IBM; I joined Lumen.", "Has left IBM"),
     ("我上个月从腾讯离职了。", "已从腾讯离职"),
     ("农历八月十五是我的生日。", "生日是农历八月十五"),
@@ -225,6 +225,8 @@ NOT_READ = [
     "我搬到新办公室了。",
     "我搬到第二页还是看不到。",
     "I quit Photoshop and now it won't open.",
+    "I quit Diablo last month.",
+    "I quit Figma because it would not work.",
     "I own a shop in Skyrim.",
     "In my novel, my dad died in 1990.",
     "My dog died in the game.",
@@ -277,7 +279,7 @@ def test_the_opposite_of_a_taste_ends_it_and_does_not_confirm_it(first: str, sec
 
 
 def test_whoever_has_left_an_employer_works_there_no_more_and_a_new_one_holds() -> None:
-    held = decided(candidates("default", "ann", found("I work at Amazon.", "I quit Amazon last week.")))
+    held = decided(candidates("default", "ann", found("I work at Amazon.", "I resigned from Amazon last week.")))
     assert held.valid == ["Has left Amazon"]
     held = decided(candidates("default", "ann", found("I quit Amazon last week and I joined Lumen.")))
     assert held.valid == ["Works at Lumen"]
