@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.agent.use_cases.tailing import line_at
 from turnlog.consumers.cli.console import report, say
 from turnlog.consumers.cli.options import add, given
+from turnlog.consumers.cli.progress_bars import progress
 from turnlog.consumers.cli.rendering import context_lines
 from turnlog.consumers.cli.runner import run
 from turnlog.consumers.roles import playing
@@ -125,19 +126,36 @@ class _Demo:
 
     async def _remember(self) -> None:
         self._head("4  Reactors make memory", "consumers/workers/reactors: topics, vectors, summary, then pruning")
-        await _until(self._remembered, "the reactors to summarise, tag, embed and prune")
+        await self._wait_for_reactors()
         async with self._runtime.pool.connection() as conn:
             now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
+        kept = 0 < now.count <= self._runtime.settings.max_messages_per_thread
         text = f"{counted(now.count, 'turn')} kept in the conversation state; the others are in summary and vectors"
-        self._check(await self._remembered(), text)
+        self._check(kept, text)
 
-    async def _remembered(self) -> bool:
+    async def _wait_for_reactors(self) -> None:
+        """Gives up when nothing has moved for TIMEOUT_S: a busy machine embeds for minutes."""
+        first = fewest = await self._left()
+        moved = time.monotonic()
+        with progress("embedding", first) as update:
+            while left := await self._left():
+                update(first - left, first)
+                if left < fewest:
+                    fewest, moved = left, time.monotonic()
+                elif time.monotonic() - moved > TIMEOUT_S:
+                    raise TurnlogError(
+                        f"waited {TIMEOUT_S:g} s for the reactors to summarise, tag, embed and prune; "
+                        "run with TURNLOG_LOG_LEVEL=INFO to see why"
+                    )
+                await asyncio.sleep(0.3)
+
+    async def _left(self) -> int:
+        """Texts without a vector, and one more while old turns are not pruned."""
         await self._runtime.settle(TIMEOUT_S)
         async with self._runtime.pool.connection() as conn:
             now = await thread_overview(conn, self._runtime.settings.tenant, THREAD)
-            waiting = await pending_count(conn, None)
-        limit = self._runtime.settings.max_messages_per_thread
-        return 0 < now.count <= limit and now.pruned_through > 0 and waiting == 0
+            pruned = now.pruned_through > 0 and now.count <= self._runtime.settings.max_messages_per_thread
+            return await pending_count(conn, None) + (not pruned)
 
     async def _show_rows(self) -> None:
         self._head("5  Rows", "one table per read model, all derived from the log")
@@ -223,15 +241,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait(20)
     except subprocess.TimeoutExpired:
         _kill(process)
-
-
-async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            while not await condition():
-                await asyncio.sleep(0.3)
-    except TimeoutError:
-        raise TurnlogError(f"waited {TIMEOUT_S:g} s for {what}; run with TURNLOG_LOG_LEVEL=INFO to see why") from None
 
 
 async def _count(runtime: Runtime, table: str) -> int:
