@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from turnlog.agent.memory.extraction.rules import parts
 from turnlog.agent.memory.extraction.subjects import EN_KIN, SOMEBODY, ZH_KIN, Subject, named_relative
 
 _PLAIN = str.maketrans("’\t\u00a0\u3000", "'   ")  # place for place
@@ -30,9 +31,10 @@ _OPENING = regex.compile(
     regex.IGNORECASE,
 )
 _SURNAME = "[王李张刘陈杨赵黄周吴徐孙胡朱林何郭马罗梁宋郑谢]"
+_ANIMAL_ZH = rf"(?:[只条匹]\p{{Han}}{{0,5}}?|[的家][老大小黑白]?){parts()['{{pet_zh}}']}"
 _SOMEBODY_ELSE = regex.compile(
     r"\b(?:who|whom|whose|that|which|man|woman|men|women|guy|girl|boy|people|person|met|saw|heard)\b"
-    rf"|听说|认识|遇[到见]|碰到|[看见]到|[老小阿]{_SURNAME}|个(?:女|男|人)|{SOMEBODY.pattern}",
+    rf"|听说|认识|遇[到见]|碰到|[看见]到|[老小阿]{_SURNAME}|个(?:女|男|人)|{_ANIMAL_ZH}|{SOMEBODY.pattern}",
     regex.IGNORECASE,
 )
 _USER = regex.compile(rf"(?:i|we)\b|我(?!们?家?的?(?:{ZH_KIN}))", regex.IGNORECASE)

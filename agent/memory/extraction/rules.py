@@ -199,19 +199,20 @@ def _compiled(where: str, key: str, table: Any) -> Compiled:
 
 
 @cache
-def _parts() -> dict[str, str]:
+def parts() -> dict[str, str]:
+    """What stands for {{name}} in a pattern, by that."""
     document = tomllib.loads((files("turnlog.agent.memory.extraction") / "parts.toml").read_text("utf-8"))
-    parts: dict[str, str] = {}
+    found: dict[str, str] = {}
     for name, text in document.items():
-        parts[f"{{{{{name}}}}}"] = f"(?:{_PART.sub(lambda found: parts[found[0]], text)})"
-    return parts
+        found[f"{{{{{name}}}}}"] = f"(?:{_PART.sub(lambda part: found[part[0]], text)})"
+    return found
 
 
 def _regex(where: str, text: str) -> Pattern:
     try:
-        return regex.compile(_PART.sub(lambda found: _parts()[found[0]], text), FLAGS)
+        return regex.compile(_PART.sub(lambda found: parts()[found[0]], text), FLAGS)
     except KeyError as error:
-        raise InvalidRules(f"{where}: there is no part {error}; there are {', '.join(_parts())}") from None
+        raise InvalidRules(f"{where}: there is no part {error}; there are {', '.join(parts())}") from None
     except regex.error as error:
         raise InvalidRules(f"{where}: {text!r} is no regular expression: {error}") from None
 
