@@ -6,7 +6,7 @@ raises ValueError with the reason.
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -187,15 +187,19 @@ def email(value: str, said_at: datetime) -> str:
     return value.strip(_ENDS + "<>()（）").lower()
 
 
-def phone(value: str, said_at: datetime, *, region: str = "CN") -> str:
-    """E.164. region: of numbers without a country code. Raises ValueError."""
-    try:
-        found = phonenumbers.parse(value, region)
-    except phonenumbers.NumberParseException as error:
-        raise ValueError(f"no telephone number: {error}") from None
-    if not phonenumbers.is_valid_number(found):
-        raise ValueError("no valid telephone number")
-    return phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164)
+def phone(value: str, said_at: datetime, *, region: str = "CN", others: Sequence[str] = ("US", "GB")) -> str:
+    """E.164 for a number with a country code and for a mobile of the region. Any other, whose country its digits do
+    not tell, stays as said if it is valid in the region or one of the others. Raises ValueError."""
+    for country in (region, *others):
+        try:
+            found = phonenumbers.parse(value, country)
+        except phonenumbers.NumberParseException as error:
+            raise ValueError(f"no telephone number: {error}") from None
+        if phonenumbers.is_valid_number(found):
+            is_mobile = country == region and phonenumbers.number_type(found) == phonenumbers.PhoneNumberType.MOBILE
+            is_known = is_mobile or value.strip().startswith("+")
+            return phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164) if is_known else value.strip()
+    raise ValueError("no valid telephone number")
 
 
 def _iso(found: Dated, said_at: datetime, future: bool) -> str:
