@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,7 +112,7 @@ async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> None:
         if child.poll() is not None:
             if running_pid(settings) is not None:  # another one was faster
                 raise _already_up(settings)
-            raise TurnlogError(f"turnlog did not start: {_last_line(log_path(settings))}")
+            raise _not_started(_last_line(log_path(settings)))
         await asyncio.sleep(POLL_S)
 
 
@@ -179,6 +180,14 @@ def _processes(home: Path) -> dict[str, psutil.Process | None]:
 def _spawn(log: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "turnlog.consumers.cli", "up"]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def _not_started(last: str) -> TurnlogError:
+    """With message and code of the error that is the last line of the log, if it is one."""
+    said = re.fullmatch(r"error: (.*) \[([a-z-]+)\]", last)
+    error = TurnlogError(f"turnlog did not start: {said[1] if said else last}")
+    error.code = said[2] if said else error.code
+    return error
 
 
 def _last_line(path: Path) -> str:

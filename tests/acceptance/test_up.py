@@ -6,6 +6,7 @@ import re
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import psutil
@@ -93,6 +94,14 @@ async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_a
     lines = background.log_path(Settings(home=place)).read_text("utf-8")
     for name in ("nats-server", "Postgres"):
         assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
+
+
+async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:
+    with create_server(("127.0.0.1", 0)) as taken:
+        given = environment(place, TURNLOG_API_PORT=str(taken.getsockname()[1]))
+        done = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
+    assert done.err.startswith("error: turnlog did not start: the API cannot listen on 127.0.0.1:")
+    assert done.err.endswith("to a free port [port-taken]\n")
 
 
 async def is_answered(servers: Servers, thread: str) -> None:
