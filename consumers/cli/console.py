@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from pydantic_core import to_jsonable_python
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -33,6 +34,11 @@ class BadOption(TurnlogError):
 
 def shown(text: str) -> str:
     return text.translate(_UNSHOWN)
+
+
+def padded(text: str, width: int) -> str:
+    """The text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
+    return text + " " * (width - cell_len(text))
 
 
 class Words(Console):

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic_core import to_jsonable_python
+from rich.cells import cell_len
 
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.console import BadOption
+from turnlog.consumers.cli.console import BadOption, padded
 from turnlog.consumers.cli.options import Tenant, add
 from turnlog.consumers.cli.runner import serve
 
@@ -111,7 +112,7 @@ def usage(
     """Calls, tokens, cost and latency of language models, summed by user, agent, model, day or month (UTC)."""
     from turnlog.agent.use_cases.usage import usage as usage_of
 
-    serve(lambda rt: usage_of(rt, rt.settings.tenant, user, by), _usage_lines, projecting=False)
+    serve(lambda rt: usage_of(rt, rt.settings.tenant, user, by), usage_lines, projecting=False)
 
 
 def _check_named(name: str | None, all_: bool) -> None:
@@ -138,11 +139,12 @@ def _verified_lines(found: "Iterable[Verified]") -> Iterator[str]:
         yield from (f"  {difference.table} [{difference.key}] {difference.kind}" for difference in one.differences)
 
 
-def _usage_lines(found: "Sequence[Usage]") -> Iterator[str]:
+def usage_lines(found: "Sequence[Usage]") -> Iterator[str]:
     if not found:
         yield "no language model was used yet"
+    width = max((cell_len(one.key or "-") for one in found), default=0)
     for one in found:
         errors = f"  {counted(one.errors, 'error')}" if one.errors else ""
-        tokens = f"{one.tokens_in:>12,} in {one.tokens_out:>10,} out"
+        tokens = f"{one.tokens_in:>12,} tokens in {one.tokens_out:>10,} out"
         spent = f"${one.cost_usd:.4f}  {one.latency_ms_mean:,} ms"
-        yield f"{one.key or '-':<20} {counted(one.calls, 'call'):>14} {tokens}  {spent}{errors}"
+        yield f"{padded(one.key or '-', max(width, 20))} {counted(one.calls, 'call'):>14} {tokens}  {spent}{errors}"

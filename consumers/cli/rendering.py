@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.counting import counted
+from turnlog.consumers.cli.console import padded
 
 if TYPE_CHECKING:
     from turnlog.agent.context import Context, Tier
@@ -21,7 +22,7 @@ NAMES = {
 
 def message_line(message: "Message") -> str:
     speaker = f"{message.role}/{message.name}" if message.name else message.role
-    return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {speaker:<12} {_text(message)}"
+    return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {padded(speaker, 12)} {_text(message)}"
 
 
 def _text(message: "Message") -> str:

