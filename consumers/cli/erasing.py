@@ -115,7 +115,7 @@ def _plan_lines(plan: "Plan") -> Iterator[str]:
     traces = plan.traces
     yield f"user {plan.person.user}: {counted(plan.events, 'event')} in {counted(len(traces.threads), 'thread')}"
     if traces.shared:
-        yield f"{len(traces.shared):,} of them are shared with others, whose words stay"
+        yield f"{counted(len(traces.shared), 'thread')} shared with others, whose words stay"
     yield from _columns(plan.rows.items())
     if plan.archives:
         yield from _columns([("archive files", len(plan.archives))])

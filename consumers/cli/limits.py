@@ -74,5 +74,5 @@ def _limits(found: "Limits") -> Iterator[str]:
 
 
 def _left(guard: "Guard") -> str:
-    resets = f"  {guard.resets_at:%Y-%m-%dT%H:%M:%S} UTC" if guard.resets_at else ""
+    resets = f", resets {guard.resets_at:%Y-%m-%d %H:%M} UTC" if guard.resets_at else ""
     return f"{guard.name:<24} {guard.used:>12,.10g} of {guard.limit:>12,.10g} used, {guard.left:>12,.10g} left{resets}"
