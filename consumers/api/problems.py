@@ -181,19 +181,26 @@ def add_handlers(app: FastAPI) -> None:
         return problem(422, "invalid-value", "the database cannot take a value of the request, such as a NUL in a text")
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         """The caller's own input is not repeated: it may hold secrets."""
         errors = [{"where": list(one["loc"]), "message": one["msg"]} for one in error.errors()]
         first = f"{'.'.join(map(str, errors[0]['where']))}: {errors[0]['message']}"
-        return problem(422, "invalid-request", f"the request cannot be used: {first}", errors=errors)
+        is_json = "json" in request.headers.get("content-type", "")
+        hint = "" if is_json or errors[0]["where"] != ["body"] else "; send it as `Content-Type: application/json`"
+        return problem(422, "invalid-request", f"the request cannot be used: {first}{hint}", errors=errors)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        code = (
-            error.code if isinstance(error, Refused) else HTTPStatus(error.status_code).name.lower().replace("_", "-")
-        )
-        headers = _allowed(request) if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
-        return problem(error.status_code, code, str(error.detail), headers=headers)
+        if isinstance(error, Refused):
+            return problem(error.status_code, error.code, str(error.detail), headers=error.headers)
+        code = HTTPStatus(error.status_code).name.lower().replace("_", "-")
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = _allowed(request)
+            detail = f"this path takes {headers['Allow']}, not {request.method}; /docs shows every route"
+            return problem(error.status_code, code, detail, headers=headers)
+        is_unknown = error.status_code == HTTPStatus.NOT_FOUND
+        detail = "no route has this path; /docs shows every route" if is_unknown else str(error.detail)
+        return problem(error.status_code, code, detail, headers=error.headers)
 
 
 def _template(request: Request) -> str:

@@ -111,6 +111,17 @@ async def test_a_method_that_a_path_has_not_is_refused_with_all_that_it_has(serv
                     assert "{" in path or path in LIKE_IDS, f"{method} {path}: {answer.status_code}"
 
 
+async def test_a_request_for_no_route_or_without_its_media_type_is_told_what_to_send(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        told = {
+            "POST": await ann.get("/api/recall"),
+            "/docs": await ann.get("/api/recalls"),
+            "application/json": await ann.post("/api/recall", content=b'{"query": "x"}'),
+        }
+        assert [answer.status_code for answer in told.values()] == [405, 404, 422]
+        assert [what for what, answer in told.items() if what not in answer.json()["detail"]] == []
+
+
 async def test_no_route_reads_another_persons_thread_or_memory(serve: Serve) -> None:
     """Every GET with one of these ids in its path or query, for another user and in another tenant, and the same again
     after a rebuild."""
