@@ -218,5 +218,6 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]  # it follows from the others
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)
         raise InvalidSetting(f"cannot use the settings: {problems}") from None

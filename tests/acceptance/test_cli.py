@@ -380,4 +380,5 @@ def test_a_wrong_setting_is_named_and_its_secret_is_not(cli: Cli) -> None:
     for (variable, _), code, done in zip(wrong, wrong.values(), found, strict=True):
         assert done.error["code"] == code
         assert variable in done.error["message"]
+        assert "factory" not in done.error["message"]  # of a default that other settings make
         assert "s3cret" not in done.out + done.err
