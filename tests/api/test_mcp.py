@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx2
@@ -21,6 +22,7 @@ TOOLS = {"remember", "recall", "context", "threads", "memories", "forget"}
 async def test_what_is_remembered_is_recalled_and_forgotten_for_its_user_alone(serve: Serve) -> None:
     async with serve() as api, mcp_of(api) as ann, mcp_of(api, "bob") as bob, api.client() as http:
         listed = (await ann.list_tools()).tools
+        assert ann.server_info.version == version("turnlog")
         assert {tool.name for tool in listed} == TOOLS
         assert not {"tenant", "user"} & {name for tool in listed for name in tool.input_schema["properties"]}
         memory = await call(ann, "remember", text="Ann likes tea.")

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -199,7 +200,10 @@ class _Tools:
 def make_server(fixed: Caller | None = None) -> MCPServer:
     """The server with its tools. fixed: who calls on stdio."""
     with _untouched_root_logger():
-        server, tools = MCPServer("turnlog", title="turnlog: memory of conversations"), _Tools(fixed)
+        server, tools = (
+            MCPServer("turnlog", title="turnlog: memory of conversations", version=version("turnlog")),
+            _Tools(fixed),
+        )
     for tool, hints in (
         (tools.remember, ADDS),
         (tools.recall, READS),
