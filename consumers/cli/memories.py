@@ -192,7 +192,8 @@ def forget(which: Which, user: User, yes: Yes = False) -> None:
         return await forget_memory(runtime, *place, str(row.id))
 
     def lines(made: "Forgotten") -> list[str]:
-        return [f"forgot {counted(len(made.forgotten), 'memory', 'memories')}"]
+        more = counted(len(made.forgotten) - 1, "version or copy", "versions and copies")
+        return [f"forgot 1 memory{'' if len(made.forgotten) == 1 else f' and {more} of it'}"]
 
     serve(use, lines, confirmed=yes)
 

@@ -139,6 +139,13 @@ async def test_what_is_forgotten_leaves_no_words(log: Log, turnlog: Cli) -> None
     assert (await turnlog("forget", "cats", "--user", "ann", "--yes", "--json")).error == "not-found"
 
 
+async def test_a_memory_is_forgotten_with_the_version_before_it(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I have two cats", 0))
+    assert (await turnlog("edit", "cats", "I have three cats", "--user", "ann")).code == 0
+    done = await turnlog("forget", "three", "--user", "ann", "--yes")
+    assert done.out == "forgot 1 memory and 1 version or copy of it\n"
+
+
 async def test_of_what_is_forgotten_no_entity_tells(log: Log, turnlog: Cli) -> None:
     nuts, tea = claim("My sister Mia is allergic to nuts", 0), claim("我和米娅喜欢喝茶", 1)
     mia = Entity(type="PERSON", name="Mia", description="allergic to nuts", sources=nuts.sources)
