@@ -263,7 +263,11 @@ def _data(turn: NewTurn) -> TurnRecorded:
 
 
 def _plain(content: str | Sequence[Mapping[str, Any]] | None) -> Any:
-    return content if content is None or isinstance(content, str) else list(content)
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise TypeError(f"content is text or a list of blocks, not {type(content).__name__}")
+    return list(content)
 
 
 def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:

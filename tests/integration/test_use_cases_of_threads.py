@@ -1,5 +1,6 @@
 """What a program asks of conversations: threads, turns, contexts with receipts, recall; each reads its own writes."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -128,10 +129,19 @@ async def test_a_turn_keeps_its_blocks_calls_and_numbers(play: Play) -> None:
     assert (called.content, told.tool_call_id, asked.name) == ("", "c1", "Ann")
 
 
-@pytest.mark.parametrize("turn", [NewTurn("king", "x"), NewTurn("user"), NewTurn("user", [{"text": "x"}])])
-async def test_what_is_no_turn_is_refused_with_its_reason(play: Play, turn: NewTurn) -> None:
+NO_TURNS: list[tuple[Any, str]] = [
+    (NewTurn("king", "x"), "role: "),
+    (NewTurn("user"), ""),
+    (NewTurn("user", [{"text": "x"}]), ""),
+    (NewTurn("user", 5), "content is text or a list of blocks, not int"),  # type: ignore[arg-type]
+    (NewTurn("user", {"text": "x"}), "content is text or a list of blocks, not dict"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("turn", "reason"), NO_TURNS)
+async def test_what_is_no_turn_is_refused_with_its_reason(play: Play, turn: NewTurn, reason: str) -> None:
     async with play() as stage:
-        with pytest.raises(InvalidEvent, match="the turn cannot be stored"):
+        with pytest.raises(InvalidEvent, match=f"the turn cannot be stored: {reason}"):
             await add_turn(stage.runtime, ACME, "t", turn)
         with pytest.raises(InvalidToken):
             await add_turn(stage.runtime, ACME, "memories/ann", NewTurn("user", "x"))
