@@ -180,8 +180,9 @@ class _Turn:
 
     def answer(self) -> str:
         language = "zh" if is_chinese(self.question) else "en"
-        found = [quote for m in self._results for quote in recalled(m.get("content"))][:_RECALLED]
-        known = {quote.text for quote in found}
+        found = [quote for m in self._results for quote in recalled(m.get("content"))]
+        found = [quote for quote in found if quote.text != self.question][:_RECALLED]
+        known = {self.question, *(quote.text for quote in found)}  # it may have been asked before
         # Recall leaves out turns in the window, so the window is searched here.
         recent = [q for q in nearest(self.question, said_before(self._before), _RECENT) if q.text not in known]
         lines = [quote.shown() for quote in [*found, *recent]]

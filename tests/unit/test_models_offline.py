@@ -210,6 +210,13 @@ async def test_offline_chat_also_quotes_the_window_since_recall_leaves_it_out():
     assert "Ottawa" in await text_of(messages, [])
 
 
+async def test_offline_chat_does_not_quote_the_question_as_its_answer():
+    question = {"role": "user", "content": "Which embassy was it?"}
+    recalled = {"role": "tool", "content": json.dumps({"items": [{"text": question["content"]}]})}
+    answer = await text_of([question, {"role": "assistant", "content": "The embassy in Ottawa."}, question, recalled])
+    assert "Ottawa" in answer and question["content"] not in answer
+
+
 async def test_offline_chat_does_not_quote_its_own_quotes():
     asked = {"role": "user", "content": "Which embassy in Ottawa was it?"}
     first = {"role": "assistant", "content": await text_of([{"role": "user", "content": "Ottawa embassy"}, asked], [])}
