@@ -19,6 +19,7 @@ from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, progress_subject
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.models.message import message_by_event
+from turnlog.projectors.models.speech import OFFLINE_MODEL
 
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0
@@ -96,6 +97,11 @@ class Answered:
     model: str | None
     answer: str
     finish_reason: str | None = None
+
+    @property
+    def is_offline(self) -> bool:
+        """It was made of quotes, without a language model."""
+        return self.model == OFFLINE_MODEL
 
 
 Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered

@@ -28,7 +28,7 @@ from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.asking import Piece
+    from turnlog.agent.use_cases.asking import Answered, Piece
     from turnlog.agent.use_cases.extraction import Remembered
     from turnlog.projectors.models.memories.lookup import Conflict
 
@@ -107,6 +107,8 @@ def chat(
                             (emit if message else emit_line)({**asdict(piece), "remembered": made})
                         else:
                             _show_remembered(made)
+                            if note := answered_elsewhere(settings, piece):
+                                err.print(note)
                 await label_thread(runtime, *place)
                 if questions:
                     await questions.put()
@@ -129,6 +131,13 @@ async def _lines(message: str | None) -> AsyncIterator[str]:
             return
         if line.strip():
             yield line.strip()
+
+
+def answered_elsewhere(settings: Settings, answered: "Answered") -> str | None:
+    """What to do when this process has a language model and another one, which has none, took the question."""
+    if settings.offline or not answered.is_offline:
+        return None
+    return "another process without API_KEY answered: restart `turnlog up` where it is set"
 
 
 def _show_remembered(made: "Remembered | None") -> None:

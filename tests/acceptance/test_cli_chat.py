@@ -17,12 +17,26 @@ from helpers.cli_process import COMMAND, environment
 from helpers.memory_events import event, memory, memory_id, recorded
 from helpers.preloaded_cli import run_command
 
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.asking import Answered
+from turnlog.consumers.cli.chatting import answered_elsewhere
 from turnlog.events.contracts import MemoryConflictRaised
 from turnlog.events.log import Log
+from turnlog.projectors.models.speech import OFFLINE_MODEL
 
 # As a shell does: it waits for the command, and reads what is typed afterwards.
 SHELL = 'trap : INT; "$@"; echo "ended with $?"; read line; echo "then $line"'
 PATIENCE_S = 60.0
+
+
+def test_an_answer_of_a_process_without_the_language_model_is_told_apart() -> None:
+    quoted, whole = (Answered("t", UUID(int=1), UUID(int=2), 2, model, "x") for model in (OFFLINE_MODEL, "gpt-4o"))
+    ours = Settings(api_key="any")
+    assert "restart `turnlog up`" in (answered_elsewhere(ours, quoted) or "")
+    assert (answered_elsewhere(ours, whole), answered_elsewhere(Settings(api_key=None, api_base_url=None), quoted)) == (
+        None,
+        None,
+    )
 
 
 def own_terminal() -> None:
