@@ -54,7 +54,8 @@ _CONDITION = regex.compile(
     r"\b(?:if|unless|suppose|imagine|pretend|wish|would have|in case|whether|as if|as though)\b"
     r"|\bin (?:my|the|this|a) (?:novel|story|game|book|dream|movie|film|play|campaign)\b"
     r"|(?:小说|故事|游戏|梦|剧本?|电影|书)(?:里|中)"
-    r"|\b(?:for (?:example|instance)|let's (?:say|play|pretend)|role-?play)\b|比如|例如|举例|举个例子|角色扮演|你扮演|你来演"
+    r"|\b(?:for (?:example|instance)|let's (?:say|play|pretend)|role-?play)\b"
+    r"|比如|例如|举例|举个例子|角色扮演|你扮演|你来演"
     r"|如果|假如|要是|假设|倘若|万一|假装|除非|要不是|(?:我|他|她)?(?:好像|似乎)是?(?=我)",
     regex.IGNORECASE,
 )

@@ -76,7 +76,8 @@ _TO_WORK_ON = re.compile(
     r"|(?:翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
     r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
     r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend|imagine)\b.*\Z"
-    r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z|\A\s*请?(?:帮我)?翻译[^。：\n]{0,20}。.*\Z",
+    r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
+    r"|\A\s*请?(?:帮我)?翻译[^。：\n]{0,20}。.*\Z",
     re.IGNORECASE | re.DOTALL,
 )
 _LEFT_OUT = (
@@ -85,8 +86,10 @@ _LEFT_OUT = (
     re.compile(r"<(data|thinking|system|document|memory|memories)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE),
     re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
     re.compile(
-        r"^[ \t]*(?:assistant|ai|bot|chatgpt|gpt|(?:the )?(?:user|customer|client)(?: says| said| wrote)?|human|me|system|tool"
-        r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption)|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
+        r"^[ \t]*(?:assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
+        r"|(?:the )?(?:user|customer|client)(?: says| said| wrote)?"
+        r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption)"
+        r"|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
         r"[ \t]*[:：][^\n]*",
         re.MULTILINE | re.IGNORECASE,
     ),
