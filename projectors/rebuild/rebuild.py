@@ -43,7 +43,7 @@ async def rebuild(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Rebuilt:
     """Rebuilds the projection while the live one goes on. Raises RebuildStopped, RebuildRunning, SwitchRefused."""
-    return (await rebuild_several(log, database_url, [projection]))[0]
+    return (await rebuild_several(log, database_url, [projection], on_progress))[0]
 
 
 async def rebuild_several(

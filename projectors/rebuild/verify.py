@@ -46,7 +46,7 @@ async def verify(
     log: Log, database_url: str, projection: Projection, on_progress: OnProgress = no_progress
 ) -> Verified:
     """Live service goes on: the comparison is with a snapshot. Raises RebuildStopped, RebuildRunning."""
-    return (await verify_several(log, database_url, [projection]))[0]
+    return (await verify_several(log, database_url, [projection], on_progress))[0]
 
 
 async def verify_several(

@@ -176,6 +176,10 @@ async def test_progress_counts_to_the_end(log: Log, database_url: str, projected
     [done] = await rebuild_several(log, database_url, [MESSAGES], lambda done, total: seen.append((done, total)))
     assert seen[-1] == (61, 61)
     assert done.events_per_s > 0
+    for one in (rebuild, verify):
+        seen.clear()
+        await one(log, database_url, MESSAGES, lambda done, total: seen.append((done, total)))
+        assert seen[-1] == (61, 61)
 
 
 async def test_every_partition_is_rebuilt(nats_url: str, db: Connection, database_url: str) -> None:
