@@ -1,10 +1,8 @@
 """Progress of an answer for subscribers: core NATS messages, never stored.
 
-JSON objects: {"kind": "start" | "context" | "text" | "tool" | "result" | "restart" | "end" | "error", "text",
-"attempt", "final"}; final: no further attempt follows an error. On start and restart a subscriber drops the text so
-far: an earlier attempt died. context: also "context", what the model is given; tool: also "id", "name", "arguments";
-result: also "id", "name", "latency_ms", "is_error", with what the tool gave as "text"; error: also "code"; end:
-also "finish_reason", of the model.
+Each is a ProgressStep as JSON. On start and restart a subscriber drops the text so far: an earlier attempt died.
+context: also "context"; tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", "is_error", with
+what the tool gave as "text"; error: also "code"; end: also "finish_reason".
 The answer of record is the event on the log.
 """
 
@@ -14,10 +12,38 @@ from typing import Any, Literal
 from uuid import UUID
 
 from nats.aio.client import Client
+from pydantic import BaseModel, Field
 
 from turnlog.events.subjects import progress_subject
 
 Kind = Literal["start", "context", "text", "tool", "result", "restart", "end", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
+    long-term memories; dropped: how many turns are left out."""
+
+    tiers: list[dict[str, Any]]
+    memories: list[str]
+    dropped: int
+
+
+class ProgressStep(BaseModel):
+    """A step of an answer under way. Never stored: the final answer is the event in the log."""
+
+    kind: Kind
+    text: str = ""
+    attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
+    final: bool = Field(False, description="No further attempt follows an error")
+    code: str | None = Field(None, description="Of an error")
+    finish_reason: str | None = Field(None, description="Of the end: why the model ended")
+    context: Seen | None = None
+    id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")
+    name: str | None = None
+    arguments: str | None = Field(None, description="JSON, as the model wrote them")
+    latency_ms: int | None = Field(None, description="Of a tool's call")
+    is_error: bool = Field(False, description="Whether a tool's result says what is wrong with the call")
 
 
 @dataclass(frozen=True, slots=True)

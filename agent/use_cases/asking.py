@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from pydantic import ValidationError
+
+from turnlog.agent.answering.progress import ProgressStep
+from turnlog.agent.answering.progress import Seen as Seen
 from turnlog.agent.answering.request import AGENT, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
@@ -23,8 +26,7 @@ from turnlog.projectors.models.speech import OFFLINE_MODEL
 
 ANSWER_TIMEOUT_S = 180.0
 LOOK_AGAIN_S = 1.0
-Steps = asyncio.Queue[dict[str, Any]]
-_SILENCE = {"kind": "silence"}
+Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
 
 
 class NoAnswer(TurnlogError):
@@ -42,16 +44,6 @@ class Asked:
     """The question is on the log. seq: of the request for its answer, which `follow` takes."""
 
     seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
-    long-term memories; dropped: how many turns are left out."""
-
-    tiers: list[dict[str, Any]]
-    memories: list[str]
-    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +139,7 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
     if (request.tenant, request.thread) != (tenant, thread) or not isinstance(request.data, AnswerRequested):
         raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
     async with _progress(runtime, request) as arrived:
-        arrived.put_nowait(_SILENCE)  # the answer may be there already
+        arrived.put_nowait(None)  # the answer may be there already
         yield Asked(seq)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
@@ -155,11 +147,12 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
 
 @contextlib.asynccontextmanager
 async def _progress(runtime: Runtime, request: Event) -> AsyncIterator[Steps]:
-    """The steps of the request's answer, from now on."""
+    """The steps of the request's answer, from now on. What is no such step is ignored: anything may be on the wire."""
     arrived = Steps()
 
     async def on_message(message: Any) -> None:
-        arrived.put_nowait(json.loads(message.data))
+        with contextlib.suppress(ValidationError):
+            arrived.put_nowait(ProgressStep.model_validate_json(message.data))
 
     subject = progress_subject(request.tenant, request.thread, str(request.id))
     watching = await runtime.log.nc.subscribe(subject, cb=on_message)
@@ -195,30 +188,29 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
     deadline = loop.time() + ANSWER_TIMEOUT_S
     while loop.time() < deadline:
         step = await _next(arrived)
-        match step["kind"]:
-            case "context":
-                yield Seen(**step["context"])
-            case "text":
-                began, shown = True, shown + step["text"]
-                yield Text(step["text"])
-            case "tool":
+        match step:
+            case ProgressStep(kind="context", context=Seen() as seen):
+                yield seen
+            case ProgressStep(kind="text", text=text):
+                began, shown = True, shown + text
+                yield Text(text)
+            case ProgressStep(kind="tool", id=str(call), name=str(name), arguments=str(arguments)):
                 shown = ""
-                yield ToolUsed(step["id"], step["name"], step["arguments"])
-            case "result":
-                took, is_error = step["latency_ms"], step.get("is_error", False)  # an older agent does not tell
-                yield ToolReturned(step["id"], step["name"], step["text"], took, is_error)
-            case "start" | "restart" if began:
+                yield ToolUsed(call, name, arguments)
+            case ProgressStep(kind="result", id=str(call), name=str(name), latency_ms=int(took)):
+                yield ToolReturned(call, name, step.text, took, step.is_error)
+            case ProgressStep(kind="start" | "restart") if began:
                 began, shown = False, ""
                 yield Restarted()
-            case "error":
-                problem = step["text"]
-                if step.get("final"):
-                    raise NoAnswer(problem, step.get("code"))
-        if step["kind"] in ("end", "silence") and (found := await _recorded(runtime, request, seq)):
-            for piece in _missing(shown, found.answer):
-                yield piece
-            yield replace(found, finish_reason=step.get("finish_reason"))
-            return
+            case ProgressStep(kind="error", text=problem, final=True):
+                raise NoAnswer(problem, step.code)
+            case ProgressStep(kind="error", text=problem):
+                pass  # the agent tries again
+            case None | ProgressStep(kind="end") if found := await _recorded(runtime, request, seq):
+                for piece in _missing(shown, found.answer):
+                    yield piece
+                yield replace(found, finish_reason=step.finish_reason if step else None)
+                return
     raise NoAnswer(problem or f"no answer came within {ANSWER_TIMEOUT_S:g} s; is an agent running (`turnlog up`)?")
 
 
@@ -229,12 +221,12 @@ def _missing(shown: str, answer: str) -> list[Piece]:
     return [Text(answer[len(shown) :])] if answer.startswith(shown) else [Restarted(), Text(answer)]
 
 
-async def _next(arrived: Steps) -> dict[str, Any]:
+async def _next(arrived: Steps) -> ProgressStep | None:
     try:
         async with asyncio.timeout(LOOK_AGAIN_S):
             return await arrived.get()
     except TimeoutError:
-        return _SILENCE
+        return None
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:

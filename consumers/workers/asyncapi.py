@@ -16,7 +16,7 @@ from faststream.nats import NatsBroker
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from turnlog.agent.answering.progress import Kind
+from turnlog.agent.answering.progress import ProgressStep
 from turnlog.agent.answering.request import AGENT
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.app import make_broker, subscribe
@@ -138,23 +138,6 @@ def _demand(schema: dict[str, Any], absent: Iterable[str]) -> None:
     schema.pop("required", None)
     if required:
         schema["required"] = required
-
-
-class ProgressStep(BaseModel):
-    """A step of an answer under way. Never stored: the final answer is the event in the log."""
-
-    kind: Kind
-    text: str = ""
-    attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
-    final: bool = Field(False, description="No further attempt follows an error")
-    code: str | None = Field(None, description="Of an error")
-    finish_reason: str | None = Field(None, description="Of the end: why the model ended")
-    context: dict[str, Any] | None = Field(None, description="What the model is given: tiers, memories, dropped")
-    id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")
-    name: str | None = None
-    arguments: str | None = Field(None, description="JSON, as the model wrote them")
-    latency_ms: int | None = Field(None, description="Of a tool's call")
-    is_error: bool | None = Field(None, description="Whether a tool's result says what is wrong with the call")
 
 
 def document() -> Document:

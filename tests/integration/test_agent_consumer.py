@@ -4,6 +4,8 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 from helpers.openai_server import OpenAIServer
@@ -11,6 +13,7 @@ from helpers.questions import Place, answer_to, pieces_of
 from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.progress import progress_of
 from turnlog.agent.answering.request import Question, answer_id, question_events
@@ -21,6 +24,7 @@ from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded
+from turnlog.events.subjects import progress_subject
 
 ROLES = ("projectors", "agent")
 PLACE = Place(user="ann")
@@ -59,6 +63,27 @@ async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play,
     assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
     assert (usage.purpose, usage.calls, usage.tokens_out) == ("answer", 1, 4)
+
+
+FORGED: list[Any] = [
+    *([], "text", {}, {"kind": "none"}, {"kind": "text", "text": 5}, {"kind": "text", "text": "\ud800"}),
+    *({"kind": "context"}, {"kind": "context", "context": {"tiers": [], "memories": [], "more": 1}}),
+    *({"kind": "tool"}, {"kind": "tool", "id": [], "name": "x", "arguments": "{}"}),
+    *({"kind": "result", "id": "1"}, {"kind": "end", "finish_reason": {}}),
+]
+
+
+async def test_what_is_no_step_of_an_answer_is_ignored(nats_url: str, database_url: str) -> None:
+    turn_id = uuid7()
+    subject = progress_subject(PLACE.tenant, PLACE.thread, str(answer_id(turn_id, "request")))
+    async with player(nats_url, database_url, ("projectors",))() as stage:
+        pieces = conversing.ask(stage.runtime, PLACE.tenant, PLACE.thread, "Well?", user="ann", turn_id=turn_id)
+        async with aclosing(pieces):
+            assert isinstance(await anext(pieces), Asked)
+            for forged in (b"\xff", *(json.dumps(one).encode() for one in FORGED)):
+                await stage.runtime.log.nc.publish(subject, forged)
+            await stage.runtime.log.nc.publish(subject, b'{"kind": "text", "text": "Hello", "more": 1}')
+            assert await anext(pieces) == Text("Hello")
 
 
 async def test_the_model_recalls_what_its_window_no_longer_holds(play: Play, model: OpenAIServer) -> None:
