@@ -17,8 +17,10 @@ from helpers.stage import MemoryServer, task_of
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from turnlog.agent.use_cases.turns import NewTurn, add_turn
+from turnlog.agent.use_cases.turns import NewTurn, add_turn, add_turns
 from turnlog.consumers.api import streams
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.routes import timeline
 
 DIALOGUES = (
     ("记住我的名字是 Bob", "我叫什么名字？", "Bob"),
@@ -148,7 +150,10 @@ async def test_a_user_has_a_few_streams_and_sockets_open_and_others_their_own(
         await eventually(is_free)
 
 
-async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(serve: Serve, model: NamingServer) -> None:
+async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
+    serve: Serve, model: NamingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "CHECK_S", 0)
     async with (
         serve("agent", api_base_url=model.url, model="m") as api,
         api.client("root", role="admin") as admin,
@@ -172,6 +177,24 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(serve: Serve, m
                 await ws.recv()
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
         assert len(model.asked("answer")) == 1
+
+
+async def test_a_stream_of_many_events_looks_its_key_up_only_now_and_then(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    async def check(caller: Caller) -> None:
+        looked.append(caller)
+
+    monkeypatch.setattr(timeline, "CHECK_S", 1_000)
+    monkeypatch.setattr(Caller, "check", check)
+    async with serve() as api, api.client("ann") as ann:
+        await add_turns(api.runtime, "default", "t", [NewTurn("user", f"{n}") for n in range(50)], user="ann")
+        async with ann.stream("GET", "/api/threads/t/events") as response:
+            events = server_events(response)
+            assert len([await anext(events) for _ in range(50)]) == 50
+    assert looked == []
 
 
 async def test_who_comes_back_gets_what_was_missed_and_no_answer_twice(serve: Serve, model: NamingServer) -> None:

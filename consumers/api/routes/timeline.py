@@ -1,5 +1,6 @@
 """A conversation as a front-end shows it: the list and history of A 2.3, and the stream of a thread's events."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from turnlog.consumers.api.streams import OF_FEW, until
 
 router = APIRouter(prefix="/api", tags=["timeline"])
 _ALL = 2**62
+CHECK_S = 1.0  # how long a key that is revoked meanwhile still gets events: a look-up for each would cost too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,15 @@ async def thread_events(
     """The conversation's events as the log has them, then new ones as they come. Every id is a sequence, so that a
     client which comes back with `Last-Event-ID` misses none. Personal fields of other people stay sealed."""
     start = int(last_event_id or after) + 1
-    _, tenant, thread = place
+    (_, tenant, thread), checked_at = place, time.monotonic()
     lines = tail(caller.system, start, tenant=tenant, thread=thread, readers=frozenset({caller.user}))
     async with aclosing(until(request.app.state.stopping, lines)) as found:
         async for line in found:
-            try:
-                await caller.check()
-            except Unauthenticated:
-                return  # a client that comes back is told
+            if time.monotonic() >= checked_at + CHECK_S:
+                try:
+                    await caller.check()
+                except Unauthenticated:
+                    return  # a client that comes back is told
+                checked_at = time.monotonic()
             shown = line.document()
             yield ServerSentEvent(event=shown["type"], data=shown, id=str(shown["seq"]))
