@@ -100,6 +100,8 @@ async def test_a_conversation_has_the_items_of_its_responses(serve: Serve, model
         assert kept.created_at == made.created_at == int(datetime.fromisoformat(opened["created_at"]).timestamp())
         added: Any = [{"type": "message", "role": "user", "content": "Poppy."}]
         assert len((await client.conversations.items.create(made.id, items=added)).data) == 1
+        thought: Any = [{"type": "reasoning", "id": "r", "summary": []}]
+        assert (await client.conversations.items.create(made.id, items=thought)).data == []
         found: list[Any] = [one async for one in client.conversations.items.list(made.id, limit=2, order="asc")]
         texts = [one.content[0].text for one in found]
         assert texts == ["My dog is called Sesame.", "And my cat?", "echo: And my cat?", "Poppy."]

@@ -51,6 +51,8 @@ async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
 async def add_items(thread: ThreadId, given: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
     await caller.owns(thread)
     seqs = await _append(caller, thread, given.items, write_id)
+    if not seqs:  # of reasoning alone
+        return _list([], None)
     page = await transcript(caller.runtime, caller.tenant, thread, after_seq=seqs[0] - 1, limit=len(seqs))
     return _list([item for turn in page.turns for item in item_of(turn)], None)
 
