@@ -172,6 +172,8 @@ READ = [
     ("I don't work at Google anymore.", "Has left Google"),
     ("My roommate Sam snores.", "roommate is called Sam"),
     ("我大学学的是计算机。", "专业：计算机"),
+    ("我一个月工资一万二。", "工资一万二"),
+    ("I have arthritis in my hands.", "Has arthritis"),
     ("请用英文回答。", "希望用英文回答"),
 ]
 
@@ -282,6 +284,7 @@ NOT_READ = [
     "I'M A POSITIVE PERSON.",
     "My manager Excel sheet is broken.",
     "My mom Loves cats.",
+    "My therapist Dr. Lee says I should rest.",
     "My son Apple watch broke.",
     "We have a dog policy.",
     "I never drink alone.",
