@@ -40,7 +40,7 @@ _SOMEBODY_ELSE = regex.compile(
 _USER = regex.compile(rf"(?:i|we)\b|我(?!们?家?的?(?:{ZH_KIN}))", regex.IGNORECASE)
 _NAME_ZH = rf"(?:[小阿]\p{{Han}}{{1,2}}?|(?P<twice>\p{{Han}})(?P=twice)|{_SURNAME}\p{{Han}}{{1,2}}?)"
 _RELATIVE = regex.compile(
-    rf"(?:my|our) (?P<role>(?:(?:older|younger|elder|little|big) )*(?:{EN_KIN}))"
+    rf"(?:my|our(?! partner)) (?P<role>(?:(?:older|younger|elder|little|big) )*(?:{EN_KIN}))"
     r"(?:'s name is|,? called|,? named|,? who)?(?:,? (?P<name>(?-i:\p{Lu}\p{Ll}+)),?)?(?=['\s]|$)"
     rf"|(?:我们?家?(?:的|有[一1]?个)?)?(?P<role>{ZH_KIN})(?:(?:的?名字|名)?叫做?)?(?P<name>{_NAME_ZH})?"
     r"(?=[，,今现对是住在有也从因农阴去上读属。！.!\s]|已经|就读|生日|$)",
