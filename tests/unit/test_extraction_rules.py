@@ -168,6 +168,8 @@ READ = [
     ("Please always reply in British English.", "Wants answers in British English"),
     ("我是左撇子。", "是左撇子"),
     ("I live in Paris, France, I love it.", "Lives in Paris, France"),
+    ("I translate novels for a living.\nI live in Rome.", "Lives in Rome"),
+    ("我是一名翻译。\n我住在上海。", "住在上海"),
     ("I'm from Georgia, I love peaches.", "Comes from Georgia"),
     ("I don't work at Google anymore.", "Has left Google"),
     ("My roommate Sam snores.", "roommate is called Sam"),

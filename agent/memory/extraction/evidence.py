@@ -69,11 +69,11 @@ _OURS = re.compile(
 )
 # "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.
 _TO_WORK_ON = re.compile(
-    r"(?:\b(?:translate|proofread|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
+    r"(?:(?<!\bI )\b(?:translate|proofread|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
     r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
     r"|\b(?:write|tell|continue|finish|create|compose) [^:：.!?\n]{0,60}"
     r"\b(?:story|poem|song|dialogue|scene|script|monologue|novel|lyrics|role-?play)\b"
-    r"|(?:翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
+    r"|(?:(?<![名是做当学业])翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
     r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
     r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend|imagine)\b.*\Z"
     r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
