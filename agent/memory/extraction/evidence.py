@@ -77,7 +77,7 @@ _TO_WORK_ON = re.compile(
     r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
     r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend|imagine)\b.*\Z"
     r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
-    r"|\A\s*请?(?:帮我)?翻译[^。：\n]{0,20}。.*\Z",
+    r"|\A\s*(?:(?:请|帮|麻烦|把)[^。\n]{0,15})?翻译[^。：\n]{0,20}。.*\Z",
     re.IGNORECASE | re.DOTALL,
 )
 _LEFT_OUT = (
