@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from turnlog.agent.access.identity import Role
+from turnlog.agent.models.offline_tasks import PROVIDER as OFFLINE
 from turnlog.events.contracts import LimitName, Plan
 from turnlog.events.errors import TurnlogError
 from turnlog.projectors.engine.locks import LockFor
@@ -115,7 +116,7 @@ SELECT set_config('synchronous_commit', 'off', true),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(user)s::text, {LockFor.ASKING_USER:d})),
   pg_advisory_xact_lock(hashtextextended(%(tenant)s::text || '/' || %(thread)s::text, {LockFor.ASKED_THREAD:d}))"""
 
-_GUARDS = """
+_GUARDS = f"""
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now),
 bounds AS (
   SELECT d.name, coalesce(l.most, d.most) AS most, d.place
@@ -136,7 +137,7 @@ uses (name, used, hits, span) AS (
   UNION ALL SELECT 'agent_per_minute', count(*), array_agg(admitted_at ORDER BY admitted_at), '1 minute'
   FROM of_user WHERE lately AND agent = %(agent)s
   UNION ALL SELECT 'tokens_per_day', sum(tokens_in + tokens_out), NULL, NULL FROM usage
-  WHERE tenant = %(tenant)s AND user_id = %(user)s AND day = (SELECT now::date FROM clock)
+  WHERE tenant = %(tenant)s AND user_id = %(user)s AND day = (SELECT now::date FROM clock) AND provider <> '{OFFLINE}'
   UNION ALL SELECT 'usd_per_month', sum(cost_micro_usd) / 1e6, NULL, NULL FROM usage
   WHERE tenant = %(tenant)s AND user_id = %(user)s
   AND day BETWEEN (SELECT date_trunc('month', now)::date FROM clock) AND (SELECT now::date FROM clock)),

@@ -75,7 +75,7 @@ def down() -> None:
 
         ended = await background.stop(settings)
         await embedded.stop(settings.home)
-        report({"stopped": True, "pid": ended}, "stopped")
+        report({"stopped": True, "pid": ended}, "stopped" if ended else "`turnlog up` was not running; servers are stopped")
         return 0
 
     run(work)

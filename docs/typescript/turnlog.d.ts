@@ -2098,7 +2098,7 @@ export interface paths {
         put?: never;
         /**
          * Embeddings
-         * @description Vectors of the configured embedding model; nothing is stored. The limits of requests hold, the quota does not.
+         * @description Vectors of the configured embedding model; nothing is stored.
          */
         post: operations["embeddings_v1_embeddings_post"];
         delete?: never;

@@ -148,6 +148,9 @@ async def test_a_held_slot_is_renewed(
 async def test_quota_of_the_day_and_of_the_month(runtime: Runtime, db: Connection) -> None:
     used = UsageMetered(purpose="answer", provider="p", model="m", tokens_in=150_000, tokens_out=50_000, cost_usd=1)
     await runtime.log.append(event(used, user="ann"))
+    for _ in range(2):  # without a language model nothing is used up
+        await runtime.log.append(event(used.model_copy(update={"provider": "offline", "cost_usd": 0}), user="bob"))
+    assert {guard.name: guard.used for guard in await usage_left(runtime, "default", "bob")}["tokens_per_day"] == 0
     left = {guard.name: guard for guard in await usage_left(runtime, "default", "ann")}
     assert (left["tokens_per_day"].left, left["usd_per_month"].left) == (0, 19)
     assert left["user_per_minute"].resets_at is None
