@@ -8,6 +8,7 @@ from turnlog.agent.models.cached_calls import Owner
 from turnlog.events.contracts import Event
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message, thread_messages
+from turnlog.projectors.models.speech import repeats_memory
 from turnlog.projectors.models.summaries import Summary, thread_summary
 from turnlog.projectors.models.thread_lookup import pruned_through
 from turnlog.projectors.models.topics import tagged_through
@@ -60,4 +61,5 @@ async def is_still_there(conn: Connection, thread: ThreadFacts) -> bool:
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    return [text for message in messages if (text := said(message))]
+    """For summaries and topics: what was said, without turns that only repeat what turnlog found."""
+    return [text for message in messages if not repeats_memory(message) and (text := said(message))]

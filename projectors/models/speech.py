@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from turnlog.events.contracts import Content, TextBlock, ToolResultBlock, TurnRecorded
+from turnlog.projectors.models.message import Message
 
 TOOL_RESULT_CHARS = 800
 RECALL_TOOL = "recall_memory"
@@ -15,7 +16,7 @@ def spoken_text(turn: TurnRecorded) -> str:
     return clean(text[:TOOL_RESULT_CHARS]) if turn.role == "tool" else text
 
 
-def repeats_memory(turn: TurnRecorded) -> bool:
+def repeats_memory(turn: TurnRecorded | Message) -> bool:
     """Whether a turn only repeats what turnlog found: a result of its recall tool, or an answer without a model."""
     return (turn.role == "tool" and turn.name == RECALL_TOOL) or turn.model == OFFLINE_MODEL
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from turnlog.agent.settings import Settings
 from turnlog.agent.summarising.derive import PIECE_TEXTS, PIECE_TOKENS, pieces
+from turnlog.agent.summarising.facts import texts
 from turnlog.agent.summarising.plan import KEPT, Facts, Plan, plan, prune_through
 from turnlog.projectors.models.message import Message
 
@@ -138,3 +139,13 @@ def test_a_text_longer_than_a_piece_is_cut() -> None:
     [[text]] = pieces(["x" * 10_000_000], count)
     assert PIECE_TOKENS * 2 - 4 <= len(text) <= PIECE_TOKENS * 2 + 1
     assert max(asked) <= PIECE_TOKENS * 6
+
+
+def test_summaries_and_topics_read_nothing_that_only_repeats_memory() -> None:
+    told = [
+        turn("user", "My corgi is called Sesame."),
+        turn("tool", '{"items": []}', name="recall_memory", tool_call_id="c1"),
+        turn("assistant", "[offline, no language model configured] I found:", model="offline-extractive"),
+        turn("tool", "12 degrees", name="weather", tool_call_id="c2"),
+    ]
+    assert texts(told) == ["user: My corgi is called Sesame.", "weather: 12 degrees"]
