@@ -75,7 +75,8 @@ def down() -> None:
 
         ended = await background.stop(settings)
         await embedded.stop(settings.home)
-        report({"stopped": True, "pid": ended}, "stopped" if ended else "`turnlog up` was not running; servers are stopped")
+        said = "stopped" if ended else "`turnlog up` was not running; the servers are stopped"
+        report({"stopped": True, "pid": ended}, said)
         return 0
 
     run(work)
