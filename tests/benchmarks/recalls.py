@@ -113,7 +113,7 @@ async def _row(conn: Connection, scope: Scope, kind: str, recall: Recall, texts:
     await ours()
     mine, theirs = await milliseconds(ours, QUESTIONS), await milliseconds(floor, QUESTIONS)
     chunks = await (
-        await conn.execute(f"SELECT count(*) FROM memory_vectors WHERE {scope.where}", scope.params)
+        await conn.execute(f"SELECT count(*) FROM memory_vectors v WHERE {scope.where}", scope.params)
     ).fetchone()
     assert chunks is not None
     return Row(
@@ -131,7 +131,7 @@ async def _row(conn: Connection, scope: Scope, kind: str, recall: Recall, texts:
 async def _postgres_alone(conn: Connection, scope: Scope, text: str) -> None:
     rows = await conn.execute(
         "WITH q AS (SELECT replace(plainto_tsquery('english', %(text)s)::text, '&', '|')::tsquery AS query) "
-        "SELECT id, ts_rank(to_tsvector('english', chunk), q.query) AS rank FROM memory_vectors, q "
+        "SELECT v.id, ts_rank(to_tsvector('english', v.chunk), q.query) AS rank FROM memory_vectors v, q "
         f"WHERE {scope.where} AND to_tsvector('english', chunk) @@ q.query ORDER BY rank DESC LIMIT {K}",
         {**scope.params, "text": text},
     )
