@@ -55,12 +55,12 @@ async def _sent(conn: Connection, recall: Recall, conversation: Conversation) ->
         before, asked = turns[:number], turns[number]
         text = content_text(asked.content)
         history = await hybrid_history(conn, recall, TENANT, thread, text, before_seq=asked.seq)
-        relevant = await relevant_turns(conn, recall, Scope(TENANT, thread), text, EPISODES, RECENT, asked.seq)
+        found = await relevant_turns(conn, recall, Scope(TENANT, thread), text, EPISODES, RECENT, asked.seq)
         sent["everything"].append(_plain([*before, asked]))
         sent[f"the last {LAST} messages"].append(_plain([*before[-LAST:], asked]))
         sent[HYBRID].append(_plain([*history.messages, asked]))
         for window in WINDOWS:
-            context = memory.context(window, asked, relevant)
+            context = memory.context(window, asked, list(found.seqs))
             sent[f"tiers, window {window:,}"].append(COUNTER.request(context.messages, [SCHEMA]))
         for message in turns[number : number + 2]:
             await memory.hear(message)
