@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from statistics import median
 
@@ -36,8 +36,14 @@ async def measure(stand: Stand) -> list[Row]:
     code = f"import asyncio; from tests.benchmarks.served import answer_at_once; asyncio.run(answer_at_once({port}))"
     async with stand.empty_log(), stand.fresh_database() as url, started(code, port=port, token=str):
         model_url = f"http://127.0.0.1:{port}/v1"
-        servers = {"nats_url": stand.nats_url, "database_url": url, "api_base_url": model_url}
-        given = Settings(_env_file=None, kek=SecretStr(new_kek()), context_window=WINDOW, **servers)
+        given = Settings(
+            _env_file=None,
+            kek=SecretStr(new_kek()),
+            context_window=WINDOW,
+            nats_url=stand.nats_url,
+            database_url=url,
+            api_base_url=model_url,
+        )
         async with opened(given, "turnlog-bench") as runtime, playing(runtime, ["projectors", "agent"]):
             texts = stand.conversations.texts(1_000)
             await _fill(runtime, texts)
@@ -97,7 +103,7 @@ async def _answer(runtime: Runtime, user: int, question: str) -> float:
 Ask = Callable[[int, str], Awaitable[float]]
 
 
-async def _measured(stand: Stand, runtime: Runtime, questions: "itertools.Iterator[str]", least: _Least) -> list[Row]:
+async def _measured(stand: Stand, runtime: Runtime, questions: Iterator[str], least: _Least) -> list[Row]:
     ours: Ask = partial(_answer, runtime)
     sides = (ours, least.answer)
     firsts: dict[Ask, list[float]] = {side: [] for side in sides}

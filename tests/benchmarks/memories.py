@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 from tests.benchmarks.measuring import Row, Side, interleaved, milliseconds, ms, per_second, quantile, ratio, seconds
 from tests.benchmarks.stand import Stand, fill, worker
 from turnlog.agent.memory.deciding.service import Memories
-from turnlog.agent.memory.deciding.writing import Pool
+from turnlog.agent.runtime import Pool
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.contracts import Event, Memory, MemoryRecorded, MemorySource
 from turnlog.events.log import Log

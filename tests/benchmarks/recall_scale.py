@@ -40,7 +40,8 @@ class RandomEmbedder:
         self._vectors = RandomVectors()
 
     async def embed_query(self, text: str) -> NDArray[np.float32]:
-        return self._vectors.rows(1)[0]
+        vector: NDArray[np.float32] = self._vectors.rows(1)[0]
+        return vector
 
 
 async def measure(stand: Stand) -> list[Row]:

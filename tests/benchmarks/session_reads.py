@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tests.benchmarks.contexts import turns
 from tests.benchmarks.measuring import Row, milliseconds, ms, quantile, seconds
 from tests.benchmarks.stand import Stand, following
-from turnlog.agent.sessions.levels import Level, Pool
+from turnlog.agent.runtime import Pool
+from turnlog.agent.sessions.levels import Level
 from turnlog.agent.sessions.memory import ShortTermMemory
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.sessions.value import MemoryQueryRequest
