@@ -15,6 +15,7 @@ SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
 async def test_an_operator_sees_lag_usage_and_rebuilds_the_tenants_rows(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin, api.client() as ann:
         await ann.post("/api/threads/t/turns", json=SAID)
+        await ann.get("/api/threads/t/turns")  # waits until the rows are there
         lag = (await admin.get("/api/operations/lag")).json()
         assert "messages" in {one["projection"] for one in lag["projections"]}
         assert {one["job"] for one in (await admin.get("/api/operations/schedule")).json()} >= {"decay", "caches"}
