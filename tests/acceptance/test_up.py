@@ -58,6 +58,7 @@ async def test_of_three_at_once_one_is_up_and_down_ends_everything(place: Path) 
     assert [document["error"]["code"] for code, document in done if code != 0] == ["already-up", "already-up"]
     assert ups_of(place) == [up["pid"]]
     assert await command(place, "down") == (0, {"stopped": True, "pid": up["pid"]})
+    assert await command(place, "down") == (0, {"stopped": True, "pid": None})  # there was none any more
     assert (ups_of(place), processes_left_in(place)) == ([], [])
 
 
@@ -146,5 +147,5 @@ async def test_no_log_has_the_token_of_a_socket(place: Path) -> None:
             async with connect(f"ws://{found[1]}{path}", proxy=None, additional_headers=headers):
                 pass
     assert (await command(place, "down"))[0] == 0
-    assert "DEBUG" in log.read_text("utf-8")
+    assert re.search(r"^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2},\d+ DEBUG", log.read_text("utf-8"), re.MULTILINE)
     assert files_with(place, [token.rpartition(".")[2]]) == set()
