@@ -133,8 +133,8 @@ NO_TURNS: list[tuple[Any, str]] = [
     (NewTurn("king", "x"), "role: "),
     (NewTurn("user"), ""),
     (NewTurn("user", [{"text": "x"}]), ""),
-    (NewTurn("user", 5), "content is text or a list of blocks, not int"),  # type: ignore[arg-type]
-    (NewTurn("user", {"text": "x"}), "content is text or a list of blocks, not dict"),  # type: ignore[arg-type]
+    (NewTurn("user", 5), "content is text or a list of blocks, not int"),
+    (NewTurn("user", {"text": "x"}), "content is text or a list of blocks, not dict"),
 ]
 
 
