@@ -41,7 +41,9 @@ class Named(Protocol):
 @contextlib.contextmanager
 def answer(agent: str, tenant: str, thread: str | None, traceparent: str | None) -> Iterator[None]:
     """One answer of an agent; part of the trace of the request for it. thread: None where nothing is stored."""
-    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent} | ({} if thread is None else {CONVERSATION: thread})
+    about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent}
+    if thread is not None:
+        about[CONVERSATION] = thread
     name = f"{INVOKE_AGENT} {agent}"
     with (
         metrics.answering(agent),

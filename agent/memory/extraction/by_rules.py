@@ -244,8 +244,9 @@ def _checked_match(
     value_end = max(raw_at + len(groups["value"]), match.start() + 1)
     before, said, behind = raw.partition(groups["value"])  # a normalised form, such as a date's, may not be in the text
     left = f"{before} {behind}" if said else ""
-    is_owners = subject is not None and reading.subject is None  # "my wife's" is before the match
-    begin = subject.start if subject and is_owners else reading.begin(statement.text, match.start())
+    begin = reading.begin(statement.text, match.start())
+    if subject is not None and reading.subject is None:  # the rule matched behind the owner, as in "my wife's email"
+        begin = subject.start
     span = Span(begin, raw_at, min(value_end, match.end()), match.end(), left)
     found = _finding(turn, statement, rule, language, groups)
     return (_of_somebody(found, subject) if subject else found), span

@@ -84,7 +84,7 @@ async def thread_events(
                 try:
                     await caller.check()
                 except Unauthenticated:
-                    return  # a client that comes back is told
+                    return  # when the client connects again, the response says why
                 checked_at = time.monotonic()
             shown = line.document()
             yield ServerSentEvent(event=shown["type"], data=shown, id=str(shown["seq"]))
