@@ -13,7 +13,7 @@ import jwt
 from pydantic_core import from_json
 
 from turnlog.agent.access.identity import ROLES, Identity, IssuerUnavailable, Role, Unauthenticated, scopes_of
-from turnlog.agent.access.tokens import OWN_ISSUER, expiry, verified
+from turnlog.agent.access.tokens import OWN_ISSUER, expiry, text_claim, verified, wrong_type
 from turnlog.agent.settings import InvalidSetting, Settings
 from turnlog.events.errors import InvalidToken
 from turnlog.events.subjects import check_place
@@ -99,16 +99,15 @@ class OutsideIssuer:
     async def verify(self, token: str, kid: str) -> Identity:
         """Raises Unauthenticated, TokenExpired, IssuerUnavailable."""
         claims = verified(token, await self._keys.key(kid), ALGORITHMS, self.name, self._audience)
-        claim = self._settings.jwt_tenant_claim
-        tenant = self._settings.tenant if claim is None else str(claims.get(claim, ""))
-        role = _role(claims.get(self._settings.jwt_role_claim))
+        tenant_claim = self._settings.jwt_tenant_claim
+        tenant = self._settings.tenant if tenant_claim is None else text_claim(claims, tenant_claim)
+        user = text_claim(claims, "sub")
         try:
-            check_place(tenant, user=claims["sub"])
+            check_place(tenant, user=user)
         except InvalidToken as error:
             raise Unauthenticated(f"the token is refused: {error}") from None
-        said = claims.get("scope", "")
-        known = scopes_of(role) & frozenset(said.split() if isinstance(said, str) else ())
-        return Identity(tenant, claims["sub"], role, known or scopes_of(role), None, expiry(claims))
+        role = _role(claims, self._settings.jwt_role_claim)
+        return Identity(tenant, user, role, _scopes(claims, role), None, expiry(claims))
 
 
 def outside_issuer(settings: Settings) -> OutsideIssuer | None:
@@ -135,7 +134,27 @@ def _is_safe(url: str) -> bool:
         return parts.scheme == "http" and parts.hostname == "localhost"
 
 
-def _role(said: Any) -> Role:
-    """The highest role that the claim has, a text or a list; "user" where it has none that turnlog knows."""
-    names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+def _role(claims: Mapping[str, Any], name: str) -> Role:
+    """Returns the highest role that the claim has, a text or a list of texts; "user" without the claim, and where it
+    has none that turnlog knows. Raises Unauthenticated."""
+    names = _texts(claims, name) if name in claims else []
     return max((role for role in ROLES if role in names), key=ROLES.index, default="user")
+
+
+def _scopes(claims: Mapping[str, Any], role: Role) -> frozenset[str]:
+    """Returns the scopes of turnlog that the token has: of `scope`, a text (RFC 8693, 4.2), or else of `scp`, which some
+    issuers send as a text and some as a list. A token without both has all of its role. Raises Unauthenticated."""
+    if "scope" in claims:
+        named = text_claim(claims, "scope").split()
+    elif "scp" in claims:
+        named = [one for text in _texts(claims, "scp") for one in text.split()]
+    else:
+        return scopes_of(role)
+    return scopes_of(role) & frozenset(named)
+
+
+def _texts(claims: Mapping[str, Any], name: str) -> list[str]:
+    found = [claims[name]] if isinstance(claims[name], str) else claims[name]
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise wrong_type(name, "a text or a list of texts")
+    return found

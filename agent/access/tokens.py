@@ -8,7 +8,7 @@ from typing import Any
 
 import jwt
 
-from turnlog.agent.access.identity import Identity, InvalidGrant, TokenExpired, Unauthenticated
+from turnlog.agent.access.identity import ROLES, Identity, InvalidGrant, TokenExpired, Unauthenticated
 from turnlog.agent.access.secret import ALGORITHM, Secret
 
 OWN_ISSUER = AUDIENCE = "turnlog"
@@ -27,7 +27,7 @@ class Unverified:
 
 
 def peek(token: str) -> Unverified:
-    """Raises Unauthenticated for what is no token."""
+    """Raises Unauthenticated for a malformed token."""
     if len(token) > MAX_CHARS or not token.isascii():
         raise Unauthenticated(f"a token is at most {MAX_CHARS:,} ASCII characters")
     try:
@@ -38,16 +38,33 @@ def peek(token: str) -> Unverified:
 
 
 def verified(token: str, key: Any, algorithms: Sequence[str], issuer: str, audience: str) -> Mapping[str, Any]:
-    """The claims. algorithms: all that this issuer may sign with. Raises Unauthenticated, TokenExpired."""
+    """Returns the claims; those of REQUIRED have the types of RFC 7519, 4.1. algorithms: all that this issuer may sign
+    with. Raises Unauthenticated, TokenExpired."""
     options: Any = {"require": REQUIRED, "enforce_minimum_key_length": True}
     try:
-        return jwt.decode(
+        claims = jwt.decode(
             token, key, algorithms=algorithms, issuer=issuer, audience=audience, leeway=LEEWAY_S, options=options
         )
     except jwt.ExpiredSignatureError:
         raise TokenExpired("the token has expired; get a new one") from None
-    except (jwt.PyJWTError, OverflowError) as error:
+    except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
         raise Unauthenticated(f"the token is refused: {error}") from None
+    for name in ("exp", "nbf", "iat"):  # PyJWT takes texts and booleans for numbers
+        if name in claims and (isinstance(claims[name], bool) or not isinstance(claims[name], int | float)):
+            raise wrong_type(name, "a number of seconds")
+    return claims
+
+
+def text_claim(claims: Mapping[str, Any], name: str) -> str:
+    """Raises Unauthenticated for a claim that is missing or is not a text."""
+    found = claims.get(name)
+    if not isinstance(found, str):
+        raise wrong_type(name, "a text")
+    return found
+
+
+def wrong_type(name: str, wanted: str) -> Unauthenticated:
+    return Unauthenticated(f"the token is refused: its claim {name[:80]!r} is not {wanted}")
 
 
 def expiry(claims: Mapping[str, Any]) -> datetime:
@@ -87,6 +104,8 @@ class OwnIssuer:
     def verify(self, token: str) -> Identity:
         """Raises Unauthenticated, TokenExpired."""
         claims = verified(token, self._public, [ALGORITHM], OWN_ISSUER, AUDIENCE)
-        return Identity(
-            claims["tenant"], claims["sub"], claims["role"], frozenset(claims["scope"].split()), None, expiry(claims)
-        )
+        tenant, scopes = text_claim(claims, "tenant"), frozenset(text_claim(claims, "scope").split())
+        role = next((role for role in ROLES if role == claims.get("role")), None)
+        if role is None:
+            raise wrong_type("role", f"one of {', '.join(ROLES)}")
+        return Identity(tenant, text_claim(claims, "sub"), role, scopes, None, expiry(claims))

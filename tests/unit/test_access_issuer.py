@@ -1,8 +1,10 @@
 """Tokens of an outside issuer, whose keys are fetched from a real HTTP server."""
 
+import asyncio
 import base64
 import hmac
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
 from turnlog.agent.access import issuer as module
@@ -24,6 +28,7 @@ from turnlog.agent.settings import InvalidSetting, Settings, load_settings
 KEY, OTHER = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
 OCT = {"kty": "oct", "kid": "shared", "alg": "HS256", "k": base64.urlsafe_b64encode(b"k" * 32).decode()}
 HOUR = timedelta(hours=1)
+JSON_NULL = object()
 
 
 def published(key: EllipticCurvePrivateKey, kid: str) -> dict[str, Any]:
@@ -72,7 +77,8 @@ def provider() -> Iterator[Provider]:
 def token(key: Any = KEY, kid: str = "one", algorithm: str = "ES256", **changed: Any) -> str:
     now = datetime.now(UTC)
     claims = {"iss": "https://idp.example", "aud": "chat", "sub": "ann", "nbf": now, "exp": now + HOUR, **changed}
-    return jwt.encode({name: one for name, one in claims.items() if one is not None}, key, algorithm, {"kid": kid})
+    said = {name: None if one is JSON_NULL else one for name, one in claims.items() if one is not None}
+    return jwt.encode(said, key, algorithm, {"kid": kid})
 
 
 def confused() -> str:
@@ -173,3 +179,76 @@ async def test_keys_that_cannot_be_renewed_end(provider: Provider, monkeypatch: 
 def test_half_an_issuer_is_refused(provider: Provider, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting):
         outside_issuer(provider.settings().model_copy(update=wrong))
+
+
+WRONG_TYPES: dict[str, dict[str, Any]] = {
+    "a list of scopes": {"scope": ["read"]},
+    "no value for the scopes": {"scope": JSON_NULL},
+    "a number as scopes": {"scope": 0},
+    "a number among the scopes of scp": {"scp": ["read", 1]},
+    "no value for the tenant": {"org": JSON_NULL},
+    "true as tenant": {"org": True},
+    "a number as tenant": {"org": 7},
+    "a list of tenants": {"org": ["acme"]},
+    "no value for the role": {"groups": JSON_NULL},
+    "a number among the roles": {"groups": ["admin", 1]},
+    "a table of roles": {"groups": {"admin": True}},
+    "a number as user": {"sub": 7},
+    "a text as expiry": {"exp": "99999999999"},
+    "true as not-before": {"nbf": True},
+    "a list as expiry": {"exp": [99999999999]},
+    "an audience that is a table": {"aud": {"chat": True}},
+}
+
+
+async def test_claims_of_a_wrong_type_are_refused_by_name(provider: Provider) -> None:
+    settings = provider.settings(jwt_tenant_claim="org", jwt_role_claim="groups")
+    for case, changed in WRONG_TYPES.items():
+        with pytest.raises(Unauthenticated) as refused:
+            await use(settings, token(**{"org": "acme", **changed}))
+        assert (case, refused.value.code) == (case, "unauthenticated")
+        assert re.search(rf"{next(iter(changed))}|claim format|[Ss]ubject", str(refused.value))
+
+
+async def test_only_a_token_without_scopes_has_all_of_its_role(provider: Provider) -> None:
+    none, foreign, listed, text = await use(
+        provider.settings(),
+        token(),
+        token(scope="openid profile"),
+        token(scp=["read", "ask"]),
+        token(scp="read write", scope=None),
+    )
+    assert none.scopes == {"read", "write", "ask", "erase"}
+    assert [foreign.scopes, listed.scopes, text.scopes] == [set(), {"read", "ask"}, {"read", "write"}]
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def test_no_type_of_a_claim_gives_more_than_the_claim_says(provider: Provider) -> None:
+    """A token is refused, or its identity holds exactly what its claims say as texts and numbers."""
+    issuer = outside_issuer(provider.settings(jwt_tenant_claim="org", jwt_role_claim="groups"))
+    assert issuer is not None
+
+    @given(
+        name=st.sampled_from(["sub", "org", "groups", "scope", "scp", "exp", "nbf", "iat", "aud"]), value=JSON_VALUES
+    )
+    def check(name: str, value: Any) -> None:
+        made = token(**{"org": "acme", "scope": "read", name: JSON_NULL if value is None else value})
+        try:
+            found = asyncio.run(issuer.verify(made, "one"))
+        except Unauthenticated:
+            return
+        assert found.user == (value if name == "sub" else "ann")
+        assert found.tenant == (value if name == "org" else "acme")
+        assert found.scopes <= (set(value.split()) if name == "scope" else {"read"})
+        assert found.role == "user" or (
+            name == "groups" and found.role in ([value] if isinstance(value, str) else value)
+        )
+        assert name not in ("exp", "nbf", "iat") or (isinstance(value, int | float) and not isinstance(value, bool))
+
+    check()

@@ -154,3 +154,19 @@ def test_require_names_what_is_missing() -> None:
 def test_a_token_is_not_granted_what_its_role_cannot_have(role: str, scopes: list[str] | None) -> None:
     with pytest.raises(InvalidGrant):
         granted("acme", "ann", role, scopes, None, key=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"tenant": value} for value in (None, True, 7, ["acme"])),
+        *({"role": value} for value in (None, "root", True, ["admin"])),
+        *({"scope": value} for value in (None, ["read"], 0)),
+        *({"exp": value} for value in ("99999999999", [1], True)),
+        *({"nbf": value} for value in ("0", True)),
+    ],
+    ids=str,
+)
+def test_a_claim_of_a_wrong_type_is_refused_though_the_signature_is_right(changed: dict[str, Any]) -> None:
+    with pytest.raises(Unauthenticated):
+        use(signed(**changed))
