@@ -48,6 +48,20 @@ def open_private(path: Path, flags: int) -> int:
     return file
 
 
+def close_files(folder: Path) -> None:
+    """Closes to others the folder's own files that they could read, such as logs of an earlier version. A warning names
+    a file that this user cannot change."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        mode = file.lstat().st_mode
+        if stat.S_ISREG(mode) and mode & 0o077:
+            try:
+                file.chmod(0o600)
+            except FileNotFoundError:  # it was another process's draft
+                continue
+            except PermissionError:
+                logger.warning("other users can read %s, and this user cannot change that; chmod 600 it", file)
+
+
 def made_once(path: Path, make: Callable[[], str]) -> str:
     """The file's line; if there is no file it is made, and the first process that links it wins. Raises OSError."""
     if not path.exists():

@@ -1,4 +1,4 @@
-"""One nats-server in `<home>/nats`: nats.conf and subscribers.json (0600), nats.log, store/."""
+"""One nats-server in `<home>/nats`: nats.conf, subscribers.json and nats.log (0600), store/."""
 
 import asyncio
 import json

@@ -162,6 +162,7 @@ def remove_socket_folder(sockets: Path) -> None:
 NAME = "postgres"
 # Fast shutdown (clients are cut off, the state is written), then immediate (recovery at the next start).
 STOP_STEPS = [(signal.SIGINT, 60.0), (signal.SIGQUIT, 10.0)]
+MOST_LOG_BYTES = 16 * 1024 * 1024  # a longer log is put aside at the next start
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +275,7 @@ class PostgresServer:
         conf = self.folder / "postgresql.conf"
         write_private(conf, render(sockets), self.identity)
         log = self.folder / "postgres.log"
-        if log.exists() and log.stat().st_size > 16 * 1024 * 1024:
+        if log.exists() and log.stat().st_size > MOST_LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
         argv: list[str | Path] = [
             postgres_binaries() / "postgres",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from turnlog.agent.private_files import open_private
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed
 from turnlog.consumers.servers.identity import Identity
 
@@ -92,7 +93,7 @@ class Launched:
 
 def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identity | None) -> Launched:
     """Starts a server that outlives this process and does not get its Ctrl-C. Raises ServerStartFailed."""
-    with log.open("ab") as out:
+    with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as out:
         offset = out.tell()
         if identity is not None:
             os.fchown(out.fileno(), identity.uid, identity.gid)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from turnlog.agent.private_files import close_files
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed, folder_errors
 from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
 from turnlog.consumers.servers.identity import Identity, server_identity
@@ -52,6 +53,8 @@ async def start(home: Path, nats_port: int = 0) -> Servers:
 
 
 async def _start(home: Home, nats_port: int) -> Servers:
+    for folder in (home.path, home.nats, home.postgres):
+        close_files(folder)
     identity = server_identity(home.path)
     nats, postgres = _nats(home, identity, nats_port), _postgres(home, identity)
     # Waits for both even if one fails, so that no task runs on after the call.
