@@ -142,8 +142,8 @@ def _role(claims: Mapping[str, Any], name: str) -> Role:
 
 
 def _scopes(claims: Mapping[str, Any], role: Role) -> frozenset[str]:
-    """Returns the scopes of turnlog that the token has: of `scope`, a text (RFC 8693, 4.2), or else of `scp`, which some
-    issuers send as a text and some as a list. A token without both has all of its role. Raises Unauthenticated."""
+    """Returns the scopes of turnlog in `scope`, a text (RFC 8693, 4.2), or else in `scp`, which some issuers send as a
+    text and some as a list. A token without both has all of its role. Raises Unauthenticated."""
     if "scope" in claims:
         named = text_claim(claims, "scope").split()
     elif "scp" in claims:
