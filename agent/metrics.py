@@ -58,6 +58,7 @@ HTTP_SECONDS = Histogram(
 REFUSALS = Counter("turnlog_throttle_refusals_total", "Requests that the throttle refused", ("limit",))
 BEHIND = Gauge("turnlog_projection_behind_events", "Events left to apply, of the slowest partition", ("projection",))
 STALLED = Gauge("turnlog_projection_stalled", "1 while events wait and the projection does not move", ("projection",))
+REBUILDING = Gauge("turnlog_projection_rebuilding", "1 while it is rebuilt for a newer version", ("projection",))
 DEAD_LETTERS = Gauge("turnlog_dead_letters", "Parked events", ("projection",))
 STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
 STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")

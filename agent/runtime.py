@@ -119,37 +119,50 @@ class Runtime:
             await self._models.close()
             self._models = None
 
-    async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = ()) -> None:
-        """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime."""
+    async def settle(self, timeout_s: float = SETTLE_S, names: Sequence[str] = (), without: Sequence[str] = ()) -> None:
+        """Waits until the named projections, or all, have applied what is in the log now. Raises NotProjectedInTime.
+
+        without: of these, those that are rebuilt for a newer version are not waited for.
+        """
         if not names:
             from turnlog.projectors.models.registry import BY_NAME  # a tenth of a second for all read models
 
             names = tuple(BY_NAME)
         heads = {at: await self.log.partition_head(at) for at in range(self.log.partitions)}
-        await self._applied(names, heads, timeout_s)
+        await self._applied(names, heads, timeout_s, without)
 
-    async def settle_thread(self, tenant: str, thread: str, names: Sequence[str], timeout_s: float = SETTLE_S) -> int:
+    async def settle_thread(
+        self,
+        tenant: str,
+        thread: str,
+        names: Sequence[str],
+        timeout_s: float = SETTLE_S,
+        without: Sequence[str] = (),
+    ) -> int:
         """Waits until the named projections have applied the thread's last event, and for no later one.
 
-        Returns the event's sequence, 0 for a thread without events. Raises NotProjectedInTime, LogUnavailable.
+        without: as settle. Returns the event's sequence, 0 for a thread without events. Raises NotProjectedInTime, LogUnavailable.
         """
         head = await self.log.thread_head(tenant, thread)
         if head:
-            await self._applied(names, {await self.log.partition_of(tenant, thread, head): head}, timeout_s)
+            heads = {await self.log.partition_of(tenant, thread, head): head}
+            await self._applied(names, heads, timeout_s, without)
         return head
 
-    async def _applied(self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float) -> None:
+    async def _applied(
+        self, names: Sequence[str], heads: Mapping[int, int], timeout_s: float, without: Sequence[str]
+    ) -> None:
         """Connections that a restart of Postgres ended fail until the pool checks those that are left."""
         if self.system is not None:
-            return await self.system._applied(names, heads, timeout_s)
+            return await self.system._applied(names, heads, timeout_s, without)
         doubted_at = time.monotonic() + 2 * TRUSTED_S
         while True:
             try:
                 async with self.pool.connection() as conn:
                     for partition, head in heads.items():
-                        if self.when_behind and await first_behind(conn, names, partition, head):
+                        if self.when_behind and await first_behind(conn, names, partition, head, without):
                             await self.when_behind()
-                        await wait_for(conn, names, partition, head, timeout_s)
+                        await wait_for(conn, names, partition, head, timeout_s, without)
                 return
             except NotProjectedInTime as error:
                 causes = [runner.last_error for runner in self.runners if runner.last_error]

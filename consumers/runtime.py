@@ -22,6 +22,7 @@ from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.log import Log
 from turnlog.events.signing import Signer
 from turnlog.events.subjects import watch_type_anywhere
+from turnlog.events.tasks import cancel
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
@@ -213,14 +214,18 @@ async def throttle_connections(runtime: Runtime) -> AsyncIterator[None]:
 async def projecting(
     runtime: Runtime, partitions: Sequence[int] | None = None, shared: bool = False
 ) -> AsyncIterator[None]:
-    """Runs the projectors in this process. Where another process runs them, these wait to take over.
+    """Runs the projectors in this process. Where another process runs them, these wait to take over. Rows of an earlier
+    version are rebuilt beside them.
 
     shared: all processes that pass it divide the partitions evenly (workers); the others take what is free.
     """
     from turnlog.projectors.engine.engine import Runner  # with all read models it loads for a quarter of a second
     from turnlog.projectors.engine.sharing import Share
     from turnlog.projectors.models.registry import PROJECTIONS
+    from turnlog.projectors.rebuild.upgrade import note_earlier, rebuild_earlier
 
+    async with runtime.pool.connection() as conn:
+        is_earlier = bool(await note_earlier(conn, PROJECTIONS))
     chosen = range(runtime.log.partitions) if partitions is None else partitions
     share = Share(runtime.database_url, len(chosen)) if shared else None
     runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition, share) for partition in chosen]
@@ -229,10 +234,16 @@ async def projecting(
     tasks = [asyncio.create_task(runner.run(), name=f"projectors-{at}") for at, runner in enumerate(runners)]
     if share is not None:
         tasks.append(asyncio.create_task(share.run(stop), name="projectors-share"))
+    upgrade: asyncio.Task[None] | None = None
+    if is_earlier:
+        rebuilding = rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop)
+        upgrade = asyncio.create_task(rebuilding, name="projectors-upgrade")
     try:
         yield
     finally:
         stop.set()
+        if upgrade is not None:
+            await cancel(upgrade)
         for runner in runners:
             runner.stop()
         await asyncio.gather(*tasks)

@@ -22,11 +22,13 @@ Kind = Literal["start", "context", "text", "tool", "result", "restart", "end", "
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
-    long-term memories; dropped: how many turns are left out."""
+    long-term memories; dropped: how many turns are left out. degraded: which rows are incomplete, while they are
+    rebuilt."""
 
     tiers: list[dict[str, Any]]
     memories: list[str]
     dropped: int
+    degraded: str | None = None
 
 
 class ProgressStep(BaseModel):

@@ -1,7 +1,7 @@
 """doctor: what works, what does not, and what to do about it."""
 
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -88,12 +88,23 @@ async def _projections(runtime: Runtime) -> Finding:
         versions: dict[str, int] = dict(await rows.fetchall())
     old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]
     if old:
-        return Finding("projections", False, f"{old[0]} is of another version", f"turnlog rebuild {old[0]}")
+        return _of_another_version(old, {one.projection: one.rebuilt for one in lags})
     stalled = [one for one in lags if one.stalled]
     behind = max((one.behind for one in lags), default=0)
     fix = await _key_waited_for(runtime, stalled) or "start a projector: `turnlog up` or `turnlog worker projectors`"
     detail = f"{len(PROJECTIONS)} read models, at most {behind:,} behind"
     return Finding("projections", not stalled, detail, fix if stalled else "")
+
+
+def _of_another_version(old: Sequence[str], rebuilt: Mapping[str, float | None]) -> Finding:
+    """rebuilt: the share of the log that a rebuild has read, by projection."""
+    progress = ", ".join(f"{name} {rebuilt.get(name) or 0:.0%}" for name in old)
+    detail = f"of another version of turnlog: {', '.join(old)}"
+    if any(rebuilt.get(name) for name in old):
+        return Finding(
+            "projections", True, f"{detail}; rebuilding {progress}", "wait; `turnlog lag` shows how far it is"
+        )
+    return Finding("projections", False, detail, "`turnlog up` or `turnlog worker projectors` rebuilds them")
 
 
 async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | None:

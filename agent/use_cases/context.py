@@ -26,6 +26,7 @@ from turnlog.agent.use_cases.recall import recall_of
 from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message, newest_exchanges
@@ -132,6 +133,7 @@ async def context_of(
             memories=block,
             answer_tokens=answer_tokens or 0,
         )
+        reasons = [reason for reason in (finding.degraded, await degraded_by_rebuild(conn, READS)) if reason]
     basis = AnswerBasis(
         tenant,
         thread,
@@ -144,7 +146,7 @@ async def context_of(
         question_seq=context.receipt.as_of_seq,
         notes=None if asked is None else tuple(str(wire["content"]) for wire in block.messages),
     )
-    return ThreadContext(context, basis, finding.degraded)
+    return ThreadContext(context, basis, "; ".join(reasons) or None)
 
 
 async def context_as_of(
@@ -164,13 +166,13 @@ async def _ready(
     runtime: Runtime, tenant: str, thread: str, reads: tuple[str, ...]
 ) -> AsyncIterator[tuple[Connection, int]]:
     """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
-    head = await runtime.settle_thread(tenant, thread, reads)
+    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with runtime.pool.connection() as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
     # It takes a connection of its own: none is held meanwhile.
-    head = await runtime.settle_thread(tenant, thread, reads)
+    head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
     async with runtime.pool.connection() as conn:
         yield conn, head
 

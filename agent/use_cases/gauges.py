@@ -28,12 +28,13 @@ async def measure(runtime: Runtime) -> None:
     found: list[Lag] = []
     with contextlib.suppress(*AWAY):
         found = await projection_lag(runtime)
-    for gauge in (metrics.BEHIND, metrics.STALLED, metrics.DEAD_LETTERS):
+    for gauge in (metrics.BEHIND, metrics.STALLED, metrics.REBUILDING, metrics.DEAD_LETTERS):
         gauge.clear()
     for name, partitions in itertools.groupby(found, key=lambda one: one.projection):
         each = list(partitions)
         metrics.BEHIND.labels(name).set(max(one.behind for one in each))
         metrics.STALLED.labels(name).set(any(one.stalled for one in each))
+        metrics.REBUILDING.labels(name).set(any(one.rebuilt is not None for one in each))
         metrics.DEAD_LETTERS.labels(name).set(sum(one.parked for one in each))
     with contextlib.suppress(*AWAY):
         await _measure_stream(runtime)

@@ -43,8 +43,10 @@ async def health(runtime: Runtime) -> Health:
         found = await projection_lag(runtime)
         stalled = sorted({one.projection for one in found if one.stalled})
         behind = max((one.behind for one in found), default=0)
-        detail = f"stopped: {', '.join(stalled)}" if stalled else None
-        parts.append(Part("projections", "degraded" if stalled else "up", detail))
+        shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
+        rebuilt = [f"rebuilding {name} {share:.0%}" for name, share in shares.items()]
+        wrong = [f"stopped: {', '.join(stalled)}"] * bool(stalled) + rebuilt
+        parts.append(Part("projections", "degraded" if wrong else "up", "; ".join(wrong) or None))
     except AWAY as error:
         parts.append(Part("projections", "down", _reason(error)))
     opened = [service for service, state in metrics.breakers().items() if state != "closed"]

@@ -21,6 +21,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.subjects import check_place, memory_thread
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
 from turnlog.projectors.models.memories.lookup import StoredMemory
@@ -128,12 +129,16 @@ async def recall(
         if as_of is None and not is_filtered:
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
             turns = await _turns(runtime, conn, search, scope_of_turns, query, k)
+        rebuilt = await degraded_by_rebuild(conn, TURN_READS)
+        if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
+            turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
     memories = list(known.memories)
     fitting = _that_fit(runtime, turns, memories, max_tokens)
     now, policy = datetime.now(UTC), Policy.of(runtime.settings)
     shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
     sure = None if topic is not None else _confidence(search.evidence, memories)
-    return Found(fitting, shown, search.degraded, known.degraded, search.question, sure)
+    degraded = "; ".join(reason for reason in (search.degraded, rebuilt) if reason) or None
+    return Found(fitting, shown, degraded, known.degraded, search.question, sure)
 
 
 def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -> float | None:
@@ -150,9 +155,9 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
     if user is not None:
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
     if thread is None:
-        await runtime.settle(names=TURN_READS)
+        await runtime.settle(names=TURN_READS, without=READ_WHILE_REBUILT)
         return
-    await runtime.settle_thread(tenant, thread, TURN_READS)
+    await runtime.settle_thread(tenant, thread, TURN_READS, without=READ_WHILE_REBUILT)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)
 

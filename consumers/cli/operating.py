@@ -122,6 +122,8 @@ def _check_named(name: str | None, all_: bool) -> None:
 
 def _lag_line(one: "Lag") -> str:
     state = "stalled" if one.stalled else f"{one.behind:,} behind" if one.behind else "up to date"
+    if one.rebuilt is not None:
+        state += f", rebuilding for this version {one.rebuilt:.0%}"
     parked = f", {one.parked} parked" if one.parked else ""
     return f"{one.projection:<16} partition {one.partition}  {one.position:>10,}  {state}{parked}"
 

@@ -37,7 +37,7 @@ from turnlog.events.publish import Key
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_conversation
 from turnlog.projectors.engine.duplicates import first_seqs
-from turnlog.projectors.engine.lag import wait_for
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild, wait_for
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.agents import AgentRow
@@ -125,7 +125,7 @@ class AgentConsumer:
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
         """Whether no earlier event is this request; waits until the read models have it. Raises NotProjectedInTime."""
         async with self._reading() as conn:
-            await wait_for(conn, READS, delivery.partition, delivery.seq)
+            await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
             key = Key.of(request)
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
 
@@ -142,7 +142,8 @@ class AgentConsumer:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
             data = data.model_copy(update=_filled(data, agent))
             context = await self._context(conn, request, data, asked, seq, agent.max_tokens or 0)
-        await progress.tell("context", context=_seen(context))
+            degraded = await degraded_by_rebuild(conn, READS)
+        await progress.tell("context", context=_seen(context) | {"degraded": degraded})
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)

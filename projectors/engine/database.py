@@ -56,9 +56,24 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
     The locks end with the connection, as does every transaction that relied on them.
     """
     for name in sorted(names):
-        key = zlib.crc32(f"{name}/{build}".encode()) - 2**31
-        row = await (await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (key, partition))).fetchone()
+        row = await (
+            await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (_lock_key(name, build), partition))
+        ).fetchone()
         if row is None or not row[0]:
             await conn.execute("SELECT pg_advisory_unlock_all()")
             return False
     return True
+
+
+async def is_locked(conn: Connection, name: str, build: str, partition: int) -> bool:
+    """Returns True while a session holds the lock that take_locks takes for this name."""
+    rows = await conn.execute(
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid::bigint = %s "
+        "AND objid::bigint = %s AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        (_lock_key(name, build) % 2**32, partition % 2**32),
+    )
+    return await rows.fetchone() is not None
+
+
+def _lock_key(name: str, build: str) -> int:
+    return zlib.crc32(f"{name}/{build}".encode()) - 2**31

@@ -32,7 +32,7 @@ logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
 STANDBY_POLL_S = 0.5
-LOOK_AGAIN_S = 10.0
+LOOK_AGAIN_S = 0.5
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
 REST_S = 0.003
 # An import comes in bursts, with small batches and pauses between them: work that began there would slow the next one.
@@ -140,11 +140,16 @@ class Runner:
         at = await positions.load(conn, current, LIVE, self._partition)
         await self._refuse_other_log(at)
         problem = f"of another version, to be rebuilt with `turnlog rebuild`: {', '.join(old)}" if old else None
-        again = asyncio.get_running_loop().time() + LOOK_AGAIN_S
+        clock = asyncio.get_running_loop().time
+        again = clock() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:
             self._reader = reader
             try:
-                while self._goes_on() and (not old or asyncio.get_running_loop().time() < again):
+                while self._goes_on():
+                    if old and clock() >= again:
+                        if await positions.outdated(conn, self._projections, LIVE) != old:
+                            break
+                        again = clock() + LOOK_AGAIN_S
                     before, at = at, await step(conn, reader, current, at, signer=self._log.signer)
                     self.last_error, self._backoff = problem, FIRST_BACKOFF_S
                     if reader.taken >= LARGE_BATCH:

@@ -2,14 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
+from turnlog.projectors.engine.database import is_locked
+from turnlog.projectors.engine.positions import WANTED
 from turnlog.projectors.engine.writer import Connection
 
+# Projections that are read as they are while they are rebuilt for a newer version: what searches and condenses works
+# without the newest events. Others would show what was changed or deleted since.
+READ_WHILE_REBUILT = ("vectors", "topics", "summaries")
 STALLED_AFTER_S = 15.0
 # Events in a batch, or behind, from which on a partition counts as catching up.
 LARGE_BATCH = 200
@@ -27,7 +32,8 @@ class Lag:
     """One projection's distance from the end of its partition.
 
     stalled: an event has waited too long without the position moving; parked events do not count.
-    seconds_since_moved: None if no worker has ever taken the partition.
+    seconds_since_moved: None if no worker has ever taken the partition. rebuilt: share of the log that the rebuild for
+    a newer version of the projection has read (0 to 1); None where the rows are of the present version.
     """
 
     projection: str
@@ -37,6 +43,7 @@ class Lag:
     parked: int
     seconds_since_moved: float | None
     stalled: bool
+    rebuilt: float | None = None
 
     @property
     def behind(self) -> int:
@@ -52,6 +59,7 @@ class Lag:
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
     """The lag of every live projection, by name and partition. Raises LogUnavailable."""
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
+    rebuilds = await _rebuilds(conn, heads)
     # All partitions of every known projection: one that no worker ever took must not look healthy.
     rows = await conn.execute(
         "SELECT n.projection, n.partition, coalesce(p.position, 0), "
@@ -72,10 +80,36 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
             idle,
             at < heads.get(part, 0)
             and (idle is None or idle > stalled_after_s)
+            and not (name in rebuilds and rebuilds[name].runs)
             and await _waits(log, part, at, stalled_after_s),
+            rebuilds[name].share if name in rebuilds else None,
         )
         for name, part, at, parked, idle in await rows.fetchall()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    """The rebuild of a projection whose rows are of an earlier version. runs: some process is at it."""
+
+    share: float
+    runs: bool
+
+
+async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> dict[str, _Rebuild]:
+    """By projection. How far a build is, its positions say; those of a killed one stay until the next begins."""
+    rows = await conn.execute(
+        "SELECT w.projection, (SELECT jsonb_object_agg(b.partition, b.position) FROM projection_positions b "
+        "WHERE b.projection = w.projection AND starts_with(b.build, 'rebuild_')) FROM projection_positions w "
+        "WHERE w.build = %s",
+        (WANTED,),
+    )
+    found: dict[str, _Rebuild] = {}
+    for name, positions in await rows.fetchall():
+        runs = await is_locked(conn, name, "build", -1)
+        read = sum(min((positions or {}).get(str(at), 0), head) for at, head in heads.items()) if runs else 0
+        found[name] = _Rebuild(read / max(1, sum(heads.values())), runs)
+    return found
 
 
 async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:
@@ -85,26 +119,61 @@ async def _waits(log: Log, partition: int, position: int, longer_than_s: float) 
 
 
 async def wait_for(
-    conn: Connection, projections: Sequence[str], partition: int, seq: int, timeout_s: float = 30.0
+    conn: Connection,
+    projections: Sequence[str],
+    partition: int,
+    seq: int,
+    timeout_s: float = 30.0,
+    without: Sequence[str] = (),
 ) -> None:
-    """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime."""
+    """Returns once every named projection has applied `seq` of its partition. Raises NotProjectedInTime.
+
+    without: of these, those that are rebuilt for a newer version are not waited for.
+    """
     deadline, pause = time.monotonic() + timeout_s, FIRST_POLL_S
-    while (behind := await first_behind(conn, projections, partition, seq)) is not None:
+    while (behind := await first_behind(conn, projections, partition, seq, without)) is not None:
         if time.monotonic() > deadline:
             raise NotProjectedInTime(
                 f"{behind} did not reach sequence {seq} within {timeout_s:g} s; `turnlog lag` shows its position. "
-                "Is a projector running (`turnlog up` or `turnlog worker projectors`)?"
+                + await _why_not(conn, behind)
             )
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, MAX_POLL_S)
 
 
-async def first_behind(conn: Connection, projections: Sequence[str], partition: int, seq: int) -> str | None:
-    """The first of the named projections that has not applied `seq` of its partition, None when all have."""
+async def _why_not(conn: Connection, projection: str) -> str:
+    if projection in await being_rebuilt(conn):
+        return "It is being rebuilt for the present version of turnlog; try again when that is done"
+    return "Is a projector running (`turnlog up` or `turnlog worker projectors`)?"
+
+
+async def degraded_by_rebuild(conn: Connection, projections: Sequence[str]) -> str | None:
+    """What is missing where one of the projections is read as it is while it is rebuilt; None where none is."""
+    names = [name for name in await being_rebuilt(conn) if name in projections and name in READ_WHILE_REBUILT]
+    if not names:
+        return None
+    return f"{', '.join(names)}: being rebuilt for the present version of turnlog, the newest turns are missing there"
+
+
+async def being_rebuilt(conn: Connection) -> list[str]:
+    """The projections whose rows are of an earlier version, by name."""
     rows = await conn.execute(
-        "SELECT projection FROM projection_positions WHERE build = 'live' AND partition = %s AND position >= %s "
-        "AND projection = ANY(%s)",
-        (partition, seq, list(projections)),
+        "SELECT projection FROM projection_positions WHERE build = %s ORDER BY projection", (WANTED,)
+    )
+    return [name for (name,) in await rows.fetchall()]
+
+
+async def first_behind(
+    conn: Connection, projections: Sequence[str], partition: int, seq: int, without: Sequence[str] = ()
+) -> str | None:
+    """The first of the named projections that has not applied `seq` of its partition, None when all have.
+
+    without: see wait_for.
+    """
+    rows = await conn.execute(
+        "SELECT projection FROM projection_positions WHERE projection = ANY(%s) AND (build = 'live' "
+        "AND partition = %s AND position >= %s OR build = %s AND projection = ANY(%s))",
+        (list(projections), partition, seq, WANTED, list(without)),
     )
     reached = {name for (name,) in await rows.fetchall()}
     return next((name for name in projections if name not in reached), None)

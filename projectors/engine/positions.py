@@ -11,6 +11,8 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 
 LIVE = "live"
+# A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
+WANTED = "wanted"
 _MINE = "build = %s AND partition = %s AND projection = ANY(%s)"
 _TAKE = f"""
 WITH found AS (
@@ -49,10 +51,11 @@ class Positions:
 
 
 async def outdated(conn: Connection, projections: Sequence[Projection], build: str) -> list[str]:
-    """Returns the error for projections whose rows have another version than their code."""
+    """Returns the names of projections whose rows have another version than their code."""
     versions = {p.name: p.version for p in projections}
     rows = await conn.execute(
-        "SELECT DISTINCT projection, code_version FROM projection_positions WHERE build = %s AND projection = ANY(%s)",
+        "SELECT DISTINCT projection, code_version FROM projection_positions WHERE build = %s AND projection = ANY(%s) "
+        "ORDER BY projection",
         (build, sorted(versions)),
     )
     return [name for name, version in await rows.fetchall() if version != versions[name]]

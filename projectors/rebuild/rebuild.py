@@ -109,6 +109,9 @@ async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[P
         [(build.position(at), p.version, p.name, at) for p in projections for at in range(log.partitions)],
     )
     await conn.execute(
+        "DELETE FROM projection_positions WHERE projection = ANY(%s) AND build = %s", (names, positions.WANTED)
+    )
+    await conn.execute(
         "DELETE FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND status = 'parked'", (names,)
     )
     await conn.execute(

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.use_cases.lag import projection_lag, stuck_reactors
-from turnlog.projectors.engine.lag import Lag
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, Lag
 
 router = APIRouter(tags=["health"])
 
@@ -18,14 +18,26 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """served: it is read as it is meanwhile, without the newest events; what needs any other waits, and ready is
+    false. percent: of the log."""
+
+    projection: str
+    percent: int
+    served: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them."""
+    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them. rebuilding:
+    projections that are rebuilt for a newer version of turnlog."""
 
     ready: bool
     behind: int
     stalled: list[str]
     stuck: list[str]
+    rebuilding: list[Rebuilding]
 
 
 @router.get("/health/live")
@@ -36,13 +48,17 @@ async def live() -> Alive:
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """503 while a projection or a reactor has stopped, or Postgres or NATS is away."""
+    """503 while a projection or a reactor has stopped, rows that every answer needs are rebuilt, or Postgres or NATS is
+    away."""
     runtime = request.app.state.runtime
     found = await projection_lag(runtime)
     stalled, stuck = sorted({one.projection for one in found if one.stalled}), await stuck_reactors(runtime)
-    if stalled or stuck:
+    shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
+    rebuilding = [Rebuilding(name, int(share * 100), name in READ_WHILE_REBUILT) for name, share in shares.items()]
+    is_ready = not stalled and not stuck and all(one.served for one in rebuilding)
+    if not is_ready:
         response.status_code = 503
-    return Ready(not stalled and not stuck, _furthest(found), stalled, stuck)
+    return Ready(is_ready, _furthest(found), stalled, stuck, rebuilding)
 
 
 @router.get("/.well-known/jwks.json")

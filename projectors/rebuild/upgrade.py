@@ -1,0 +1,95 @@
+"""Rebuilds by itself what an earlier version of turnlog has projected, beside the rows that are read meanwhile."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import psycopg
+
+from turnlog.events.errors import TurnlogError
+from turnlog.events.log import Log
+from turnlog.events.progress import OnProgress
+from turnlog.events.tasks import pause
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.positions import LIVE, WANTED
+from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.rebuild.build import RebuildRunning, RebuildStopped
+from turnlog.projectors.rebuild.rebuild import rebuild_several
+
+logger = logging.getLogger("turnlog.projectors")
+LOOK_AGAIN_S = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
+STEPS = 10  # lines of progress in the log
+
+
+async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> list[Projection]:
+    """Returns the projections whose rows are of an earlier version, and notes them for every process (WANTED).
+
+    One that this version has added has no rows yet: it counts as of version 0, so that the live projections need not
+    read the whole log again with it. Rows of a later version are left alone: another process may be newer.
+    """
+    versions = ([one.name for one in projections], [one.version for one in projections])
+    await conn.execute(
+        "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
+        "SELECT n.projection, %s, p.partition, 0, 0 FROM unnest(%s::text[]) n (projection), (SELECT DISTINCT partition "
+        "FROM projection_positions WHERE build = %s AND position > 0) p WHERE NOT EXISTS (SELECT FROM "
+        "projection_positions l WHERE l.projection = n.projection AND l.build = %s) ON CONFLICT DO NOTHING",
+        (LIVE, versions[0], LIVE, LIVE),
+    )
+    rows = await conn.execute(
+        "WITH code AS (SELECT * FROM unnest(%s::text[], %s::int[]) c (projection, version)), earlier AS (SELECT "
+        "c.projection, c.version FROM code c WHERE EXISTS (SELECT FROM projection_positions l WHERE l.build = %s AND "
+        "l.projection = c.projection AND l.code_version < c.version)) INSERT INTO projection_positions (projection, "
+        "build, partition, position, code_version) SELECT projection, %s, 0, 0, version FROM earlier "
+        "ON CONFLICT (projection, build, partition) DO UPDATE SET code_version = excluded.code_version "
+        "RETURNING projection",
+        (*versions, LIVE, WANTED),
+    )
+    earlier = {name for (name,) in await rows.fetchall()}
+    return [one for one in projections if one.name in earlier]
+
+
+async def rebuild_earlier(log: Log, database_url: str, projections: Sequence[Projection], stop: asyncio.Event) -> None:
+    """Rebuilds the projections whose rows are of an earlier version; returns once there are none, or at stop.
+
+    One process at a time rebuilds, the others wait for it. What cannot be rebuilt is tried again, ever more rarely.
+    """
+    wait_s, together = FIRST_PAUSE_S, True
+    while not stop.is_set():
+        try:
+            async with await connect(database_url) as conn:
+                earlier = await note_earlier(conn, projections)
+            if not earlier:
+                return
+            for some in [earlier] if together else [[one] for one in earlier]:
+                await _rebuild(log, database_url, some)
+        except RebuildRunning:
+            await pause(stop, LOOK_AGAIN_S)
+        except (TurnlogError, psycopg.Error, OSError) as error:
+            logger.error("rows of an earlier version stay for now: %s", error)
+            # One that meets an event it cannot apply must not stop the others.
+            if isinstance(error, RebuildStopped) and together:
+                together = False
+                continue
+            await pause(stop, wait_s)
+            wait_s = min(wait_s * 2, LONGEST_PAUSE_S)
+
+
+async def _rebuild(log: Log, database_url: str, projections: Sequence[Projection]) -> None:
+    names = ", ".join(one.name for one in projections)
+    done = await rebuild_several(log, database_url, projections, _steps(f"rebuilding {names} for this version"))
+    logger.warning("rebuilt %s: %d events in %.1f s", names, done[0].events, done[0].seconds)
+
+
+def _steps(what: str) -> OnProgress:
+    said = -1
+
+    def say(done: float, total: float | None) -> None:
+        nonlocal said
+        step = int(STEPS * done / total) if total else 0
+        if step > said:
+            said = step
+            logger.warning("%s: %d %%", what, step * 100 // STEPS)
+
+    return say

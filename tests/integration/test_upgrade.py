@@ -1,0 +1,109 @@
+"""Rows of an earlier version of turnlog: rebuilt by whoever projects, while the rest is served."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from conftest import Settled
+from helpers.api import Serve
+from helpers.sample_events import turn
+from helpers.servers import eventually, rows, unlike_a_rebuild
+from helpers.stage import MemoryServer
+
+from turnlog.agent.use_cases.checkup import checkup
+from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.log import Log
+from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.writer import Connection
+
+
+@pytest.fixture
+async def projected(log: Log, running_projectors: Runner, settled: Settled) -> None:
+    """Ten turns of thread t, projected by a process that has ended."""
+    await log.append_many([turn(f"corgi number {n}", "user" if n % 2 else "assistant", user="ann") for n in range(10)])
+    await settled()
+    running_projectors.stop()
+
+
+async def age(db: Connection, *names: str) -> None:
+    """As if an earlier version had projected them."""
+    aged = "UPDATE projection_positions SET code_version = code_version - 1 WHERE projection = ANY(%s)"
+    await db.execute(aged, (list(names),))
+
+
+@contextlib.asynccontextmanager
+async def another_process_rebuilds(database_url: str, name: str) -> AsyncIterator[None]:
+    """As long as the block runs, as far as anyone can see."""
+    async with await connect(database_url) as conn:
+        assert await take_locks(conn, [name], "build", -1)
+        yield
+
+
+async def test_while_vectors_are_rebuilt_all_is_served_and_says_so(
+    serve: Serve, db: Connection, database_url: str, projected: None
+) -> None:
+    await age(db, "vectors")
+    with MemoryServer() as model:
+        given = {"api_base_url": model.url, "model": "m", "stalled_after_s": 0.1}
+        async with contextlib.AsyncExitStack() as stack:
+            async with another_process_rebuilds(database_url, "vectors"):
+                api = await stack.enter_async_context(serve("agent", **given))
+                ann = await stack.enter_async_context(api.client("ann"))
+                answer = await ann.post("/api/threads/t/answers", json={"message": "A beagle?"})
+                assert answer.status_code == 201, answer.text
+                ready = await ann.get("/health/ready")
+                assert (ready.status_code, ready.json()["stalled"]) == (200, [])
+                assert ready.json()["rebuilding"] == [{"projection": "vectors", "percent": 0, "served": True}]
+                found = (await ann.post("/api/recall", json={"query": "corgi number 3"})).json()
+                assert found["items"] and "vectors: being rebuilt" in found["degraded"]
+                assert "vectors: being rebuilt" in (await ann.get("/api/threads/t/context")).json()["degraded"]
+
+            async def is_rebuilt() -> bool:
+                return (await ann.get("/health/ready")).json()["rebuilding"] == []
+
+            await eventually(is_rebuilt)
+            found = (await ann.post("/api/recall", json={"query": "beagle"})).json()
+            assert "beagle" in found["items"][0]["text"] and "rebuilt" not in (found["degraded"] or "")
+            assert await unlike_a_rebuild(api.runtime.log, database_url) == {}
+
+
+async def test_while_messages_are_rebuilt_turns_are_acknowledged_and_readiness_names_them(
+    serve: Serve, db: Connection, database_url: str, projected: None
+) -> None:
+    await age(db, "messages")
+    async with contextlib.AsyncExitStack() as stack:
+        async with another_process_rebuilds(database_url, "messages"):
+            api = await stack.enter_async_context(serve())
+            ann = await stack.enter_async_context(api.client("ann"))
+            ready = await ann.get("/health/ready")
+            assert (ready.status_code, ready.json()["ready"]) == (503, False)
+            assert ready.json()["rebuilding"] == [{"projection": "messages", "percent": 0, "served": False}]
+            said = {"turns": [{"role": "user", "content": "hello"}]}
+            assert (await ann.post("/api/threads/new/turns", json=said)).status_code == 201
+            findings = await checkup(api.runtime.settings, lambda: opened(api.runtime.settings))
+            assert "of another version of turnlog: messages" in str(findings)
+        turns = (await ann.get("/api/threads/new/turns")).json()["items"]
+        assert [one["content"] for one in turns] == ["hello"]
+        assert (await ann.get("/health/ready")).status_code == 200
+
+
+async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_what_is_later(
+    serve: Serve, db: Connection, database_url: str, projected: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    await age(db, "vectors", "topics")
+    await db.execute("DELETE FROM projection_positions WHERE projection = 'agents'")
+    await db.execute("UPDATE projection_positions SET code_version = 99 WHERE projection = 'usage'")
+    caplog.set_level(logging.WARNING, "turnlog.projectors")
+    async with serve() as api, opened(api.runtime.settings) as second, projecting(second):
+
+        async def are_rebuilt() -> bool:
+            return not await rows(db, "SELECT FROM projection_positions WHERE build <> 'live'")
+
+        await eventually(are_rebuilt)
+        await asyncio.gather(*(one.settle(names=("vectors", "agents", "topics")) for one in (api.runtime, second)))
+    done = [one.getMessage() for one in caplog.records if one.getMessage().startswith("rebuilt ")]
+    assert len(done) == 1 and "rebuilt vectors, topics, agents: 10 events" in done[0]
+    assert await rows(db, "SELECT code_version FROM projection_positions WHERE projection = 'usage'") == [(99,)]
