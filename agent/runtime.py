@@ -141,7 +141,9 @@ class Runtime:
     ) -> int:
         """Waits until the named projections have applied the thread's last event, and for no later one.
 
-        without: as settle. Returns the event's sequence, 0 for a thread without events. Raises NotProjectedInTime, LogUnavailable.
+        without: as settle. Returns the event's sequence, 0 for a thread without events.
+
+        Raises NotProjectedInTime, LogUnavailable.
         """
         head = await self.log.thread_head(tenant, thread)
         if head:

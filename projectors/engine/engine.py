@@ -139,7 +139,7 @@ class Runner:
         current = [p for p in self._projections if p.name not in old] or self._projections
         at = await positions.load(conn, current, LIVE, self._partition)
         await self._refuse_other_log(at)
-        problem = f"of another version, to be rebuilt with `turnlog rebuild`: {', '.join(old)}" if old else None
+        problem = f"rows of another version, which a rebuild replaces: {', '.join(old)}" if old else None
         clock = asyncio.get_running_loop().time
         again = clock() + LOOK_AGAIN_S
         async with self._log.reader(self._partition, at.lowest + 1) as reader:

@@ -59,7 +59,7 @@ class Lag:
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
     """The lag of every live projection, by name and partition. Raises LogUnavailable."""
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
-    rebuilds = await _rebuilds(conn, heads)
+    rebuilt, is_rebuilding = await _rebuilds(conn, heads)
     # All partitions of every known projection: one that no worker ever took must not look healthy.
     rows = await conn.execute(
         "SELECT n.projection, n.partition, coalesce(p.position, 0), "
@@ -80,36 +80,30 @@ async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER
             idle,
             at < heads.get(part, 0)
             and (idle is None or idle > stalled_after_s)
-            and not (name in rebuilds and rebuilds[name].runs)
+            and not (name in rebuilt and is_rebuilding)
             and await _waits(log, part, at, stalled_after_s),
-            rebuilds[name].share if name in rebuilds else None,
+            rebuilt.get(name),
         )
         for name, part, at, parked, idle in await rows.fetchall()
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rebuild:
-    """The rebuild of a projection whose rows are of an earlier version. runs: some process is at it."""
-
-    share: float
-    runs: bool
-
-
-async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> dict[str, _Rebuild]:
-    """By projection. How far a build is, its positions say; those of a killed one stay until the next begins."""
+async def _rebuilds(conn: Connection, heads: Mapping[int, int]) -> tuple[dict[str, float], bool]:
+    """The share of the log that the rebuild of each projection with rows of an earlier version has read, and whether
+    some process is at it. How far a build is, its positions say; those of a killed one stay until the next begins."""
     rows = await conn.execute(
         "SELECT w.projection, (SELECT jsonb_object_agg(b.partition, b.position) FROM projection_positions b "
         "WHERE b.projection = w.projection AND starts_with(b.build, 'rebuild_')) FROM projection_positions w "
         "WHERE w.build = %s",
         (WANTED,),
     )
-    found: dict[str, _Rebuild] = {}
+    shares, all_run = dict[str, float](), False
     for name, positions in await rows.fetchall():
         runs = await is_locked(conn, name, "build", -1)
         read = sum(min((positions or {}).get(str(at), 0), head) for at, head in heads.items()) if runs else 0
-        found[name] = _Rebuild(read / max(1, sum(heads.values())), runs)
-    return found
+        shares[name] = read / max(1, sum(heads.values()))
+        all_run = all_run or runs  # one process rebuilds them one after the other
+    return shares, all_run
 
 
 async def _waits(log: Log, partition: int, position: int, longer_than_s: float) -> bool:

@@ -11,6 +11,7 @@ from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 from turnlog.projectors.engine.positions import LIVE, WANTED
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
@@ -53,7 +54,8 @@ async def note_earlier(conn: Connection, projections: Sequence[Projection]) -> l
 async def rebuild_earlier(log: Log, database_url: str, projections: Sequence[Projection], stop: asyncio.Event) -> None:
     """Rebuilds the projections whose rows are of an earlier version; returns once there are none, or at stop.
 
-    One process at a time rebuilds, the others wait for it. What cannot be rebuilt is tried again, ever more rarely.
+    First, in one pass, what others wait for, then what is read as it is meanwhile. One process at a time rebuilds, the
+    others wait for it. What cannot be rebuilt is tried again, ever more rarely.
     """
     wait_s, together = FIRST_PAUSE_S, True
     while not stop.is_set():
@@ -62,7 +64,7 @@ async def rebuild_earlier(log: Log, database_url: str, projections: Sequence[Pro
                 earlier = await note_earlier(conn, projections)
             if not earlier:
                 return
-            for some in [earlier] if together else [[one] for one in earlier]:
+            for some in _passes(earlier) if together else [[one] for one in earlier]:
                 await _rebuild(log, database_url, some)
         except RebuildRunning:
             await pause(stop, LOOK_AGAIN_S)
@@ -74,6 +76,11 @@ async def rebuild_earlier(log: Log, database_url: str, projections: Sequence[Pro
                 continue
             await pause(stop, wait_s)
             wait_s = min(wait_s * 2, LONGEST_PAUSE_S)
+
+
+def _passes(earlier: Sequence[Projection]) -> list[list[Projection]]:
+    passes = [[one for one in earlier if (one.name in READ_WHILE_REBUILT) == is_read] for is_read in (False, True)]
+    return [some for some in passes if some]
 
 
 async def _rebuild(log: Log, database_url: str, projections: Sequence[Projection]) -> None:

@@ -185,7 +185,7 @@ async def test_rows_of_another_code_version_ask_for_a_rebuild(
     async with running_projector(log, database_url, [replace(MESSAGES, version=2)]) as newer:
 
         async def complained() -> bool:
-            return "run `turnlog rebuild messages`" in (newer.last_error or "")
+            return "rows of version 1 and code of version 2" in (newer.last_error or "")
 
         await eventually(complained)
 
