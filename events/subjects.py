@@ -5,6 +5,7 @@ the stream stores   turnlog.log.<partition>.<tenant>.<thread>.<type>   (server-s
 token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NATS, never stored)
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
+given receipts are in the bucket turnlog_receipts under <tenant>.<user>.<id>
 circuit breakers of all processes are asked on turnlog.breakers (core NATS)
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 tenants' own durables sub~<tenant>~<name>
@@ -24,6 +25,7 @@ STORED_PREFIX = "turnlog.log"
 PROGRESS_PREFIX = "turnlog.progress"
 SESSION_BUCKET = "turnlog_sessions"
 TICKET_BUCKET = "turnlog_tickets"
+RECEIPT_BUCKET = "turnlog_receipts"
 KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
 BREAKERS = "turnlog.breakers"
@@ -244,6 +246,11 @@ def session_key(tenant: str, thread: str) -> str:
 def session_key_of(tenant: str, token: str) -> str:
     """As session_key, from a thread's token. Keys may contain '=' but not '~', so '=' replaces it."""
     return f"{check_tenant(tenant)}.{token.replace('~', '=')}"
+
+
+def receipt_key(tenant: str, user: str, id_: str) -> str:
+    """The key of a user's receipt in RECEIPT_BUCKET."""
+    return f"{session_key_of(tenant, thread_token(user))}.{id_}"
 
 
 def _type_token(value: str) -> str:

@@ -1,6 +1,6 @@
 """The receipt of a context (C10): exactly what the model saw, from which events, and what was left out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
@@ -11,8 +11,10 @@ from pydantic_core import to_json
 from turnlog.agent.context.pin import Item
 from turnlog.agent.context.turns import Remark
 from turnlog.agent.context.wire import Wire
-from turnlog.events.contracts import AnswerReceipt, KnownOfUser, ReceiptSettings, ReceiptTier
+from turnlog.events.contracts import AnswerReceipt, KnownOfUser, ReceiptSettings, ReceiptTier, Span, TurnSpans
+from turnlog.events.contracts.derived import MOST_CHUNKS
 
+SPANS_OF_A_REMARK = 8
 TierName = Literal["all", "1", "2", "3"]
 
 
@@ -30,8 +32,19 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class Remarks:
+    """Turns that were left out, or not shown as stored, for one reason."""
+
+    reason: str
+    turns: TurnSpans
+
+
+@dataclass(frozen=True, slots=True)
 class ContextReceipt:
-    """The sources of a context. dropped: turns not shown, and why; altered: turns not shown as stored.
+    """The sources of a context, in a size that does not grow with the thread.
+
+    dropped: turns not shown; remarks: why, and why others are not shown as stored; state: all that the context was
+    built from.
 
     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
     """
@@ -42,8 +55,9 @@ class ContextReceipt:
     window: int
     budget: int
     tiers: tuple[ReceiptTier, ...]
-    dropped: tuple[Remark, ...]
-    altered: tuple[Remark, ...]
+    dropped: TurnSpans
+    remarks: tuple[Remarks, ...]
+    state: tuple[Span, ...]
     recalled_chunks: tuple[str, ...]
     memories: tuple[str, ...]
     known: KnownOfUser | None
@@ -54,13 +68,18 @@ class ContextReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The request's messages, system prompt first, and their receipt. budget: tokens of all tiers."""
+    """The request's messages, system prompt first, and their receipt. budget: tokens of all tiers.
+
+    dropped: every turn that is not shown, and why; altered: those that are not shown as stored.
+    """
 
     messages: list[Wire]
     budget: int
     window: int
     tiers: tuple[Tier, ...]
     receipt: ContextReceipt
+    dropped: tuple[Remark, ...] = ()
+    altered: tuple[Remark, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For `turnlog context --json`: budget, window, tiers, messages, receipt."""
@@ -70,8 +89,10 @@ class Context:
         ]
         receipt = {name: getattr(self.receipt, name) for name in self.receipt.__dataclass_fields__}
         receipt["tiers"] = [tier.model_dump(mode="json") for tier in self.receipt.tiers]
-        receipt["dropped"] = [remark._asdict() for remark in self.receipt.dropped]
-        receipt["altered"] = [remark._asdict() for remark in self.receipt.altered]
+        receipt["dropped"] = self.receipt.dropped.model_dump(mode="json")
+        receipt["remarks"] = [
+            {"reason": one.reason, "turns": one.turns.model_dump(mode="json")} for one in self.receipt.remarks
+        ]
         return {
             "budget": self.budget,
             "window": self.window,
@@ -81,11 +102,19 @@ class Context:
         }
 
 
-def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str]) -> ReceiptTier:
-    """The tier as stored in receipts; tier 1 has its sources instead of turns."""
+def receipt_tier(tier: Tier, summary_seq: int | None, topics: Sequence[str], place: Mapping[int, int]) -> ReceiptTier:
+    """The tier as stored in receipts; tier 1 has its sources instead of turns. place: as of `spans_of`."""
     if tier.tier == "1":
         return ReceiptTier(tier="1", tokens=tier.tokens, summary_seq=summary_seq, topics=tuple(topics))
-    return ReceiptTier(tier=tier.tier, tokens=tier.tokens, seqs=tuple(sorted({item.seq for item in tier.items})))
+    return ReceiptTier(tier=tier.tier, tokens=tier.tokens, turns=TurnSpans.of((i.seq for i in tier.items), place))
+
+
+def remarks_by_reason(remarks: Iterable[Remark], place: Mapping[int, int]) -> tuple[Remarks, ...]:
+    """place: as of `spans_of`."""
+    seqs: dict[str, list[int]] = {}
+    for remark in remarks:
+        seqs.setdefault(remark.reason, []).append(remark.seq)
+    return tuple(Remarks(reason, TurnSpans.of(found, place, SPANS_OF_A_REMARK)) for reason, found in seqs.items())
 
 
 def answer_receipt(
@@ -108,10 +137,11 @@ def answer_receipt(
         window=receipt.window,
         budget=receipt.budget,
         tiers=receipt.tiers,
-        recalled_chunks=tuple(dict.fromkeys(receipt.recalled_chunks + recalled_chunks)),
+        recalled_chunks=tuple(dict.fromkeys(receipt.recalled_chunks + recalled_chunks))[:MOST_CHUNKS],
         memories=receipt.memories,
         known=receipt.known,
-        dropped_seqs=tuple(sorted({remark.seq for remark in receipt.dropped})),
+        dropped=receipt.dropped,
+        state=receipt.state,
         context_hash=receipt.context_hash,
         system_prompt=system_prompt,
         settings=settings,

@@ -8,12 +8,21 @@ from typing import NamedTuple
 from turnlog.agent.context.digest import ROLE, Digest, digest
 from turnlog.agent.context.inputs import ContextInput
 from turnlog.agent.context.pin import Item, Shown, Shrunk, latest_user, show, shrink
-from turnlog.agent.context.receipt import Context, ContextReceipt, Tier, TierName, context_hash, receipt_tier
+from turnlog.agent.context.receipt import (
+    Context,
+    ContextReceipt,
+    Tier,
+    TierName,
+    context_hash,
+    receipt_tier,
+    remarks_by_reason,
+)
 from turnlog.agent.context.selection import Pin, Selection, Shares, Weights, select
 from turnlog.agent.context.tokens import REPLY_PRIMING, TokenCounter, counter_for
 from turnlog.agent.context.turns import SAYS_NOTHING, Form, Remark, Turns, Unit, group, piece_tokens, unit_tokens
 from turnlog.agent.context.window import Budget, budget_for, window_for
 from turnlog.agent.context.wire import Wire, WireOptions
+from turnlog.events.contracts import TurnSpans, spans_of
 from turnlog.projectors.models.message import Message
 
 
@@ -247,15 +256,19 @@ def _context(made: Prepared, layout: Layout) -> Context:
     messages = _with_notes([*made.system, *(wire for _, wires in layout.tiers for wire in wires)], notes)
     summary_seq = given.summary.seq if given.summary else None
     topics = layout.head.topics if layout.head else ()
+    place = _places(_visible(given), given.pruned_through_seq)
+    dropped = tuple(sorted(turns.dropped + layout.dropped))
+    altered = tuple(sorted(turns.altered + layout.altered))
     receipt = ContextReceipt(
         as_of_seq=made.as_of_seq,
         model=given.model,
         encoding=build.counter.encoding.name,
         window=budget.window,
         budget=budget.budget,
-        tiers=tuple(receipt_tier(tier, summary_seq, topics) for tier in tiers),
-        dropped=tuple(sorted(turns.dropped + layout.dropped)),
-        altered=tuple(sorted(turns.altered + layout.altered)),
+        tiers=tuple(receipt_tier(tier, summary_seq, topics, place) for tier in tiers),
+        dropped=TurnSpans.of((remark.seq for remark in dropped), place),
+        remarks=remarks_by_reason((*dropped, *altered), place),
+        state=spans_of(place, place),
         recalled_chunks=given.recalled_chunks,
         memories=given.memories,
         known=given.known,
@@ -263,4 +276,10 @@ def _context(made: Prepared, layout: Layout) -> Context:
         doubt=given.doubt if doubt else None,
         context_hash=context_hash(messages),
     )
-    return Context(messages, budget.budget, budget.window, tiers, receipt)
+    return Context(messages, budget.budget, budget.window, tiers, receipt, dropped, altered)
+
+
+def _places(messages: Sequence[Message], pruned_through: int) -> dict[int, int]:
+    """The place of each turn in its thread, for spans. Of turns that were pruned only some are given, so no two of them
+    are neighbours."""
+    return {one.seq: at if one.seq > pruned_through else -2 * at - 2 for at, one in enumerate(messages)}

@@ -19,10 +19,11 @@ from turnlog.agent.privacy.key_stream import KeyStream
 from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.plan import Plan, Surroundings, decoded
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_event
-from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import Person, Place, named_threads, place_of, places, tokens, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.sessions.bucket import Bucket
+from turnlog.agent.threads.given_receipts import GivenReceipts
 from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
@@ -228,6 +229,7 @@ async def _purge_sessions(at: Surroundings, plan: Plan) -> None:
     bucket = Bucket(at.runtime.log, plan.person.tenant)
     for thread in plan.traces.threads:
         await bucket.purge(thread)
+    await GivenReceipts(at.runtime).forget(plan.person.tenant, plan.person.user)
 
 
 async def _catch_late(at: Surroundings, plan: Plan, done: _Done) -> None:
@@ -281,7 +283,7 @@ async def _scanned(at: Surroundings, plan: Plan, done: _Done) -> Scan:
     if at.runtime.settings.nats_url is not None:
         with at.reach.step("scanning the stream") as progress:
             await scan_stream(at.runtime.log, plan.needles, scan, progress)
-    await scan_bucket(at.runtime.log, plan.needles, scan)
+    await scan_buckets(at.runtime.log, plan.needles, scan)
     with at.reach.step("scanning files") as progress:
         await asyncio.to_thread(scan_files, list(at.reach.files()), plan.needles, scan, progress)
     return scan

@@ -18,7 +18,7 @@ from turnlog.agent.privacy.needles import Needles, Searched
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.read import read_to
-from turnlog.events.subjects import KEYS, KEYS_STREAM, SESSION_BUCKET, STORED_PREFIX, STREAM
+from turnlog.events.subjects import KEYS, KEYS_STREAM, RECEIPT_BUCKET, SESSION_BUCKET, STORED_PREFIX, STREAM
 from turnlog.projectors.engine.writer import Connection
 
 READ_BYTES = 1024 * 1024
@@ -95,21 +95,26 @@ async def scan_stream(log: Log, needles: Needles, scan: Scan, on_progress: OnPro
         scan.searched("streams", f"the stream {stream}", searched)
 
 
-async def scan_bucket(log: Log, needles: Needles, scan: Scan) -> None:
-    """Scans the copies of sessions."""
+async def scan_buckets(log: Log, needles: Needles, scan: Scan) -> None:
+    """Scans the copies of sessions, and the receipts that were given with contexts."""
+    for name in (SESSION_BUCKET, RECEIPT_BUCKET):
+        await _scan_bucket(log, name, needles, scan)
+
+
+async def _scan_bucket(log: Log, name: str, needles: Needles, scan: Scan) -> None:
     searched = Searched(needles)
     try:
-        bucket = await log.nc.jetstream().key_value(SESSION_BUCKET)
+        bucket = await log.nc.jetstream().key_value(name)
         for key in await bucket.keys():
             with contextlib.suppress(KeyNotFoundError):  # the key was removed meanwhile
                 searched.add(((await bucket.get(key)).value or b"") + b"\0")
     except (NotFoundError, NoKeysError):  # there is no bucket, or it has no keys
         pass
     except NatsError:
-        scan.places["buckets that cannot be read"] = 1
+        scan.places["buckets that cannot be read"] = scan.places.get("buckets that cannot be read", 0) + 1
         return
     searched.flush()
-    scan.searched("buckets", f"bucket {SESSION_BUCKET}", searched)
+    scan.searched("buckets", f"bucket {name}", searched)
 
 
 def scan_files(paths: Iterable[tuple[str, Path]], needles: Needles, scan: Scan, on_progress: OnProgress) -> None:

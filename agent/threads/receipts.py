@@ -1,5 +1,6 @@
 """Receipts of answers (C10): those of a thread, and the context of any of them rebuilt."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -10,11 +11,11 @@ from turnlog.agent.recall.memory_block import MemoryBlock, block_of
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import moment
 from turnlog.agent.threads.state import context_settings, thread_context
-from turnlog.events.contracts import REMOVALS, AnswerReceipt, Recorded
+from turnlog.events.contracts import REMOVALS, AnswerReceipt, Recorded, Span
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import parents
-from turnlog.projectors.models.message import messages_at
+from turnlog.projectors.models.message import Message, thread_messages
 
 Received = tuple[Recorded, AnswerReceipt]
 
@@ -88,11 +89,10 @@ async def _of_state(
 ) -> Context:
     """From the turns that a receipt with notes names: a graph's state may have other turns than its thread."""
     then = _as_then(settings, receipt)
-    seqs = [seq for tier in receipt.tiers for seq in tier.seqs]
     first = next((tier for tier in receipt.tiers if tier.tier == "1"), None)
     return build_context(
         ContextInput(
-            await messages_at(conn, tenant, thread, [*seqs, *receipt.dropped_seqs]),
+            await _turns_in(conn, tenant, thread, receipt.state),
             receipt.model,
             then.system_prompt,
             summary=await _summary_at(log, tenant, thread, first.summary_seq if first else None),
@@ -108,6 +108,14 @@ async def _of_state(
             notes=[*({"role": "user", "content": note} for note in notes), *_doubt(receipt)],
         )
     )
+
+
+async def _turns_in(conn: Connection, tenant: str, thread: str, spans: Sequence[Span]) -> list[Message]:
+    if not spans:
+        return []
+    turns = await thread_messages(conn, tenant, thread, spans[0][0] - 1, spans[-1][1])
+    firsts = [first for first, _ in spans]
+    return [turn for turn in turns if turn.seq <= spans[bisect_right(firsts, turn.seq) - 1][1]]
 
 
 def _doubt(receipt: AnswerReceipt | None) -> list[Wire]:

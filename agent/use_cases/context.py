@@ -60,9 +60,11 @@ class AnswerBasis:
 
 @dataclass(frozen=True, slots=True)
 class SignedBasis(AnswerBasis):
-    """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed."""
+    """As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
+    back in its place for a while; None where the server does not keep it."""
 
     signature: str = ""
+    id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from turnlog.agent.context import answer_receipt
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.append import MAX_BATCH
-from turnlog.events.contracts import AnswerReceipt, Event, EventData, ToolCall, TurnRecorded, UsageMetered
+from turnlog.events.contracts import (
+    AnswerReceipt,
+    Event,
+    EventData,
+    Span,
+    ToolCall,
+    TurnRecorded,
+    TurnSpans,
+    UsageMetered,
+)
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
@@ -205,13 +214,23 @@ async def _append(runtime: Runtime, events: Sequence[Event], expected: int | Non
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":
-    """The basis with the question's sequence in place of the one that the context gave it."""
-    made = basis.context
-    tiers = tuple(
-        tier.model_copy(update={"seqs": tuple(seq if one == basis.question_seq else one for one in tier.seqs)})
-        for tier in made.tiers
-    )
-    return replace(basis, context=replace(made, as_of_seq=seq, tiers=tiers))
+    """The basis with the question's sequence in place of the one that the context gave it.
+
+    It is a span of its own, because other turns may have come before it meanwhile.
+    """
+    made, asked = basis.context, basis.question_seq
+
+    def moved(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+        if not spans or spans[-1][1] != asked:
+            return spans
+        before = [(spans[-1][0], asked - 1)] if spans[-1][0] < asked else []
+        return (*spans[:-1], *before, (seq, seq))
+
+    def among(turns: TurnSpans) -> TurnSpans:
+        return turns.model_copy(update={"spans": moved(turns.spans)})
+
+    tiers = tuple(tier.model_copy(update={"turns": among(tier.turns)}) for tier in made.tiers)
+    return replace(basis, context=replace(made, as_of_seq=seq, tiers=tiers, state=moved(made.state)))
 
 
 def _receipt_data(basis: "AnswerBasis", answer_ids: Sequence[UUID]) -> AnswerReceipt:

@@ -43,6 +43,7 @@ STATUS: Mapping[str, int] = {
     "thread-parked": 409,
     "write-under-way": 409,
     "wrong-expected-version": 409,
+    "receipt-gone": 410,
     "event-too-large": 413,
     "rate-limited": 429,
     "too-many-at-once": 429,

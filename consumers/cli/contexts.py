@@ -89,6 +89,6 @@ def _receipt_document(one: "ReceiptFound") -> dict[str, Any]:
 def _receipt_line(one: "ReceiptFound") -> str:
     receipt = one.receipt
     tiers = ", ".join(f"{'all' if t.tier == 'all' else f'tier {t.tier}'} {t.tokens:,}" for t in receipt.tiers)
-    dropped = f"  {len(receipt.dropped_seqs):,} left out" if receipt.dropped_seqs else ""
+    dropped = f"  {receipt.dropped.count:,} left out" if receipt.dropped.count else ""
     used = f"{tiers} of {receipt.budget:,} tokens{dropped}"
     return f"{receipt.as_of_seq:>8}  {one.time:%Y-%m-%d %H:%M}  {receipt.model:<20} {used}"

@@ -36,7 +36,7 @@ def context_lines(context: "Context") -> list[str]:
     for tier in context.tiers:
         used = f"{tier.tokens:>8,} tokens  {counted(len(tier.items), 'message')}"
         lines.append(f"{NAMES[tier.tier]:<28} {_bar(tier, context.budget)} {used}")
-    dropped = {remark.seq for remark in context.receipt.dropped}
+    dropped = {remark.seq for remark in context.dropped}
     if dropped:
         lines.append(f"{'left out':<28} {counted(len(dropped), 'turn')} (in the log, the transcript and recall)")
     lines.append("")

@@ -19,6 +19,7 @@ from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.search import Recalled
+from turnlog.agent.threads.given_receipts import ReceiptGone
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
@@ -50,10 +51,18 @@ class RemoteThread(Thread):
         expected: int | None,
         usage: UsageMetered | None = None,
     ) -> list[Appended]:
-        about = {"receipt": receipt, "expected": expected, "usage": usage}
-        body = to_jsonable_python({"turns": [_body(turn) for turn in made], **about})
-        path, write_id = f"{self._path}/turns", made[0].id if made else None
-        return await self._http.call("POST", path, list[Appended], user=self.user, body=body, write_id=write_id)
+        turns = [_body(turn) for turn in made]
+        id_ = receipt.id if isinstance(receipt, SignedBasis) else None
+
+        async def append(sent: AnswerBasis | UUID | None) -> list[Appended]:
+            body = to_jsonable_python({"turns": turns, "receipt": sent, "expected": expected, "usage": usage})
+            path, write_id = f"{self._path}/turns", made[0].id if made else None
+            return await self._http.call("POST", path, list[Appended], user=self.user, body=body, write_id=write_id)
+
+        try:
+            return await append(id_ or receipt)
+        except ReceiptGone:  # the answer took longer than the server keeps a receipt
+            return await append(receipt)
 
     async def _context(self, asked: dict[str, Any]) -> Context:
         made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=asked)

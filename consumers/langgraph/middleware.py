@@ -65,7 +65,7 @@ def sent(context: Context, given: Sequence[BaseMessage]) -> list[Any]:
     """
     items = [(tier.tier, item) for tier in context.tiers for item in tier.items]
     wires = context.messages[len(context.messages) - len(items) :]
-    made = {remark.seq for remark in context.receipt.altered}
+    made = {remark.seq for remark in context.altered}
     seqs = [item.seq for _, item in items]
     return [
         given[item.seq - 1]

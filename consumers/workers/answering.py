@@ -272,7 +272,7 @@ def _seen(context: Context) -> dict[str, Any]:
     tiers = [
         {"tier": one.tier, "tokens": one.tokens, "limit": one.limit, "turns": len(one.items)} for one in context.tiers
     ]
-    return {"tiers": tiers, "memories": list(context.receipt.memories), "dropped": len(context.receipt.dropped)}
+    return {"tiers": tiers, "memories": list(context.receipt.memories), "dropped": context.receipt.dropped.count}
 
 
 def _first_shown(context: Context, seq: int) -> int:

@@ -42,9 +42,12 @@ from turnlog.events.contracts.derived import HistoryPruned as HistoryPruned
 from turnlog.events.contracts.derived import KnownOfUser as KnownOfUser
 from turnlog.events.contracts.derived import ReceiptSettings as ReceiptSettings
 from turnlog.events.contracts.derived import ReceiptTier as ReceiptTier
+from turnlog.events.contracts.derived import Span as Span
 from turnlog.events.contracts.derived import SummaryWritten as SummaryWritten
 from turnlog.events.contracts.derived import TopicsTagged as TopicsTagged
+from turnlog.events.contracts.derived import TurnSpans as TurnSpans
 from turnlog.events.contracts.derived import UsageMetered as UsageMetered
+from turnlog.events.contracts.derived import spans_of as spans_of
 from turnlog.events.contracts.langgraph import Blob as Blob
 from turnlog.events.contracts.langgraph import CheckpointSaved as CheckpointSaved
 from turnlog.events.contracts.langgraph import CheckpointsDropped as CheckpointsDropped

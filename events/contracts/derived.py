@@ -1,5 +1,6 @@
 """What reactors and the agent derive from turns: summaries, topics, vectors, receipts, usage (L7)."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
@@ -52,12 +53,50 @@ class HistoryPruned(EventContract):
     remaining: int = Field(ge=0)
 
 
+Span = tuple[int, int]
+MOST_SPANS = 24
+MOST_CHUNKS = 64
+
+
+def spans_of(seqs: Iterable[int], place: Mapping[int, int] | None = None) -> tuple[Span, ...]:
+    """The turns with these sequences as (first, last), in order. place: of every turn in its thread, by sequence; two
+    turns in neighbouring places are in one span. None: sequences that follow each other are."""
+    found: list[Span] = []
+    for seq in sorted(set(seqs)):
+        before = found[-1][1] if found else None
+        if before is not None and (seq - before if place is None else place[seq] - place[before]) == 1:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return tuple(found)
+
+
+class TurnSpans(Frozen):
+    """Turns of one thread. spans: each is all turns from a first sequence to a last one, both included.
+
+    There are at most MOST_SPANS: the oldest of more become one, which also covers turns between that are not meant.
+    count: of the turns that are meant, exact.
+    """
+
+    count: int = 0
+    spans: tuple[Span, ...] = ()
+
+    @classmethod
+    def of(cls, seqs: Iterable[int], place: Mapping[int, int] | None = None, most: int = MOST_SPANS) -> "TurnSpans":
+        """place: as of spans_of."""
+        meant = set(seqs)
+        spans = spans_of(meant, place)
+        if len(spans) > most:
+            spans = ((spans[0][0], spans[-most][1]), *spans[1 - most :])
+        return cls(count=len(meant), spans=spans)
+
+
 class ReceiptTier(Frozen):
-    """What one tier held: turns by sequence, its tokens, and for tier 1 the sources of its text."""
+    """What one tier held: its turns, its tokens, and for tier 1 the sources of its text."""
 
     tier: Literal["all", "1", "2", "3"]
     tokens: int
-    seqs: tuple[int, ...] = ()
+    turns: TurnSpans = TurnSpans()
     summary_seq: int | None = None
     topics: tuple[str, ...] = ()
 
@@ -86,17 +125,21 @@ class KnownOfUser(Frozen):
 
 class AnswerReceipt(EventContract):
     """Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
-    known, v4 no doubt.
+    known, v4 no doubt, v5 listed every turn.
+
+    Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
+    context again. state: the spans of all turns that the context was built from, exact. recalled_chunks: of what the
+    tool fetched, the first MOST_CHUNKS.
 
     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
     the question, if the context was built from a state of its own and not from the thread in the log (the
-    conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None. known: what was
+    conversation graph); then it is made again from `state`. Otherwise None. known: what was
     shown with the memories; None without a block of memories. doubt: the line before the question that says that
     nothing found answers it; None without one, and where it is the last of the notes.
     """
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     PERSONAL: ClassVar[dict[str, Any]] = {
         "tiers": (),
         "recalled_chunks": (),
@@ -117,7 +160,8 @@ class AnswerReceipt(EventContract):
     tiers: tuple[ReceiptTier, ...]
     recalled_chunks: tuple[str, ...] = ()
     memories: tuple[str, ...] = ()
-    dropped_seqs: tuple[int, ...] = ()
+    dropped: TurnSpans = TurnSpans()
+    state: tuple[Span, ...] = ()
     context_hash: str
     system_prompt: str | None = None
     settings: ReceiptSettings | None = None

@@ -7,6 +7,8 @@ fields are missing in it when their key was destroyed: tombstones come afterward
 from collections.abc import Callable
 from typing import Any
 
+from turnlog.events.contracts.derived import spans_of
+
 Data = dict[str, Any]
 
 
@@ -24,6 +26,30 @@ def added(data: Data) -> Data:
     return data
 
 
+def answer_receipt_v5(data: Data) -> Data:
+    """v5 → v6: spans of turns in place of lists. Every span is kept; a malformed list is left for the contract to
+    refuse."""
+    tiers = [tier for tier in data.get("tiers") or () if isinstance(tier, dict)]
+    lists = [data.get("dropped_seqs", []), *(tier.get("seqs", []) for tier in tiers)]
+    new = {name: value for name, value in data.items() if name != "dropped_seqs"} | {"dropped": _spans(lists[0])}
+    if "tiers" in data:
+        new["tiers"] = [
+            {name: value for name, value in tier.items() if name != "seqs"} | {"turns": _spans(seqs)}
+            for tier, seqs in zip(tiers, lists[1:], strict=True)
+        ]
+    if all(_are_seqs(seqs) for seqs in lists):
+        new["state"] = spans_of(seq for seqs in lists for seq in seqs)
+    return new
+
+
+def _spans(seqs: Any) -> Any:
+    return {"count": len(set(seqs)), "spans": spans_of(seqs)} if _are_seqs(seqs) else seqs
+
+
+def _are_seqs(seqs: Any) -> bool:
+    return isinstance(seqs, list) and all(isinstance(seq, int) for seq in seqs)
+
+
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
     ("thread_opened", 1): added,  # metadata
@@ -32,6 +58,7 @@ UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("answer_receipt", 2): added,  # notes of a context built from a graph's state
     ("answer_receipt", 3): added,  # known: what the block shows besides memories
     ("answer_receipt", 4): added,  # the line of doubt
+    ("answer_receipt", 5): answer_receipt_v5,
     ("memory_forgotten", 1): added,  # the turns in which the memory was said: unknown
     ("memory_recorded", 1): added,  # metadata of the memory
     ("memory_conflict_raised", 1): added,

@@ -1,9 +1,13 @@
 """Conversations over HTTP: open, append, read in pages, context, rename, fork, delete."""
 
 import asyncio
+import json
 from uuid import UUID
 
 from helpers.api import Serve
+
+import turnlog
+from turnlog.agent.threads.given_receipts import GivenReceipts
 
 
 async def test_a_conversation_from_its_first_turn_to_its_end(serve: Serve) -> None:
@@ -136,3 +140,47 @@ async def test_a_receipt_is_stored_with_its_answer_unless_it_is_changed_or_of_so
         for newest in (True, False):
             page = await ann.get("/api/threads/t/turns", params=between | {"newest": newest})
             assert [one["content"] for one in page.json()["items"]] == ["Sesame."]
+
+
+async def test_the_id_of_a_receipt_is_enough_for_the_user_who_got_it(serve: Serve) -> None:
+    async with serve() as api, api.client("ann") as ann, api.client("bob") as bob:
+        path, said = "/api/threads/t/turns", [{"role": "assistant", "content": "Sesame."}]
+        made = (await ann.post("/api/threads/t/context", json={"query": "What is my dog called?"})).json()["receipt"]
+        answer = {"turns": said, "receipt": made["id"]}
+        for client, thread, code in ((bob, "t", 410), (ann, "other", 422)):
+            refused = await client.post(f"/api/threads/{thread}/turns", json=answer)
+            assert refused.status_code == code, refused.text
+        unknown = await ann.post(path, json=answer | {"receipt": str(UUID(int=1))})
+        assert (unknown.status_code, unknown.json()["code"]) == (410, "receipt-gone")
+        assert (await ann.post(path, json=answer)).status_code == 201
+        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()["items"]
+        assert receipt["receipt"]["turn_id"] == made["turn_id"]
+
+
+async def test_a_receipt_that_the_server_no_longer_has_is_sent_whole(serve: Serve) -> None:
+    async with serve() as api, turnlog.connect(api.url, key=api.token("ann")) as memory:
+        thread = memory.thread("t")
+        context = await thread.context("What is my dog called?")
+        await GivenReceipts(api.runtime).forget("default", "ann")
+        await thread.add("assistant", "Sesame.", receipt=context.receipt)
+        assert [one.content for one in await thread.messages()] == ["What is my dog called?", "Sesame."]
+        async with api.client() as ann:
+            assert len((await ann.get("/api/threads/t/receipts")).json()["items"]) == 1
+
+
+async def test_the_receipt_of_a_long_thread_is_small_and_its_context_is_made_again(serve: Serve) -> None:
+    async with serve() as api, api.client("ann") as ann:
+        for n in range(4):
+            turns = [{"role": ("assistant", "user")[at % 2], "content": f"{n} {at} so it goes"} for at in range(500)]
+            assert (await ann.post("/api/threads/t/turns", json={"turns": turns})).status_code == 201
+            await ann.post("/api/threads/other/turns", json={"turns": turns[:1]})
+        made = (await ann.post("/api/threads/t/context", json={"query": "What now?", "tokens": 800})).json()
+        assert made["receipt"]["context"]["dropped"]["count"] > 1_900
+        assert len(json.dumps(made["receipt"])) < 8_192
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "Another came first."}]})
+        answer = {"turns": [{"role": "assistant", "content": "This."}], "receipt": made["receipt"]["id"]}
+        assert (await ann.post("/api/threads/t/turns", json=answer)).status_code == 201
+        (receipt,) = (await ann.get("/api/threads/t/receipts")).json()["items"]
+        assert len(json.dumps(receipt)) < 8_192
+        then = await ann.get("/api/threads/t/context", params={"as_of": receipt["receipt"]["as_of_seq"]})
+        assert then.json()["messages"] == made["messages"]

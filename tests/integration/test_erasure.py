@@ -20,7 +20,7 @@ from turnlog.agent.privacy import erase as erasing
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.plan import Plan
 from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.privacy.scanning import Scan, scan_bucket, scan_files, scan_stream, scan_tables
+from turnlog.agent.privacy.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
 from turnlog.agent.privacy.traces import OnProgress
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.agent.settings import Settings
@@ -102,7 +102,7 @@ async def hits(stage: Stage, strings: Sequence[str]) -> dict[str, int]:
     scan, needles = Scan(), Needles(strings)
     async with stage.runtime.pool.connection() as conn:
         await scan_tables(conn, needles, scan, lambda done, total: None)
-    await scan_bucket(stage.runtime.log, needles, scan)
+    await scan_buckets(stage.runtime.log, needles, scan)
     await scan_stream(stage.runtime.log, needles, scan, lambda done, total: None)
     files = [("file", path) for path in stage.runtime.settings.home.rglob("*") if path.is_file()]
     kept = [one for one in files if "postgres" not in one[1].parts]

@@ -20,7 +20,7 @@ from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.privacy import erase as erasing
 from turnlog.agent.privacy.needles import Needles
 from turnlog.agent.privacy.plan import StringsTooShort
-from turnlog.agent.privacy.scanning import Scan, scan_bucket
+from turnlog.agent.privacy.scanning import Scan, scan_buckets
 from turnlog.agent.sessions.sessions import Sessions
 from turnlog.events.contracts import (
     AnswerReceipt,
@@ -142,7 +142,7 @@ async def test_a_session_that_goes_while_the_bucket_is_searched_hides_no_other(
 
         monkeypatch.setattr(type(await bucket()), "keys", and_one_goes)
         scan = Scan()
-        await scan_bucket(room.runtime.log, Needles([secret(other, "snapshot")]), scan)
+        await scan_buckets(room.runtime.log, Needles([secret(other, "snapshot")]), scan)
         assert scan.total > 0
 
 

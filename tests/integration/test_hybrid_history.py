@@ -222,9 +222,9 @@ class TestWithWords:
         settings = Settings(model="gpt-4o", context_window=1_000, _env_file=None)
         without = await thread_context(db, settings, "default", "t")
         found = await thread_context(db, settings, "default", "t", relevant=relevant)
-        assert {1, 2}.isdisjoint(seq for tier in without.receipt.tiers for seq in tier.seqs)
+        assert {1, 2}.isdisjoint(item.seq for tier in without.tiers[1:] for item in tier.items)
         [middle] = [tier for tier in found.receipt.tiers if tier.tier == "2"]
-        assert middle.seqs[:2] == (1, 2)
+        assert middle.turns.spans[:2] == ((1, 1), (2, 2))
 
 
 @pytest.fixture

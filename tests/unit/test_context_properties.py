@@ -111,10 +111,10 @@ def test_the_latest_user_message_is_always_sent(given: ContextInput) -> None:
 def test_every_turn_is_in_one_tier_or_dropped_with_a_reason(given: ContextInput) -> None:
     built = build_context(given)
     places = [{i.seq for i in t.items} for t in built.tiers if t.tier != "1"]
-    dropped = [remark.seq for remark in built.receipt.dropped]
+    dropped = [remark.seq for remark in built.dropped]
     assert sum(map(len, places)) + len(dropped) == len(given.messages)
     assert set(dropped).union(*places) == {m.seq for m in given.messages}
-    assert all(remark.reason for remark in built.receipt.dropped)
+    assert all(remark.reason for remark in built.dropped)
 
 
 @thorough
@@ -172,7 +172,7 @@ def test_relevant_turns_change_only_the_middle(given: ContextInput) -> None:
 def test_a_relevant_turn_that_finds_no_room_takes_none(given: ContextInput) -> None:
     built = build_context(replace(given, relevant=given.relevant[:1]))
     places = {tier.tier: {item.seq for item in tier.items} for tier in built.tiers}
-    dropped = {remark.seq for remark in built.receipt.dropped if remark.reason == OVER_BUDGET}
+    dropped = {remark.seq for remark in built.dropped if remark.reason == OVER_BUDGET}
     if "2" in places and dropped.intersection(given.relevant[:1]):
         plain = build_context(replace(given, relevant=()))
         assert plain.messages == built.messages  # it found no room, and so it takes none

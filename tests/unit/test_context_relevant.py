@@ -29,9 +29,9 @@ def test_an_old_pair_is_shown_first_in_tier_two_and_the_receipt_lists_it() -> No
     built = context(messages, pair)
     assert seqs(built, "2")[:2] == list(pair)
     [tier] = [tier for tier in built.receipt.tiers if tier.tier == "2"]
-    assert tier.seqs[:2] == pair
+    assert tier.turns.spans[0] == pair
     assert built.receipt.relevant == pair
-    assert not {remark.seq for remark in built.receipt.dropped}.intersection(pair)
+    assert not {remark.seq for remark in built.dropped}.intersection(pair)
 
 
 def test_everything_stays_in_the_order_of_time_whatever_the_order_of_relevance() -> None:

@@ -24,10 +24,11 @@ from turnlog.agent.context.condense import MARK
 from turnlog.agent.context.digest import digest, digest_text
 from turnlog.agent.settings import load_settings
 from turnlog.agent.threads.state import context_settings
-from turnlog.events.contracts import ReceiptSettings
+from turnlog.events.contracts import ReceiptSettings, TurnSpans
 from turnlog.projectors.models.message import Message
 
 COUNTER = counter_for("gpt-4o")
+LONG = 3_000
 SUMMARY = Summary("用户讨论了 PostgreSQL 表设计。", 7)
 
 
@@ -40,6 +41,11 @@ def context(messages: list[Message], **more: Any) -> Context:
 
 def tier(built: Context, name: str) -> Any:
     return next(t for t in built.tiers if t.tier == name)
+
+
+def among(turns: TurnSpans, messages: list[Message]) -> set[int]:
+    """The sequences of the messages that the spans name."""
+    return {one.seq for one in messages if any(first <= one.seq <= last for first, last in turns.spans)}
 
 
 def shown_seqs(built: Context, name: str) -> set[int]:
@@ -128,9 +134,9 @@ def test_what_is_thinking_alone_is_left_out_of_tier_two_and_the_receipt_says_so(
     built = context(messages, window=8_000, settings=ContextSettings(keep_thinking=True))
     silent = messages[121].seq
     assert min(shown_seqs(built, "2")) < silent < min(shown_seqs(built, "3"))
-    reasons = {remark.seq: remark.reason for remark in built.receipt.dropped}
+    reasons = {remark.seq: remark.reason for remark in built.dropped}
     assert reasons[silent] == "nothing but thinking or empty blocks"
-    assert len(built.receipt.dropped) + sum(len(t.items) for t in built.tiers) == len(messages)
+    assert len(built.dropped) + sum(len(t.items) for t in built.tiers) == len(messages)
 
 
 def test_a_call_and_its_results_are_in_the_same_tier() -> None:
@@ -168,7 +174,7 @@ def test_a_question_larger_than_the_budget_is_cut_in_the_middle_and_the_receipt_
     assert content.endswith("why  END")
     assert "characters cut to fit the context window" in content
     assert tier(built, "3").tokens > built.budget * 0.95
-    [remark] = built.receipt.altered
+    [remark] = built.altered
     assert remark.seq == question.seq
     assert "cut in the middle" in remark.reason
 
@@ -198,7 +204,7 @@ def test_a_giant_in_the_middle_does_not_hide_what_came_before() -> None:
     messages = [*chat(20), user("paste " * 5_000), *chat(10)]
     built = context(messages, window=8_000)
     giant = messages[40].seq
-    assert giant in {remark.seq for remark in built.receipt.dropped}
+    assert giant in {remark.seq for remark in built.dropped}
     assert messages[39].seq in shown_seqs(built, "2")
 
 
@@ -286,8 +292,8 @@ def test_big_tool_results_do_not_move_the_start_of_tier_two_to_and_fro() -> None
 def test_the_receipt_accounts_for_every_turn() -> None:
     messages = [*chat(100), tool("gone", "x"), user("so?")]
     built = context(messages, window=6_000, summary=SUMMARY, topics=["a"])
-    shown = {seq for t in built.receipt.tiers for seq in t.seqs}
-    dropped = {remark.seq for remark in built.receipt.dropped}
+    shown = {seq for t in built.receipt.tiers for seq in among(t.turns, messages)}
+    dropped = among(built.receipt.dropped, messages)
     assert shown | dropped == {m.seq for m in messages}
     assert not shown & dropped
     assert built.receipt.as_of_seq == messages[-1].seq
@@ -332,7 +338,7 @@ def test_the_receipt_becomes_the_event_of_the_log() -> None:
     )
     assert event.tiers == built.receipt.tiers
     assert event.recalled_chunks == ("k1", "k2")
-    assert event.dropped_seqs == tuple(remark.seq for remark in built.receipt.dropped)
+    assert event.dropped.count == len(built.dropped) > 0
     assert event.context_hash == built.receipt.context_hash
 
 
@@ -348,4 +354,25 @@ def test_a_question_that_borrows_from_the_middle_is_not_also_said_to_be_dropped(
     built = context(messages, window=300, settings=ContextSettings(3, 0, share_unused=False))
     shown = {item.seq for one in built.tiers for item in one.items}
     assert messages[5].seq in shown
-    assert not shown & {remark.seq for remark in built.receipt.dropped}
+    assert not shown & {remark.seq for remark in built.dropped}
+
+
+@pytest.mark.parametrize("shape", ["plain", "alternate", "thinking"])
+def test_a_receipt_does_not_grow_with_the_thread(shape: str) -> None:
+    """Alternate: every second turn is larger than tier 2. Thinking: every second turn says nothing when condensed."""
+    odd = {"plain": "hi", "alternate": "x " * 500, "thinking": [thinking("hm")]}[shape]
+    messages = [assistant(odd) if n % 2 else user("so?") for n in range(LONG)]
+    built = context(messages, window=1_500 if shape == "alternate" else 8_000)
+    assert built.receipt.dropped.count == len({remark.seq for remark in built.dropped}) >= LONG // 2
+    event = answer_receipt(
+        built.receipt,
+        request_id=uuid4(),
+        turn_id=uuid4(),
+        answer_ids=(uuid4(),),
+        system_prompt="",
+        settings=ReceiptSettings(full_recent_count=10, condensed_tool_max=200, keep_thinking=True, enable_summary=True),
+        recalled_chunks=tuple(f"{n:032x}" for n in range(1_000)),
+    )
+    assert event.state == ((messages[0].seq, messages[-1].seq),)
+    assert len(event.model_dump_json()) < 8_192
+    assert len(json.dumps(built.as_json()["receipt"])) < 8_192

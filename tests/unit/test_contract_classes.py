@@ -5,7 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from turnlog.events.contracts import ARCHIVING, CONTRACTS, REMOVALS, AnswerReceipt, EventContract, ReceiptTier
+from turnlog.events.contracts import (
+    ARCHIVING,
+    CONTRACTS,
+    REMOVALS,
+    AnswerReceipt,
+    EventContract,
+    ReceiptTier,
+    TurnSpans,
+)
 
 
 def test_a_contract_with_personal_fields_says_whose_words_they_are() -> None:
@@ -56,7 +64,7 @@ def test_a_receipt_of_numbers_alone_is_personal_but_has_no_words() -> None:
         ids: dict[str, Any] = {"request_id": uuid4(), "turn_id": uuid4(), "answer_ids": (uuid4(),), "context_hash": "h"}
         return AnswerReceipt(**ids, as_of_seq=4, model="m", window=8_000, budget=4_000, **changes)
 
-    tier = ReceiptTier(tier="1", tokens=10, seqs=(1, 2))
+    tier = ReceiptTier(tier="1", tokens=10, turns=TurnSpans(count=2, spans=((1, 2),)))
     numbers = receipt(tiers=(tier,))
     assert numbers.has_personal()
     assert not numbers.has_words()

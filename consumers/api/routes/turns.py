@@ -1,7 +1,7 @@
 """Turns of a conversation: append, read, and the context that a model should see."""
 
 import hmac
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.context import Context, Tier
+from turnlog.agent.threads.given_receipts import GivenReceipts
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
 from turnlog.agent.use_cases.threads import thread_version
@@ -25,7 +26,7 @@ from turnlog.events.publish import Appended
 from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/api/threads/{thread}", tags=["turns"])
-_BASIS = TypeAdapter(AnswerBasis)
+_BASIS, _SIGNED = TypeAdapter(AnswerBasis), TypeAdapter(SignedBasis)
 VERSIONED_APPEND: dict[int | str, dict[str, Any]] = {
     201: VERSIONED[200],
     412: {"model": Problem, "description": "The conversation has another version, which the ETag names."}
@@ -64,13 +65,13 @@ class Turns(BaseModel):
     """expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
     header If-Match says the same in HTTP's own way, and goes first.
 
-    receipt: of the context that the turns answer, as the context's route gave it; stored together with them, and the
-    query before them if it was not in the conversation yet. usage: of the model that made the turns.
+    receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
+    with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
     """
 
     turns: list[Turn] = Field(min_length=1, max_length=500)
     expected: int | None = Field(None, ge=0)
-    receipt: SignedBasis | None = None
+    receipt: SignedBasis | UUID | None = None
     usage: UsageMetered | None = None
 
 
@@ -79,12 +80,16 @@ async def append_turns(
     thread: ThreadId, given: Turns, caller: Writer, write_id: WriteId, response: Response, if_match: IfMatch = None
 ) -> list[Appended]:
     """Appends turns in order; they are on disk when this answers, and every later read sees them."""
-    if given.receipt is not None:
-        _check_receipt(given.receipt, caller)
+    receipt = given.receipt
+    if isinstance(receipt, UUID):
+        kept = caller.system.kept(GivenReceipts)
+        receipt = _SIGNED.validate_json(await kept.find(caller.tenant, caller.user, receipt))
+    if receipt is not None:
+        _check_receipt(receipt, caller)
     made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
     expected = given.expected if if_match is None else version_of(if_match)
     place = (caller.runtime, caller.tenant, thread) if expected == 0 else await caller.claims(thread)
-    about: dict[str, Any] = {"expected": expected, "receipt": given.receipt, "usage": given.usage}
+    about: dict[str, Any] = {"expected": expected, "receipt": receipt, "usage": given.usage}
     try:
         added = await turns.add_turns(*place, made, user=caller.user, **about)
     except WrongExpectedVersion as error:
@@ -134,8 +139,8 @@ class Asked(BaseModel):
 
 class ContextMade(BaseModel):
     """messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
-    seen. receipt: send it with the answer's turn; null for a moment of the past. degraded: why older turns were sought
-    without vectors."""
+    seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
+    moment of the past. degraded: why older turns were sought without vectors."""
 
     messages: list[dict[str, Any]]
     tiers: list[Tier]
@@ -171,6 +176,8 @@ async def make_context(thread: ThreadId, given: Asked, caller: Reader) -> Contex
     found = await context_of(*await caller.may_begin(thread), user=caller.user, **dict(given))
     said = {field.name: getattr(found.receipt, field.name) for field in fields(AnswerBasis)}
     receipt = SignedBasis(**said, signature=_signature(found.receipt, caller))
+    id_ = await caller.system.kept(GivenReceipts).keep(caller.tenant, caller.user, _SIGNED.dump_json(receipt))
+    receipt = replace(receipt, id=id_)
     return ContextMade.of(found.context, receipt, found.degraded)
 
 

@@ -11,13 +11,16 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from langchain_core.messages import AIMessage
 
 from turnlog.agent.context import ContextReceipt, answer_receipt
+from turnlog.agent.context.pin import Item
+from turnlog.agent.context.receipt import remarks_by_reason
+from turnlog.agent.context.turns import Remark
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
 from turnlog.agent.threads.state import receipt_settings
 from turnlog.consumers.langgraph.graph.request import Request, build_request, to_messages
 from turnlog.consumers.langgraph.graph.state import ConversationState, Node, Update, unless_away
-from turnlog.events.contracts import AnswerReceipt, Event, KnownOfUser, UsageMetered
+from turnlog.events.contracts import AnswerReceipt, Event, KnownOfUser, ReceiptTier, TurnSpans, UsageMetered, spans_of
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.projectors.engine.lag import wait_for
@@ -60,7 +63,8 @@ class Receipts:
             raise NoReceipt("the settings, or the nodes before, are not those that the answer was made with")
         turns = await self._turns(state["conversation_id"])
         found = on_the_log(to_messages(state["messages"], state["conversation_id"]), turns)
-        data = receipt(self._settings, state, request, found)
+        place = {turn.seq: at for at, turn in enumerate(turns)}
+        data = receipt(self._settings, state, request, found, place)
         return _event("receipt", self._settings.tenant, state, answer, data, data.turn_id), data.as_of_seq
 
     async def _turns(self, thread: str) -> list[Message]:
@@ -97,8 +101,11 @@ def on_the_log(messages: Sequence[Message], turns: Iterable[Message]) -> Places:
     return found
 
 
-def receipt(settings: Settings, state: ConversationState, request: Request, found: Places) -> AnswerReceipt:
-    """found: as on_the_log() for all messages, the answer included. Raises NoReceipt."""
+def receipt(
+    settings: Settings, state: ConversationState, request: Request, found: Places, place: Mapping[int, int]
+) -> AnswerReceipt:
+    """found: as on_the_log() for all messages, the answer included. place: of every turn of the thread, by its
+    sequence. Raises NoReceipt."""
     given = to_messages(asked(state)["messages"], state["conversation_id"])
     if not given or any(message.seq not in found for message in given):
         raise NoReceipt(
@@ -107,7 +114,7 @@ def receipt(settings: Settings, state: ConversationState, request: Request, foun
     question = next((message for message in reversed(given) if message.role == "user"), given[-1])
     answer = found.get(len(state["messages"]))
     data = answer_receipt(
-        _by_turns(request, state, found),
+        _by_turns(request, state, {one.seq: found[one.seq].seq for one in given}, place),
         request_id=found[question.seq].event_id,
         turn_id=found[question.seq].event_id,
         answer_ids=(answer.event_id,) if answer else (),
@@ -117,18 +124,26 @@ def receipt(settings: Settings, state: ConversationState, request: Request, foun
     return data.model_copy(update={"notes": request.notes})
 
 
-def _by_turns(request: Request, state: ConversationState, found: Places) -> ContextReceipt:
-    """The context's own receipt with sequences of the log in place of places."""
-    made = request.context.receipt
-    seqs = [tuple(sorted(found[at].seq for at in tier.seqs)) for tier in made.tiers]
-    dropped = tuple(remark._replace(seq=found[remark.seq].seq) for remark in made.dropped)
-    known = state.get("memory_known")
+def _by_turns(
+    request: Request, state: ConversationState, seq_of: Mapping[int, int], place: Mapping[int, int]
+) -> ContextReceipt:
+    """The context's own receipt with sequences of the log in place of places in the state."""
+    context = request.context
+    made, known = context.receipt, state.get("memory_known")
     summaries = [tier.summary_seq for tier in made.tiers if tier.summary_seq]
+
+    def tier_of(tier: ReceiptTier, items: Sequence[Item]) -> ReceiptTier:
+        seqs = () if tier.tier == "1" else (seq_of[item.seq] for item in items)
+        return tier.model_copy(update={"turns": TurnSpans.of(seqs, place)})
+
+    moved = [Remark(seq_of[remark.seq], remark.reason) for remark in (*context.dropped, *context.altered)]
     return replace(
         made,
-        as_of_seq=max([*(seq for tier in seqs for seq in tier), *(one.seq for one in dropped), *summaries]),
-        tiers=tuple(tier.model_copy(update={"seqs": own}) for tier, own in zip(made.tiers, seqs, strict=True)),
-        dropped=dropped,
+        as_of_seq=max([*seq_of.values(), *summaries]),
+        tiers=tuple(tier_of(tier, own.items) for tier, own in zip(made.tiers, context.tiers, strict=True)),
+        dropped=TurnSpans.of((remark.seq for remark in moved[: len(context.dropped)]), place),
+        remarks=remarks_by_reason(moved, place),
+        state=spans_of(seq_of.values(), place),
         memories=tuple(state.get("memory_ids") or ()),
         known=KnownOfUser.model_validate(known) if known else None,
         context_hash=request.context_hash,

@@ -99,7 +99,7 @@ def _shown(context: Context, messages: list[Message]) -> list[str]:
 def _doubt(state: ConversationState, context: Context, messages: list[Message], found: Iterable["Note"]) -> str | None:
     """The line that says that nothing answers the question; None where the model sees the whole conversation."""
     evidence = state.get("evidence")
-    if not evidence or not (state.get("pruned_through") or context.receipt.dropped):
+    if not evidence or not (state.get("pruned_through") or context.dropped):
         return None
     query = question(state["messages"])
     newest = _shown(context, messages)
