@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.projectors.engine.database import is_locked
-from turnlog.projectors.engine.positions import WANTED
 from turnlog.projectors.engine.writer import Connection
 
+# A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
+WANTED = "wanted"
 # Projections that are read as they are while they are rebuilt for a newer version: what searches and condenses works
 # without the newest events. Others would show what was changed or deleted since.
 READ_WHILE_REBUILT = ("vectors", "topics", "summaries")

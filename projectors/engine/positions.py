@@ -11,8 +11,6 @@ from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 
 LIVE = "live"
-# A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
-WANTED = "wanted"
 _MINE = "build = %s AND partition = %s AND projection = ANY(%s)"
 _TAKE = f"""
 WITH found AS (

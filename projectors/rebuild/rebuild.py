@@ -11,6 +11,7 @@ from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress, no_progress
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.lag import WANTED
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
@@ -108,9 +109,7 @@ async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[P
         "WHERE projection = %s AND build = 'live' AND partition = %s",
         [(build.position(at), p.version, p.name, at) for p in projections for at in range(log.partitions)],
     )
-    await conn.execute(
-        "DELETE FROM projection_positions WHERE projection = ANY(%s) AND build = %s", (names, positions.WANTED)
-    )
+    await conn.execute("DELETE FROM projection_positions WHERE projection = ANY(%s) AND build = %s", (names, WANTED))
     await conn.execute(
         "DELETE FROM dead_letters WHERE projection = ANY(%s) AND build = 'live' AND status = 'parked'", (names,)
     )

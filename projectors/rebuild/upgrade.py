@@ -11,8 +11,8 @@ from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.database import connect
-from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
-from turnlog.projectors.engine.positions import LIVE, WANTED
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, WANTED
+from turnlog.projectors.engine.positions import LIVE
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild.build import RebuildRunning, RebuildStopped
