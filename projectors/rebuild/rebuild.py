@@ -1,10 +1,11 @@
 """Rebuild side by side: shadow tables → catch up → one short transaction that swaps tables and positions (L6)."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psycopg.errors import LockNotAvailable
+from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
@@ -17,7 +18,7 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
 from turnlog.projectors.rebuild.build import Build, building
 
-SWITCH_TRIES = 20
+SWITCH_WITHIN_S, SWITCH_PAUSE_S = 40.0, 0.05
 CLOSE_ENOUGH = 500
 
 
@@ -79,22 +80,25 @@ async def _switch(log: Log, database_url: str, projections: Sequence[Projection]
     async with await connect(database_url) as conn:
         # A position row must exist to be locked.
         await positions.create(conn, projections, positions.LIVE, range(log.partitions))
-        for _ in range(SWITCH_TRIES):
+        until = time.monotonic() + SWITCH_WITHIN_S
+        while time.monotonic() < until:
             try:
                 async with conn.transaction():
                     await conn.execute("SET LOCAL lock_timeout = '2s'")
                     await _finish_under_lock(log, conn, projections, build)
                 return
-            except LockNotAvailable:
-                continue
+            except (LockNotAvailable, QueryCanceled):
+                await asyncio.sleep(SWITCH_PAUSE_S)
     raise SwitchRefused(
-        f"{', '.join(p.name for p in projections)}: rebuilt, but the tables stayed in use for {SWITCH_TRIES * 2} s; "
+        f"{', '.join(p.name for p in projections)}: rebuilt, but the tables stayed in use for {SWITCH_WITHIN_S:.0f} s; "
         "end long queries on them and rebuild again"
     )
 
 
 async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[Projection], build: Build) -> None:
-    """The position rows first, in the engine's order: the live projection waits, and there is no deadlock."""
+    """One order of locks: the tables against VACUUM, then the position rows in the engine's order, so that the live
+    projection waits, and at last the tables against readers, with nothing to wait for afterwards."""
+    await shadow.hold_still(conn, projections, build.name)
     names = [projection.name for projection in projections]
     rows = await conn.execute(
         "SELECT partition, position FROM projection_positions WHERE projection = ANY(%s) AND build = 'live' "
@@ -103,6 +107,7 @@ async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[P
     )
     for partition, position in await rows.fetchall():
         await build.fill(log, partition, position)
+    await shadow.lock_out(conn, projections)
     await shadow.swap(conn, projections, build.name)
     await conn.cursor().executemany(
         "UPDATE projection_positions SET position = %s, code_version = %s, updated_at = now() "

@@ -48,8 +48,35 @@ async def finish(conn: Connection, projections: Sequence[Projection], build: str
             await conn.execute(text.encode())
 
 
+# Half of the time after which a reader would look for a deadlock: readers take the tables of a query in its own order.
+_SHORT_WAIT = """
+SELECT set_config('statement_timeout', greatest(setting::int / 2, 1)::text, true) FROM pg_settings
+WHERE name = 'deadlock_timeout'"""
+
+
+async def hold_still(conn: Connection, projections: Sequence[Projection], build: str) -> None:
+    """Keeps VACUUM and new indexes from the live and the shadow tables, for the transaction; reads and writes go on."""
+    tables = _qualified(projections, SCHEMA) + _qualified(projections, schema_of(build))
+    await conn.execute(sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE").format(sql.SQL(", ").join(tables)))
+
+
+async def lock_out(conn: Connection, projections: Sequence[Projection]) -> None:
+    """Locks the live tables for the transaction, all of them or none, before any reader could deadlock with it.
+
+    Raises QueryCanceled when readers keep a table for longer; the transaction must then be begun again.
+    """
+    await conn.execute(_SHORT_WAIT)
+    tables = sql.SQL(", ").join(_qualified(projections, SCHEMA))
+    await conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
+    await conn.execute("SET LOCAL statement_timeout TO DEFAULT")
+
+
+def _qualified(projections: Sequence[Projection], schema: str) -> list[sql.Identifier]:
+    return [sql.Identifier(schema, table.name) for projection in projections for table in projection.tables]
+
+
 async def swap(conn: Connection, projections: Sequence[Projection], build: str) -> None:
-    """Puts the shadow tables in the place of the live ones; the caller's transaction makes it one moment."""
+    """Puts the shadow tables in the place of the locked live ones; the caller's transaction makes it one moment."""
     for table in (table for projection in projections for table in projection.tables):
         names = {
             "live": sql.Identifier(SCHEMA, table.name),

@@ -19,9 +19,11 @@ from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import wait_for
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.api_keys import ACCESS_KEYS
 from turnlog.projectors.models.chunks.projection import VECTORS
 from turnlog.projectors.models.messages import MESSAGES
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
+from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
 from turnlog.projectors.rebuild.build import RebuildRunning, RebuildStopped, building
 from turnlog.projectors.rebuild.rebuild import rebuild, rebuild_several
 from turnlog.projectors.rebuild.replay import drop, retry
@@ -119,6 +121,24 @@ async def test_readers_never_see_less_than_there_was_while_writers_go_on(
     assert counts == sorted(counts)
     await settled()
     assert (await verify(log, database_url, MESSAGES)).clean
+
+
+_LOCKED_OUT = "SELECT count(*) > 0 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
+
+
+async def test_a_reader_that_takes_tables_in_another_order_is_no_deadlock(
+    log: Log, db: Connection, database_url: str, projected: Runner
+) -> None:
+    first, last = THREAD_ACTIVITY, ACCESS_KEYS
+    async with await connect(database_url) as reader:
+        async with reader.transaction():
+            await reader.execute("SELECT FROM api_keys")
+            rebuilding = asyncio.create_task(rebuild_several(log, database_url, [first, last]))
+            while await rows(db, _LOCKED_OUT) == [(False,)]:  # the rebuild has the first table and wants the last
+                await asyncio.sleep(0.01)
+            assert await rows(reader, "SELECT count(*) FROM thread_activity") == [(4,)]
+        assert [one.projection for one in await rebuilding] == [first.name, last.name]
+    assert await rows(db, SHADOWS) == []
 
 
 async def test_all_are_rebuilt_and_verified_in_one_pass_over_the_log(
