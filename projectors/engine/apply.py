@@ -77,7 +77,7 @@ async def _apply(
     together = not careful and len(batch) <= TOGETHER_UP_TO
     async with _pipelined(conn) if together else conn.transaction():
         moved = await positions.move(conn, at, through)
-        parked_now = await parking.ask_places(conn, at.build, at.partition)
+        parked_now = await parking.ask_places(conn, at.build, at.partition, {one.place for one in batch})
         noted = await duplicates.note_ids(conn, batch, at.partition) if as_read else None
         await positions.assert_were(moved, at)
         waiting = await parking.places(parked_now, at.at)

@@ -23,6 +23,8 @@ class Insert:
 class Upsert:
     """Rows by primary key. update: column → SQL over `t` (the stored row) and `excluded`; () keeps the stored row.
 
+    where: SQL over both, for the stored rows to update; "" updates all.
+
     There must be one row per key: Postgres raises for two in one statement. The writer sorts them by key.
     """
 
@@ -30,6 +32,7 @@ class Upsert:
     columns: tuple[str, ...]
     rows: Sequence[Row]
     update: tuple[tuple[str, str], ...] = ()
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Parked events: a poison event and the later ones of its thread wait here, visibly; other threads go on."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import thread_token
 from turnlog.projectors.engine.incoming import Incoming
 from turnlog.projectors.engine.positions import Positions
-from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.engine.writer import Connection, array_literal
 
 Place = tuple[str, str]
 BEHIND = "an earlier event of this thread is parked"
@@ -30,20 +30,25 @@ class Parked:
     error: str
 
 
-async def parked_places(conn: Connection, names: Iterable[str], build: str, partition: int) -> dict[str, set[Place]]:
-    """Projection name → the (tenant, thread token) pairs whose events must wait."""
-    return await places(await ask_places(conn, build, partition), names)
+async def parked_places(
+    conn: Connection, names: Iterable[str], build: str, partition: int, asked: Collection[Place]
+) -> dict[str, set[Place]]:
+    """Projection name → those of the (tenant, thread token) pairs whose events must wait."""
+    return await places(await ask_places(conn, build, partition, asked), names)
 
 
-async def ask_places(conn: Connection, build: str, partition: int) -> AsyncCursor[TupleRow]:
+async def ask_places(conn: Connection, build: str, partition: int, asked: Collection[Place]) -> AsyncCursor[TupleRow]:
     """Sends the query of `parked_places`; a pipeline's other statements need not wait for its result.
 
     A separate statement after the lock: one that also took the lock would not see what was parked while it waited.
+    Reads neither other threads' parked events nor those behind a poison event: either may be very many.
     """
+    tenants, tokens = zip(*set(asked), strict=True) if asked else ((), ())
     return await conn.execute(
-        "SELECT DISTINCT projection, tenant, thread_token FROM dead_letters "
-        "WHERE build = %s AND partition = %s AND status = 'parked'",
-        (build, partition),
+        "SELECT DISTINCT d.projection, d.tenant, d.thread_token FROM unnest(%s::text[], %s::text[]) a (tenant, token) "
+        "JOIN dead_letters d ON d.tenant = a.tenant AND d.thread_token = a.token AND d.build = %s AND d.partition = %s "
+        "AND d.status = 'parked' AND d.reason = 'poison'",
+        (array_literal(tenants), array_literal(tokens), build, partition),
     )
 
 

@@ -77,6 +77,17 @@ dead_letters = sa.Table(
     sa.Column("parked_at", timestamptz(), nullable=False, server_default=sa.func.now()),
     comment="Events that a projection could not apply; the events stay in the log.",
 )
+# Each batch looks for the poison events of its threads, each read for the first parked event of its thread.
+sa.Index(
+    "dead_letters_poison",
+    *(dead_letters.c[name] for name in ("build", "partition", "tenant", "thread_token")),
+    postgresql_where=sa.text("status = 'parked' AND reason = 'poison'"),
+)
+sa.Index(
+    "dead_letters_thread",
+    *(dead_letters.c[name] for name in ("tenant", "thread_token", "seq")),
+    postgresql_where=sa.text("status = 'parked'"),
+)
 
 embedding_cache = sa.Table(
     "embedding_cache",

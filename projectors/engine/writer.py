@@ -64,7 +64,7 @@ async def _upsert(conn: Connection, change: Upsert, is_insert: bool = False) -> 
         return
     keys = [column.name for column in change.table.primary_key]
     rows = sorted(change.rows, key=itemgetter(*map(change.columns.index, keys)))
-    conflict = b"" if is_insert else _conflict_sql(change.table, change.update)
+    conflict = b"" if is_insert else _conflict_sql(change.table, change.update, change.where)
     if len(rows) * len(change.columns) <= VALUES_UP_TO:
         text = _values_sql(change.table, change.columns, len(rows))
         await conn.execute(text + conflict, list(chain.from_iterable(rows)))
@@ -108,11 +108,13 @@ def _values_sql(table: "sa.Table", columns: tuple[str, ...], rows: int) -> bytes
 
 
 @cache
-def _conflict_sql(table: "sa.Table", update: tuple[tuple[str, str], ...]) -> bytes:
+def _conflict_sql(table: "sa.Table", update: tuple[tuple[str, str], ...], where: str) -> bytes:
     action: sql.Composable = sql.SQL("NOTHING")
     if update:
         sets = [sql.SQL("{} = {}").format(sql.Identifier(name), sql.SQL(to)) for name, to in update]
         action = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(sets))
+        if where:
+            action += sql.SQL(" WHERE {}").format(sql.SQL(where))
     keys = _names([column.name for column in table.primary_key])
     return sql.SQL(" ON CONFLICT ({}) DO {}").format(keys, action).as_bytes(None)
 

@@ -62,8 +62,11 @@ REMEMBER_TURNS = """
 INSERT INTO forgotten_turns (tenant, thread_id, event_id)
 SELECT %(tenant)s, %(thread)s, turn FROM unnest(%(turns)s::uuid[]) AS turn ON CONFLICT DO NOTHING"""
 
+# Only entities with one of the turns are read: a user may have very many others.
+_NAMES_ONE = "jsonb_path_query_array(t.sources, '$[*].event_id') ?| %(turns)s::uuid[]::text[]"
+
 DELETE_UNSAID = f"""
-DELETE FROM entities t WHERE {_PLACE} AND t.sources <> '[]'
+DELETE FROM entities t WHERE {_PLACE} AND {_NAMES_ONE}
 AND NOT EXISTS (SELECT FROM {_SOURCES} WHERE NOT {_FORGOTTEN})"""
 
 # A row with the maximum of sources may have had the forgotten turn as a further one.
@@ -71,7 +74,7 @@ DROP_WORDS = f"""
 UPDATE entities t SET description = NULL, attributes = '{{}}', relations = '[]',
   sources = (SELECT coalesce(jsonb_agg(s ORDER BY n), '[]') FROM {_SOURCES} WHERE NOT {_FORGOTTEN})
 WHERE {_PLACE} AND cardinality(%(turns)s::uuid[]) > 0
-AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR EXISTS (SELECT FROM {_SOURCES} WHERE {_FORGOTTEN}))"""
+AND (jsonb_array_length(t.sources) >= {MAX_SOURCES} OR {_NAMES_ONE})"""
 
 CLEAR = "DELETE FROM entities WHERE tenant = %(tenant)s AND thread_id = %(thread)s"
 

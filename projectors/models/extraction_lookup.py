@@ -29,9 +29,9 @@ WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq BETWEEN %(first)s A
 AND role = ANY(%(roles)s) AND user_id IS NOT NULL ORDER BY user_id"""
 
 _SPEAKERS = """
-SELECT count(DISTINCT name) FILTER (WHERE role = 'user' AND user_id = %(user)s) > 1,
-  count(*) FILTER (WHERE role = 'assistant') = 0
-FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s"""
+SELECT (SELECT min(name) < max(name) FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+    AND user_id = %(user)s AND role = 'user' AND name IS NOT NULL),
+  (SELECT assistant_message_count = 0 FROM thread_activity WHERE tenant = %(tenant)s AND thread_id = %(thread)s)"""
 
 # Only the progress of users' own memory threads counts; those of shadows begin otherwise. Each user of a conversation
 # has their own.
@@ -82,10 +82,10 @@ async def users_between(
 
 
 async def is_among_people(conn: Connection, tenant: str, thread: str, user: str) -> bool:
-    """Whether several speakers have this user id and no turn is an assistant's."""
+    """Whether several speakers have this user id and no turn is an assistant's. Reads no turn."""
     rows = await conn.execute(_SPEAKERS, {"tenant": tenant, "thread": thread, "user": user})
     found = await rows.fetchone()
-    return found is not None and bool(found[0] and found[1])
+    return found == (True, True)
 
 
 async def behind(conn: Connection, roles: Sequence[str], limit: int = 1_000) -> list[tuple[str, str, str]]:

@@ -38,6 +38,12 @@ messages = thread_table(
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
 )
+# Who of a user's people speaks in a thread is asked for each batch of turns: the first and the last name say enough.
+sa.Index(
+    "messages_names",
+    *(messages.c[name] for name in ("tenant", "thread_id", "user_id", "name")),
+    postgresql_where=sa.text("role = 'user' AND name IS NOT NULL"),
+)
 thread_forks = thread_table(
     "thread_forks",
     sa.Column("parent_id", sa.Text, nullable=False),

@@ -11,10 +11,11 @@ from turnlog.projectors.models.forks import LINEAGE
 
 TOPICS = 20
 
+# The pruning that reaches furthest, by the index of their numbers.
 _PRUNED = """
-SELECT coalesce(max(convert_from(blob, 'UTF8')::bigint), 0) AS seq FROM checkpoint_blobs
-WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
-AND type = 'turnlog.seq'"""
+SELECT coalesce((SELECT convert_from(blob, 'UTF8')::bigint FROM checkpoint_blobs
+  WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND checkpoint_ns = '' AND channel = 'pruned_through'
+  AND type = 'turnlog.seq' ORDER BY length(blob) DESC, blob DESC LIMIT 1), 0) AS seq"""
 
 _OVERVIEW = f"""
 WITH RECURSIVE {LINEAGE},

@@ -66,20 +66,25 @@ class Build:
     ) -> None:
         first = await without_duplicates(self.conn, batch, partition)
         at = await apply_batch(self.conn, self.projections, first, self._at[partition], through, dropped)
-        await self._refuse_new_poison(at)
+        await self._refuse_new_poison(at, batch[0].seq if batch else through)
         self._at[partition] = at
         self.events += len(batch)
 
-    async def _refuse_new_poison(self, at: Positions) -> None:
+    async def _refuse_new_poison(self, at: Positions, since: int) -> None:
         """What is parked live may stay parked, and so may an event that does not fit its contract: live would park it
         now, though an earlier version may have applied it. Anything else stops the build.
         """
         rows = await self.conn.execute(
             "SELECT b.seq, b.projection, b.error FROM dead_letters b WHERE b.projection = ANY(%(names)s) "
-            "AND b.build = %(build)s AND b.reason = 'poison' AND split_part(b.error, ':', 1) <> ALL(%(refused)s) "
-            "AND NOT EXISTS (SELECT FROM dead_letters l "
+            "AND b.build = %(build)s AND b.seq >= %(since)s AND b.reason = 'poison' "
+            "AND split_part(b.error, ':', 1) <> ALL(%(refused)s) AND NOT EXISTS (SELECT FROM dead_letters l "
             "WHERE l.projection = b.projection AND l.build = 'live' AND l.seq = b.seq) ORDER BY b.seq LIMIT 1",
-            {"names": sorted(at.at), "build": at.build, "refused": [InvalidEvent.code, InvalidToken.code]},
+            {
+                "names": sorted(at.at),
+                "build": at.build,
+                "since": since,
+                "refused": [InvalidEvent.code, InvalidToken.code],
+            },
         )
         if found := await rows.fetchone():
             seq, name, error = found

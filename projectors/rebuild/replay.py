@@ -109,7 +109,8 @@ async def _retry(log: Log, conn: Connection, projection: Projection, place: Plac
 
 
 async def _apply(conn: Connection, projection: Projection, batch: Sequence[Incoming], at: Positions) -> set[int]:
-    waiting = (await parking.parked_places(conn, [projection.name], LIVE, at.partition))[projection.name]
+    found = await parking.parked_places(conn, [projection.name], LIVE, at.partition, {one.place for one in batch})
+    waiting = found[projection.name]
     mine = [i for i in batch if concerns(projection, i.type)]
     parked = await apply_events(conn, projection, mine, waiting)
     await parking.park(conn, projection.name, at, parked)

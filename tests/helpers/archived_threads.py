@@ -21,7 +21,7 @@ from turnlog.projectors.models.registry import BY_NAME
 from turnlog.projectors.rebuild.verify import verify_several
 
 TEXTS = ("我在耶鲁大学读书，my GPA is 3.8", "很好！", "我喝茶", "好的", "我喝茶", "a\0b")
-TABLES = ("messages", "memory_vectors", "memory_episodes", "thread_forks")
+TABLES = ("messages", "memory_vectors", "memory_episodes", "last_questions", "thread_forks")
 ARCHIVED_THREADS = "SELECT thread_id, user_id, events, restored_at IS NOT NULL FROM thread_archives ORDER BY thread_id"
 
 

@@ -43,12 +43,13 @@ def stored(event: Event, at: int) -> Stored:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One projection on a database of the test's own. setup: SQL that runs before the events."""
+    """One projection on a database of the test's own. setup: SQL that runs before the events. sizes: of batches."""
 
     conn: Connection
     projection: Projection
     events: tuple[Event, ...] = ()
     setup: str = ""
+    sizes: tuple[int, ...] = ()
 
     def given(self, *events: Event) -> Self:
         return replace(self, events=self.events + events)
@@ -61,7 +62,7 @@ class Spec:
         log = [stored(event, seq(number)) for number, event in enumerate(self.events, 1)]
         log += [replace(first, seq=first.seq + STEP // 2) for first in log]
         log.sort(key=lambda one: one.seq)
-        for size in batch_sizes(len(log)):
+        for size in self.sizes or batch_sizes(len(log)):
             await self._replay(log, size)
             found = await (await self.conn.execute(query.encode())).fetchall()
             assert found == list(expected), f"in batches of {size}: {found}"

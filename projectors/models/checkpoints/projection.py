@@ -61,6 +61,15 @@ checkpoint_blobs = thread_table(
     sa.Column("type", sa.Text, nullable=False),
     sa.Column("blob", sa.LargeBinary),
 )
+# A thread has a pruning for each twenty turns. Of decimal numbers the longest is the largest, then the last in order.
+sa.Index(
+    "checkpoint_blobs_pruned",
+    checkpoint_blobs.c.tenant,
+    checkpoint_blobs.c.thread_id,
+    sa.func.length(checkpoint_blobs.c.blob),
+    checkpoint_blobs.c.blob,
+    postgresql_where=sa.text("channel = 'pruned_through' AND type = 'turnlog.seq' AND checkpoint_ns = ''"),
+)
 checkpoint_writes = thread_table(
     "checkpoint_writes",
     _namespace(),
@@ -220,14 +229,24 @@ _PARENTS = (
     f"UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE {_HERE} AND checkpoint_ns = %(ns)s "
     "AND parent_checkpoint_id = ANY(%(ids)s)"
 )
+# From one list to the next by the key, and of each only the first row, which names its base: a long list has very many.
 _LISTS = f"""
-WITH RECURSIVE used(list_id) AS (
+WITH RECURSIVE named(list_id) AS (
+    (SELECT list_id FROM checkpoint_lists WHERE {_HERE} ORDER BY list_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.list_id FROM checkpoint_lists l WHERE {_HERE} AND l.list_id > n.list_id ORDER BY l.list_id LIMIT 1)
+    FROM named n WHERE n.list_id IS NOT NULL
+), used(list_id) AS (
     SELECT convert_from(blob, 'UTF8')::jsonb ->> 'list' FROM checkpoint_blobs WHERE {_HERE} AND type = 'turnlog.list'
     UNION
-    SELECT l.base_list FROM used JOIN checkpoint_lists l ON l.list_id = used.list_id
-    WHERE l.tenant = %(tenant)s AND l.thread_id = %(thread)s AND l.base_list IS NOT NULL
-)
-DELETE FROM checkpoint_lists WHERE {_HERE} AND list_id NOT IN (SELECT list_id FROM used)
+    SELECT b.base_list FROM used CROSS JOIN LATERAL (
+        SELECT l.base_list FROM checkpoint_lists l WHERE {_HERE} AND l.list_id = used.list_id ORDER BY l.first LIMIT 1
+    ) b WHERE b.base_list IS NOT NULL
+), gone AS (SELECT list_id FROM named WHERE list_id IS NOT NULL EXCEPT SELECT list_id FROM used)
+DELETE FROM checkpoint_lists WHERE ctid = ANY(ARRAY(
+    SELECT l.ctid FROM gone CROSS JOIN LATERAL (
+        SELECT ctid FROM checkpoint_lists WHERE {_HERE} AND list_id = gone.list_id OFFSET 0
+    ) l))
 """
 _IN_ORDER = (_WRITES, _CHECKPOINTS, _PARENTS, _LISTS)
 

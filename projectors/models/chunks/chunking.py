@@ -6,8 +6,8 @@ only repeats memory (a result of turnlog's own recall tool, an answer that quote
 would find copies before the words themselves.
 
 A chunk's id is a hash of tenant, thread and index text ("[8 May 2023] Ann: I ran 5 km"). So a sentence that a speaker
-repeats on one day is one chunk (its `seqs` and `source_ids` list every turn, oldest first); on another day it is
-another chunk.
+repeats on one day is one chunk (its `seqs` and `source_ids` list its first MAX_TURNS turns, oldest first); on another
+day it is another chunk.
 """
 
 import re
@@ -27,6 +27,8 @@ OVERLAP_TOKENS = 60
 TAG_CHARS = 100
 # Of one turn: some 1 MB of English or 250,000 Chinese characters. All events of a partition wait until they are made.
 MAX_PIECES = 750
+# That one chunk names; the log has all of them. Otherwise the row would be written again, and longer, for each "ok".
+MAX_TURNS = 100
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？；])|\n+")
 _WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
@@ -93,7 +95,7 @@ def _overlap(sentences: list[str]) -> list[str]:
 class Chunk:
     """A searchable piece of a turn (or of equal turns). text: to show. index_text: to embed. terms: of the text.
 
-    piece: 0 … n-1 within its turn. seqs, event_ids, source_ids: parallel, one entry per turn.
+    piece: 0 … n-1 within its turn. seqs, event_ids, source_ids: parallel, one entry per turn, up to MAX_TURNS.
     """
 
     id: str
@@ -159,13 +161,13 @@ def _index_text(event: Event, speaker: str, text: str) -> str:
 
 
 def fold(found: Iterable[Chunk]) -> list[Chunk]:
-    """Combines chunks with equal ids into one with all turns, as the upsert does with stored rows."""
+    """Combines chunks with equal ids into one with their first turns, as the upsert does with stored rows."""
     by_id: dict[str, Chunk] = {}
     for chunk in found:
         first = by_id.get(chunk.id)
         if first is None:
             by_id[chunk.id] = chunk
-        elif chunk.seqs[0] not in first.seqs:
+        elif len(first.seqs) < MAX_TURNS and chunk.seqs[0] not in first.seqs:
             by_id[chunk.id] = replace(
                 first,
                 seqs=first.seqs + chunk.seqs,

@@ -1,7 +1,8 @@
 """P5 memory_vectors: deduplicated chunks of every turn, their topics and vectors, and episodes (A 1.2, D 2.2).
 
 Vectors come from the embedding cache when a chunks_embedded event says so: a rebuild calls no model (L7).
-An episode is a question and its answer; it names two chunks and repeats neither text nor vector.
+An episode is a question (the user's last turn before the answer) and its answer; it names two chunks and repeats
+neither text nor vector.
 A topic of a span of turns goes to the chunks with at least half as many of its words as the chunk that has most, and to
 the other turns of their exchange (a user's turn and what follows it): the span is up to 60 turns, and a tag on all of
 them would find nothing. Only a topic that no turn names, as a model may phrase it, goes to the whole span.
@@ -9,6 +10,7 @@ them would find nothing. Only a topic that no turn names, as a model may phrase 
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import sqlalchemy as sa
 from pgvector.sqlalchemy import HALFVEC
@@ -29,7 +31,7 @@ from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Stateme
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.tables import thread_table, timestamptz
 from turnlog.projectors.engine.writer import array_literal
-from turnlog.projectors.models.chunks.chunking import Chunk, chunks, fold, topic_tag
+from turnlog.projectors.models.chunks.chunking import MAX_TURNS, Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
 from turnlog.projectors.models.restored import cleared_before, restored_events
 from turnlog.projectors.models.terms import terms
@@ -79,22 +81,34 @@ memory_episodes = thread_table(
     sa.Column("created_at", timestamptz(), nullable=False),
 )
 
-TABLES = (memory_vectors, memory_episodes)
+# An answer often comes in a later batch than its question: looking for it among the thread's turns would cost more the
+# longer the thread is.
+last_questions = thread_table(
+    "last_questions",
+    sa.Column("seq", sa.BigInteger, nullable=False, comment="the user's last turn with text"),
+    sa.Column("chunk", sa.Text, nullable=False, comment="its first chunk"),
+)
+
+TABLES = (memory_vectors, memory_episodes, last_questions)
 HANDLED = frozenset({"turn_recorded", "topics_tagged", "chunks_embedded"})
 COLUMNS = tuple(c.name for c in memory_vectors.columns if c.name not in ("topics", "embedding", "embedding_model"))
-_SAID_AGAIN = tuple((name, f"t.{name} || excluded.{name}") for name in ("seqs", "event_ids", "source_ids"))
+_SAID_AGAIN = tuple(
+    (name, f"(t.{name} || excluded.{name})[:{MAX_TURNS}]") for name in ("seqs", "event_ids", "source_ids")
+)
+_HAS_ROOM = f"cardinality(t.seqs) < {MAX_TURNS}"
+_EPISODE_COLUMNS = tuple(column.name for column in memory_episodes.columns)
+_ANSWERED = tuple((name, f"excluded.{name}") for name in ("answer_seq", "answer_chunk", "created_at"))
+_IS_LATER = "t.answer_seq < excluded.answer_seq"
+_QUESTION_COLUMNS = tuple(column.name for column in last_questions.columns)
+_ASKED = tuple((name, f"excluded.{name}") for name in ("seq", "chunk"))
 
-# The question is the user's last turn before the answer; one chunk may have several turns with equal text.
-_EPISODE = """
-INSERT INTO memory_episodes (tenant, thread_id, question_seq, question_chunk, answer_seq, answer_chunk, created_at)
-SELECT tenant, thread_id, CASE WHEN cardinality(seqs) = 1 THEN seq
-  ELSE (SELECT max(said) FROM unnest(seqs) said WHERE said < %(seq)s) END AS asked, id, %(seq)s, %(chunk)s, %(time)s
-FROM memory_vectors
-WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND role = 'user' AND piece = 0 AND seq < %(seq)s
-ORDER BY asked DESC LIMIT 1
+_EPISODE = f"""
+INSERT INTO memory_episodes AS t (tenant, thread_id, question_seq, question_chunk, answer_seq, answer_chunk, created_at)
+SELECT tenant, thread_id, seq, chunk, %(seq)s, %(chunk)s, %(time)s FROM last_questions
+WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND seq < %(seq)s
 ON CONFLICT (tenant, thread_id, question_seq) DO UPDATE
 SET answer_seq = excluded.answer_seq, answer_chunk = excluded.answer_chunk, created_at = excluded.created_at
-WHERE memory_episodes.answer_seq < excluded.answer_seq"""
+WHERE {_IS_LATER}"""
 
 # What turnlog's own events stay below; anyone may publish a larger one.
 _WORDS_OF_TOPICS, _TAGGED_CHUNKS = 1_000, 2_000
@@ -133,14 +147,14 @@ def project(batch: Sequence[Recorded]) -> list[Change]:
         return [*cleared_before(first, TABLES), *(project(back) if back else [])]
     turns = [(recorded, chunks(recorded)) for recorded in batch if isinstance(recorded.event.data, TurnRecorded)]
     derived = [recorded for recorded in batch if not isinstance(recorded.event.data, TurnRecorded)]
-    changes = [_upsert(turns), _episodes(turns), *(_update(recorded) for recorded in derived)]
+    changes = [_upsert(turns), *_episodes(turns), *(_update(recorded) for recorded in derived)]
     return [change for change in changes if change is not None]
 
 
 def _upsert(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
     about = {recorded.seq: recorded for recorded, _ in turns}
     rows = [_row(chunk, about[chunk.seqs[0]]) for chunk in fold(c for _, found in turns for c in found)]
-    return Upsert(memory_vectors, COLUMNS, rows, _SAID_AGAIN) if rows else None
+    return Upsert(memory_vectors, COLUMNS, rows, _SAID_AGAIN, _HAS_ROOM) if rows else None
 
 
 def _row(chunk: Chunk, recorded: Recorded) -> Row:
@@ -165,19 +179,31 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
     )
 
 
-def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> Change | None:
-    params = [
-        {
-            "tenant": recorded.event.tenant,
-            "thread": recorded.event.thread,
-            "seq": recorded.seq,
-            "chunk": found[0].id,
-            "time": recorded.event.time,
-        }
-        for recorded, found in turns
-        if found and isinstance(recorded.event.data, TurnRecorded) and recorded.event.data.role == "assistant"
+def _episodes(turns: Sequence[tuple[Recorded, list[Chunk]]]) -> list[Change]:
+    """Each question with its last answer so far. The first answers of a batch may be to a question before it."""
+    asked: dict[tuple[str, str], Row] = {}
+    answered: dict[Row, Row] = {}
+    earlier: dict[tuple[str, str], dict[str, Any]] = {}
+    for recorded, found in turns:
+        event, turn = recorded.event, recorded.event.data
+        if not found or not isinstance(turn, TurnRecorded):
+            continue
+        place, said = (event.tenant, event.thread), (recorded.seq, found[0].id)
+        if turn.role == "user":
+            asked[place] = said
+        elif turn.role == "assistant" and place in asked:
+            answered[place + asked[place]] = (*said, event.time)
+        elif turn.role == "assistant":
+            earlier[place] = dict(
+                zip(("tenant", "thread", "seq", "chunk", "time"), (*place, *said, event.time), strict=True)
+            )
+    episodes = [question + answer for question, answer in answered.items()]
+    questions = [place + said for place, said in asked.items()]
+    return [
+        *([Statement(_EPISODE, list(earlier.values()))] if earlier else []),
+        Upsert(memory_episodes, _EPISODE_COLUMNS, episodes, _ANSWERED, _IS_LATER),
+        Upsert(last_questions, _QUESTION_COLUMNS, questions, _ASKED, "t.seq < excluded.seq"),
     ]
-    return Statement(_EPISODE, params) if params else None
 
 
 def _update(recorded: Recorded) -> Change | None:

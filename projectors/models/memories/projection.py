@@ -12,6 +12,7 @@ importance, importance_at, access_count and last_accessed_at (M4).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -98,8 +99,8 @@ def _kind(change: Change) -> Any:
 
 def _combined(run: Sequence[Change]) -> Change:
     match run[0]:
-        case Upsert(table, columns, _, update):
-            return Upsert(table, columns, [row for one in run if isinstance(one, Upsert) for row in one.rows], update)
+        case Upsert() as first:
+            return replace(first, rows=[row for one in run if isinstance(one, Upsert) for row in one.rows])
         case Statement(text, _):
             return Statement(text, [row for one in run if isinstance(one, Statement) for row in one.params])
     return run[0]

@@ -38,7 +38,7 @@ UPDATE memories SET status = 'forgotten', content = '', category = NULL, value =
 {_ONE}"""
 FORGET_QUESTIONS = """
 UPDATE memory_conflicts SET question = '' WHERE tenant = %(tenant)s AND thread_id = %(thread)s
-AND (memory_id = %(id)s OR %(id)s = ANY(against))"""
+AND (memory_id = %(id)s OR against @> ARRAY[%(id)s::uuid])"""
 
 PEND = f"UPDATE memories SET status = 'pending' {_ONE} AND status = 'valid'"
 

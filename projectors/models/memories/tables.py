@@ -69,6 +69,8 @@ memory_conflicts = thread_table(
     sa.Column("answer", sa.Text),
     sa.Column("answered_at", timestamptz()),
 )
+sa.Index("memory_conflicts_memory", memory_conflicts.c.memory_id)
+sa.Index("memory_conflicts_against", memory_conflicts.c.against, postgresql_using="gin")
 
 memory_compactions = thread_table(
     "memory_compactions",
@@ -118,6 +120,17 @@ entities = thread_table(
     sa.Column("last_seen_at", timestamptz(), nullable=False),
 )
 sa.Index("entities_user", entities.c.tenant, entities.c.user_id)
+sa.Index(
+    "entities_full",
+    entities.c.tenant,
+    entities.c.thread_id,
+    postgresql_where=sa.text("jsonb_array_length(sources) >= 100"),
+)
+sa.Index(
+    "entities_sources",
+    sa.func.jsonb_path_query_array(entities.c.sources, sa.text("'$[*].event_id'")),
+    postgresql_using="gin",
+)
 
 forgotten_turns = thread_table(
     "forgotten_turns",
