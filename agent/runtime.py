@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from uuid import UUID
 
 import psycopg
+from uuid_utils.compat import uuid7
 
 from turnlog.agent.settings import Settings
+from turnlog.events.heartbeats import Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.lag import NotProjectedInTime, first_behind, wait_for
@@ -54,7 +57,8 @@ class Runtime:
 
     started: names of the servers that this process started. when_behind: starts projectors in this process before a
     read waits for rows. api_url: where this process serves HTTP. roles: see TenantPool; open while `row_security` of
-    consumers/runtime.py is. admissions: connections of the throttle alone. system: of a runtime of one tenant, the
+    consumers/runtime.py is. admissions: connections of the throttle alone. name: of the process,
+    such as turnlog-up. heartbeats: of the loops that must not end. system: of a runtime of one tenant, the
     runtime that it was made from.
     """
 
@@ -69,6 +73,9 @@ class Runtime:
     api_url: str | None = None
     roles: Pool | None = None
     admissions: Pool | None = None
+    name: str = "turnlog"
+    heartbeats: Heartbeats = field(default_factory=Heartbeats)
+    process_id: UUID = field(default_factory=uuid7)
     system: "Runtime | None" = None
     _models: "Models | None" = None
     _kept: dict[Callable[["Runtime"], Any], Any] = field(default_factory=dict)

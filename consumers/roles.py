@@ -20,12 +20,13 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.breakers import showing_breakers
 from turnlog.agent.use_cases.gauges import measuring
 from turnlog.agent.use_cases.jobs import all_jobs
+from turnlog.agent.use_cases.processes import registered
 from turnlog.consumers.runtime import projecting, row_security, throttle_connections
 from turnlog.consumers.traces import exported
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
 from turnlog.consumers.workers.analytics import analytics, counting
 from turnlog.consumers.workers.answering import AgentConsumer
-from turnlog.consumers.workers.app import Loop, Subscription, consuming
+from turnlog.consumers.workers.app import Interval, Subscription, consuming
 from turnlog.consumers.workers.inbox import Delivery, Inbox, Work
 from turnlog.consumers.workers.reactors.contradictions import NAME as CONTRADICTIONS
 from turnlog.consumers.workers.reactors.contradictions import ContradictionReactor
@@ -35,13 +36,16 @@ from turnlog.consumers.workers.reactors.memory import MemoryReactor
 from turnlog.consumers.workers.reactors.segments import NAME as SEGMENTS
 from turnlog.consumers.workers.reactors.segments import SegmentReactor
 from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import Stored
 from turnlog.events.subjects import type_filter
-from turnlog.events.tasks import cancel, pause
+from turnlog.events.tasks import pause
 
 logger = logging.getLogger("turnlog.consumers")
 ROLES = ("projectors", "reactors", "agent", "analytics", "jobs", "api")
 EMBED_POLL_S = 2.0
+# A round has a call of a model, with its retries; a job may take long.
+EMBED_ROUND_S, SWEEP_ROUND_S, JOBS_ROUND_S = 300.0, 600.0, 3 * 3_600.0
 # A stop ends within 10 s: the API has 3 of them, jobs and reactors 1 each. An answer that needs longer is made after
 # the next start.
 AGENT_GRACE_S = 4.0
@@ -72,6 +76,8 @@ async def playing(
         await stack.enter_async_context(exported(runtime.settings))
         await stack.enter_async_context(showing_breakers(runtime.log))
         stack.enter_context(metrics.served(metrics_port))
+        if roles:
+            await stack.enter_async_context(registered(runtime, roles))
         if metrics_port is not None:
             await stack.enter_async_context(measuring(runtime))
         if "projectors" in roles:
@@ -93,36 +99,36 @@ async def playing(
 
 @contextlib.asynccontextmanager
 async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
-    subscriptions: list[Subscription] = []
-    loops: list[Loop] = []
-    if "reactors" in roles:
-        subscriptions, loops = _reactors(runtime)
-    if "agent" in roles:
-        work, parallel = AgentConsumer(runtime, runtime.models).work, runtime.settings.agent_parallel
-        inbox = Inbox(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
-        subscriptions.append(Subscription(inbox, type_filter("answer_requested")))
-    async with consuming(runtime, "turnlog-" + "-".join(roles), subscriptions, loops):
+    async with contextlib.AsyncExitStack() as stack:
+        if "reactors" in roles:
+            await stack.enter_async_context(consuming(runtime, "reactors", *_reactors(runtime)))
+        if "agent" in roles:
+            work, parallel = AgentConsumer(runtime, runtime.models).work, runtime.settings.agent_parallel
+            inbox = Inbox(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
+            subscription = Subscription(inbox, type_filter("answer_requested"))
+            await stack.enter_async_context(consuming(runtime, "agent", [subscription]))
         yield
 
 
-def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Loop]]:
+def _reactors(runtime: Runtime) -> tuple[list[Subscription], list[Interval]]:
     """What the reactors read, and what they do at intervals."""
     models, pool, turns = runtime.models, runtime.pool, type_filter("turn_recorded")
     memory = Inbox(pool, MEMORY, MemoryReactor(runtime, models).work, give_way=runtime.give_way)
     segments = Inbox(pool, SEGMENTS, SegmentReactor(runtime, models).work)
     requested = type_filter("segment_checkpoint_requested")
     subscriptions = [Subscription(memory, turns), Subscription(segments, requested)]
-    loops: list[Loop] = [partial(_embed, runtime, models.embedder)]
+    intervals = [Interval("embedder", partial(_embed, runtime, models.embedder), EMBED_ROUND_S)]
     if runtime.settings.extract:
         extraction = ExtractionReactor(runtime, models)
         inbox = Inbox(pool, EXTRACTION, extraction.work, give_way=runtime.give_way)
         subscriptions.append(Subscription(inbox, turns))
-        loops.append(extraction.sweep)
+        if models.extraction is not None:
+            intervals.append(Interval("extraction-sweep", extraction.sweep, SWEEP_ROUND_S))
     if models.extraction is not None and runtime.settings.compare_memories:
         compare = ContradictionReactor(runtime, models.extraction).work
         inbox = Inbox(pool, CONTRADICTIONS, compare, give_way=runtime.give_way)
         subscriptions.append(Subscription(inbox, type_filter("memories_embedded"), DeliverPolicy.NEW))
-    return subscriptions, loops
+    return subscriptions, intervals
 
 
 async def react(runtime: Runtime, name: str, stored: Stored) -> None:
@@ -150,26 +156,32 @@ def _contradictions(runtime: Runtime) -> Work:
 @contextlib.asynccontextmanager
 async def _jobs(runtime: Runtime) -> AsyncIterator[None]:
     """Cancels a job that outlives its grace at stop: its results are in the log, and the next run does the rest."""
-    stop = asyncio.Event()
-    keeper = asyncio.create_task(keep_jobs(runtime, all_jobs(runtime.settings), stop))
-    try:
+    stop, jobs = asyncio.Event(), all_jobs(runtime.settings)
+
+    async def keep(beat: Heartbeat) -> None:
+        await keep_jobs(runtime, jobs, stop, beat=beat)
+
+    async with runtime.heartbeats.running("jobs", "jobs", keep, stop, JOBS_ROUND_S, JOB_GRACE_S):
         yield
-    finally:
-        stop.set()
-        await asyncio.wait({keeper}, timeout=JOB_GRACE_S)
-        await cancel(keeper)
 
 
-async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event) -> None:
+async def _embed(runtime: Runtime, embedder: Embedder, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
     """Embeds what has no vector periodically, and less often while projectors catch up.
 
     An unavailable model or database is retried later.
     """
     wait_s = EMBED_POLL_S
+
+    def pauses() -> bool:
+        if beat is not None:
+            beat.beat()
+        return runtime.catching_up()
+
     while not stop.is_set():
         try:
             await runtime.give_way(stop)
-            await embed_pending(runtime, embedder, stop=stop, pauses=runtime.catching_up)
+            pauses()
+            await embed_pending(runtime, embedder, stop=stop, pauses=pauses)
             wait_s = EMBED_POLL_S
         except (ModelError, TurnlogError, psycopg.Error, OSError) as error:
             logger.warning("embedder waits: %s", error)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from nats.aio.msg import Msg
@@ -19,10 +21,10 @@ from turnlog.agent.settings import Settings
 from turnlog.consumers import servers as embedded
 from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
+from turnlog.events.heartbeats import Heartbeat, Heartbeats
 from turnlog.events.log import Log
 from turnlog.events.signing import Signer
 from turnlog.events.subjects import watch_type_anywhere
-from turnlog.events.tasks import cancel
 from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
@@ -64,6 +66,7 @@ THROTTLE_CONNECTIONS = 2
 REQUEST_STATEMENT_S = 60.0  # of a request's statements: one question must not keep Postgres busy for long
 # The pool doubles its pauses up to this; without a bound it waits as long again for a server that is back.
 RECONNECT_S = 2.0
+PROJECTORS_ROUND_S = 120.0  # of one batch
 
 
 @contextlib.asynccontextmanager
@@ -88,9 +91,11 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
             signer = Signer(lambda: secret_of(settings).events, settings.trusted_through)
             log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings), signer=signer)
             try:
-                async with _keys(settings, where, pool, log) as keys, forgetting(log):
+                beats = Heartbeats()
+                async with _keys(settings, where, pool, log, beats) as keys, forgetting(log):
                     log.use_keys(keys)
                     runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
+                    runtime.name, runtime.heartbeats = name, beats
                     try:
                         yield runtime
                     finally:
@@ -133,11 +138,13 @@ def _screen(settings: Settings) -> Screen:
 
 
 @contextlib.asynccontextmanager
-async def _keys(settings: Settings, where: embedded.Servers, pool: Pool, log: Log) -> AsyncIterator[KeyStore | None]:
+async def _keys(
+    settings: Settings, where: embedded.Servers, pool: Pool, log: Log, beats: Heartbeats
+) -> AsyncIterator[KeyStore | None]:
     """Users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
     async with pool.connection() as conn:
         keks = await checked_keks(settings, conn, log)
-    async with opened_keys(where.nats_url, where.database_url, keks) as store:
+    async with opened_keys(where.nats_url, where.database_url, keks, beats) as store:
         yield store
 
 
@@ -230,23 +237,26 @@ async def projecting(
     share = Share(runtime.database_url, len(chosen)) if shared else None
     runners = [Runner(runtime.log, runtime.database_url, PROJECTIONS, partition, share) for partition in chosen]
     runtime.runners.extend(runners)
-    stop = asyncio.Event()
-    tasks = [asyncio.create_task(runner.run(), name=f"projectors-{at}") for at, runner in enumerate(runners)]
-    if share is not None:
-        tasks.append(asyncio.create_task(share.run(stop), name="projectors-share"))
-    upgrade: asyncio.Task[None] | None = None
-    if is_earlier:
-        rebuilding = rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop)
-        upgrade = asyncio.create_task(rebuilding, name="projectors-upgrade")
-    try:
-        yield
-    finally:
-        stop.set()
-        if upgrade is not None:
-            await cancel(upgrade)
-        for runner in runners:
-            runner.stop()
-        await asyncio.gather(*tasks)
+    running, stop = partial(runtime.heartbeats.running, "projectors"), asyncio.Event()
+
+    async def rebuild(beat: Heartbeat) -> None:
+        beat.round_s = math.inf  # the lag shows how far it is
+        await rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop)
+        await stop.wait()
+
+    async with contextlib.AsyncExitStack() as stack:
+        if share is not None:
+            await stack.enter_async_context(running("projectors-share", partial(share.run, stop), stop, grace_s=None))
+        for at, runner in zip(chosen, runners, strict=True):
+            one = running(f"projectors-{at}", runner.run, stop, PROJECTORS_ROUND_S, grace_s=None)
+            await stack.enter_async_context(one)
+        if is_earlier:
+            await stack.enter_async_context(running("projectors-upgrade", rebuild, stop))
+        try:
+            yield
+        finally:
+            for runner in runners:
+                runner.stop()
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, JobRan
 from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import JOBS
 from turnlog.events.tasks import pause
@@ -123,10 +124,13 @@ async def keep_jobs(
     jobs: Sequence[Job],
     stop: asyncio.Event,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    beat: Heartbeat | None = None,
 ) -> None:
     """Runs due jobs in order until stop; a failure is logged and retried later."""
     while not stop.is_set():
         for job in jobs:
+            if beat is not None:
+                beat.beat()
             await _try(runtime, job, clock())
         soonest = min(job.schedule.after(clock()) for job in jobs)
         wait_s = min(LOOK_AGAIN_S, max(0.0, (soonest - clock()).total_seconds()))

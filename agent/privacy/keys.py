@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -28,10 +29,10 @@ from turnlog.agent.privacy.kek import Keks
 from turnlog.agent.privacy.key_stream import PLACE, KeyRecord, KeyStream, new_record, taking_over
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.errors import DatabaseUnavailable, InvalidEvent, KeyUnavailable, LogUnavailable, cause
+from turnlog.events.heartbeats import ROUND_S, Heartbeat, Heartbeats
 from turnlog.events.log import connect_nats
 from turnlog.events.sealing import UserKey
 from turnlog.events.subjects import KEYS_STREAM
-from turnlog.events.tasks import cancel
 from turnlog.projectors.engine.database import connect, session_options
 
 CONNECT_S, ANSWER_MS = 2, 3_000
@@ -292,23 +293,27 @@ class KeyStore:
     def close(self) -> None:
         self._table.close()
 
-    async def follow(self) -> None:
+    async def follow(self, beat: Heartbeat) -> None:
         """Forgets what others change, until cancelled. Begins when the first key is held."""
+        beat.round_s = math.inf
         await self._used.wait()
+        beat.round_s = ROUND_S
         while True:
+            beat.beat()
             try:
-                await self._listen()
+                await self._listen(beat)
             except (psycopg.Error, DatabaseUnavailable, TimeoutError) as error:
                 logger.info("keys are held as they are, for Postgres is away: %s", error)
             await asyncio.sleep(AGAIN_S)
 
-    async def _listen(self) -> None:
+    async def _listen(self, beat: Heartbeat) -> None:
         async with await connect(self._url) as conn:
             await conn.execute(f"LISTEN {CHANNEL}")
             ids = [UUID(key_id) for held in self._held.values() for key_id in held.keys]
             for tenant, user in await (await conn.execute(_CHANGED, (ids,))).fetchall():
                 self.forget(tenant, user)
             while True:
+                beat.beat()
                 async for notice in conn.notifies(timeout=ALIVE_S):
                     self._hear(notice.payload)
                 async with asyncio.timeout(ALIVE_S):  # a connection may be dead without anybody saying so
@@ -380,15 +385,16 @@ def _key_id(text: str) -> UUID:
 
 
 @contextlib.asynccontextmanager
-async def opened_keys(nats_url: str, database_url: str, keks: Keks | None) -> AsyncIterator[KeyStore | None]:
-    """The store while the block runs; None without a key-encryption key."""
+async def opened_keys(
+    nats_url: str, database_url: str, keks: Keks | None, beats: Heartbeats | None = None
+) -> AsyncIterator[KeyStore | None]:
+    """The store while the block runs; None without a key-encryption key. beats: of the process."""
     if keks is None:
         yield None
         return
     store = KeyStore(nats_url, database_url, keks)
-    following = asyncio.create_task(store.follow(), name="keys-follow")
     try:
-        yield store
+        async with (beats or Heartbeats()).running("process", "keys-follow", store.follow, asyncio.Event()):
+            yield store
     finally:
-        await cancel(following)
         store.close()

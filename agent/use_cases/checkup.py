@@ -11,6 +11,7 @@ from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.lag import embedding_backlog
+from turnlog.agent.use_cases.processes import LoopState, deaths, faults, processes
 from turnlog.events.errors import KeyUnavailable, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import partition_filter
@@ -22,12 +23,13 @@ from turnlog.projectors.models.registry import PROJECTIONS
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. fix: what to do, where something is to be done."""
+    """The result of one check. fix: what to do, where something is to be done. loops: of the processes."""
 
     check: str
     ok: bool
     detail: str
     fix: str = ""
+    loops: Mapping[str, LoopState] | None = None
 
 
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
@@ -162,5 +164,27 @@ async def _row_security(runtime: Runtime) -> Finding:
     return Finding("row security", True, f"the role {ROLE} sees the rows of one tenant at a time")
 
 
+async def _processes(runtime: Runtime) -> Finding:
+    found = await processes(runtime)
+    died, broken = deaths(found), [sentence for _, sentence in faults(found)]
+    loops = {f"{process}: {loop.loop}": loop for process in found for loop in process.loops}
+    if died or broken:
+        fix = "`turnlog up` starts all roles" if died else "it is started again by itself; the log says more"
+        return Finding("processes", False, "; ".join([*died, *broken]), fix, loops)
+    if not found:
+        return Finding("processes", True, "none plays a role", "`turnlog up` plays all roles")
+    playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
+    return Finding("processes", True, f"{playing}; {counted(len(loops), 'loop')} at work", loops=loops)
+
+
 _Look = Callable[[Runtime], Awaitable[Finding]]
-_LOOKS: tuple[_Look, ...] = (_servers, _log, _encryption, _row_security, _projections, _embedding, _dead_letters)
+_LOOKS: tuple[_Look, ...] = (
+    _servers,
+    _log,
+    _encryption,
+    _row_security,
+    _projections,
+    _processes,
+    _embedding,
+    _dead_letters,
+)

@@ -15,8 +15,8 @@ from turnlog.agent import metrics
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM
-from turnlog.events.tasks import cancel
 from turnlog.projectors.engine.lag import Lag
 
 EVERY_S = 15.0
@@ -55,13 +55,11 @@ async def _measure_stream(runtime: Runtime) -> None:
 async def measuring(runtime: Runtime) -> AsyncIterator[None]:
     """Measures every EVERY_S seconds while the block runs."""
 
-    async def repeat() -> None:
+    async def repeat(beat: Heartbeat) -> None:
         while True:
             await measure(runtime)
+            beat.beat()
             await asyncio.sleep(EVERY_S)
 
-    task = asyncio.create_task(repeat(), name="gauges")
-    try:
+    async with runtime.heartbeats.running("process", "gauges", repeat, asyncio.Event()):
         yield
-    finally:
-        await cancel(task)

@@ -11,6 +11,7 @@ from psycopg_pool import PoolTimeout
 from turnlog.agent import metrics
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.lag import projection_lag
+from turnlog.agent.use_cases.processes import deaths, faults, processes
 from turnlog.events.errors import TurnlogError
 
 State = Literal["up", "degraded", "down"]
@@ -49,6 +50,12 @@ async def health(runtime: Runtime) -> Health:
         parts.append(Part("projections", "degraded" if wrong else "up", "; ".join(wrong) or None))
     except AWAY as error:
         parts.append(Part("projections", "down", _reason(error)))
+    try:
+        running = await processes(runtime)
+        broken = [*sorted({loop for loop, _ in faults(running)}), *deaths(running)]
+        parts.append(Part("processes", "degraded" if broken else "up", "; ".join(broken) or None))
+    except AWAY as error:
+        parts.append(Part("processes", "down", _reason(error)))
     opened = [service for service, state in metrics.breakers().items() if state != "closed"]
     parts.append(Part("models", "degraded" if opened else "up", f"left alone: {', '.join(opened)}" if opened else None))
     order: list[State] = ["up", "degraded", "down"]

@@ -6,12 +6,14 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
+from fastapi import FastAPI
 
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api.app import create_app
 from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
 from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 
 GRACE_S = 3
 MAX_CONNECTIONS = 4_000
@@ -30,10 +32,38 @@ class OpenToAll(TurnlogError):
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, app: FastAPI, max_body: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=PromptProtocol,
+                log_config=None,
+                log_level="warning",  # a WebSocket's token is in its query, which uvicorn logs as information
+                access_log=False,
+                server_header=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=GRACE_S,
+                ws_max_size=max_body,
+            )
+        )
+        self.app = app
+        self.beat: Heartbeat | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.beat is not None:
+            self.beat.beat()
+        return await super().on_tick(counter)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the process's: `up` and `worker` end all of their roles in order."""
         yield
+
+    async def end(self) -> None:
+        self.app.state.stopping.set()
+        self.should_exit = True
+        await self.app.state.streams.close()
+        await self.app.state.jobs.close()
 
 
 @contextlib.asynccontextmanager
@@ -48,32 +78,33 @@ async def serving(runtime: Runtime, react: React) -> AsyncIterator[str]:
             f"TURNLOG_API_HOST={settings.api_host} is reachable from other machines: set TURNLOG_API_SECRET to what "
             "`head -c 32 /dev/urandom | base64` prints, the same for every process that serves the API"
         )
-    app = create_app(runtime, react)
-    config = uvicorn.Config(
-        app,
-        http=PromptProtocol,
-        log_config=None,
-        log_level="warning",  # a WebSocket's token is in its query, which uvicorn logs as information
-        access_log=False,
-        server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=GRACE_S,
-        ws_max_size=settings.api_max_body,
-    )
-    server = _Server(config)
+    server = _Server(create_app(runtime, react), settings.api_max_body)
     with _listening(settings.api_host, settings.api_port) as listener:
         runtime.api_url = _url(listener)
-        task = asyncio.create_task(server.serve([listener]), name="api")
-        try:
-            while not server.started and not task.done():
+
+        async def serve(beat: Heartbeat) -> None:
+            nonlocal server
+            if server.started:  # it ended: connections wait in the listener for the next one
+                await server.end()
+                server = _Server(create_app(runtime, react), settings.api_max_body)
+            server.beat = beat
+            try:
+                await server.serve([listener.dup()])
+            finally:
+                for one in server.servers:
+                    one.close()
+
+        stop = asyncio.Event()
+        async with runtime.heartbeats.running("api", "api", serve, stop, grace_s=None) as beat:
+            while not server.started:
+                if beat.problem is not None:
+                    raise TurnlogError(f"the API does not start: {beat.problem}")
                 await asyncio.sleep(0.01)
-            yield runtime.api_url
-        finally:
-            app.state.stopping.set()
-            server.should_exit = True
-            await app.state.streams.close()
-            await app.state.jobs.close()
-            await task
+            try:
+                yield runtime.api_url
+            finally:
+                stop.set()
+                await server.end()
 
 
 @contextlib.contextmanager

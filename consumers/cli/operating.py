@@ -38,20 +38,25 @@ def register(app: typer.Typer) -> None:
 
 
 def lag() -> None:
-    """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled."""
+    """How far each projection is behind the log, and what has no vector yet. Exit 1 when a projection is stalled, or a
+    process has died and nobody plays its roles.
+    """
     from turnlog.agent.use_cases.lag import embedding_backlog, projection_lag
+    from turnlog.agent.use_cases.processes import deaths, processes
 
-    async def both(runtime: "Runtime") -> "tuple[list[Lag], Backlog]":
-        return await projection_lag(runtime), await embedding_backlog(runtime)
+    async def look(runtime: "Runtime") -> "tuple[list[Lag], Backlog, list[str]]":
+        died = deaths(await processes(runtime))
+        return await projection_lag(runtime), await embedding_backlog(runtime), died
 
     serve(
-        both,
-        lambda found: [*map(_lag_line, found[0]), f"{'embedding':<16} {found[1].sentence()}"],
+        look,
+        lambda found: [*map(_lag_line, found[0]), f"{'embedding':<16} {found[1].sentence()}", *found[2]],
         document=lambda found: {
             "projections": [to_jsonable_python(one) | {"behind": one.behind} for one in found[0]],
             "embedding": found[1].document(),
+            "died": found[2],
         },
-        code=lambda found: int(any(one.stalled for one in found[0])),
+        code=lambda found: int(bool(found[2]) or any(one.stalled for one in found[0])),
         projecting=False,
     )
 

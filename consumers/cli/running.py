@@ -50,7 +50,7 @@ def up(
             async with (
                 opened(settings, "turnlog-up") as runtime,
                 playing(runtime, ROLES, shared=True, metrics_port=settings.metrics_port),
-                background.kept_servers(settings, runtime.nats_url),
+                background.kept_servers(settings, runtime.nats_url, runtime.heartbeats),
                 _until_signal() as stopped,
             ):
                 say_ready()
@@ -74,6 +74,8 @@ def down() -> None:
         from turnlog.consumers.servers import background
 
         ended = await background.stop(settings)
+        if ended is None:
+            await background.forget_killed_up(settings)
         await embedded.stop(settings.home)
         said = "stopped" if ended else "`turnlog up` was not running; the servers are stopped"
         report({"stopped": True, "pid": ended}, said)
@@ -110,7 +112,7 @@ def _play(role: str, partitions: str | None, changed: Mapping[str, object]) -> N
         refuse_plaintext(settings)
         if role not in ROLES:
             raise TurnlogError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
-        async with opened_in_time(settings, f"turnlog-{role}", err.print) as runtime:
+        async with opened_in_time(settings, f"turnlog-worker-{role}", err.print) as runtime:
             chosen = parse_partitions(partitions, runtime.log.partitions)
             async with playing(runtime, [role], chosen, chosen is None, settings.metrics_port):
                 where = {"api_url": runtime.api_url} if runtime.api_url else {}

@@ -9,19 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+import psycopg
 
 from turnlog.agent.private_files import open_private, private_folder
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.processes import forget_killed
 from turnlog.consumers.servers import servers
 from turnlog.consumers.servers.errors import folder_errors
 from turnlog.consumers.servers.home import home_at, try_lock
 from turnlog.consumers.servers.processes import alive, end
 from turnlog.events.errors import TurnlogError
-from turnlog.events.tasks import cancel
+from turnlog.events.heartbeats import Heartbeat, Heartbeats
 
 logger = logging.getLogger("turnlog.servers")
 START_TIMEOUT_S = 90.0
@@ -31,6 +34,7 @@ WATCH_S = 0.5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 # A server that ran for so long is started again without a pause.
 STEADY_S = 60.0
+KEEP_ROUND_S = 2 * LONGEST_PAUSE_S
 
 
 class AlreadyUp(TurnlogError):
@@ -134,8 +138,16 @@ async def stop(settings: Settings) -> int | None:
     return pid
 
 
+async def forget_killed_up(settings: Settings) -> None:
+    """After `down` nobody misses the roles of an `up` that was killed."""
+    if settings.database_url or servers.status(settings.home).postgres is not None:
+        with contextlib.suppress(TurnlogError, psycopg.Error):
+            url = settings.database_url or (await servers.start(settings.home)).database_url
+            await forget_killed(url)
+
+
 @contextlib.asynccontextmanager
-async def kept_servers(settings: Settings, nats_url: str) -> AsyncIterator[None]:
+async def kept_servers(settings: Settings, nats_url: str, beats: Heartbeats) -> AsyncIterator[None]:
     """While the block runs, starts embedded servers again that end, unless `servers.stop` ended them."""
     if settings.nats_url and settings.database_url:
         yield
@@ -143,23 +155,20 @@ async def kept_servers(settings: Settings, nats_url: str) -> AsyncIterator[None]
     await servers.keep(settings.home)
     # Every client knows the port, so the server waits for it if another program has taken it.
     port = (urlsplit(nats_url).port or 0) if settings.nats_url is None else 0
-    watch = asyncio.create_task(_watch(settings.home, port), name="keep-servers")
-    try:
+    watch = partial(_watch, settings.home, port)
+    async with beats.running("process", "keep-servers", watch, asyncio.Event(), KEEP_ROUND_S):
         yield
-    finally:
-        await cancel(watch)
 
 
-async def _watch(home: Path, nats_port: int) -> None:
+async def _watch(home: Path, nats_port: int, beat: Heartbeat) -> None:
     loop, flag = asyncio.get_running_loop(), home_at(home).keep_flag
     watched, pause, tried = _processes(home), 0.0, -STEADY_S
     while True:
+        beat.beat()
         await asyncio.sleep(WATCH_S)
         gone = " and ".join(name for name, process in watched.items() if process is None or not alive(process))
-        if not gone:
+        if not gone or not flag.exists():
             continue
-        if not flag.exists():
-            return
         pause = 0.0 if loop.time() - tried > STEADY_S else min(max(2 * pause, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         logger.warning("%s ended unexpectedly and is started again in %g s", gone, pause)
         await asyncio.sleep(pause)

@@ -44,7 +44,7 @@ async def analytics(runtime: Runtime) -> AsyncIterator[None]:
     async with runtime.pool.connection() as conn:
         await conn.execute(TABLES.encode())
     inbox = Inbox(runtime.pool, NAME, counting(runtime), reads_bodies=True, give_way=runtime.give_way)
-    async with consuming(runtime, "turnlog-analytics", [Subscription(inbox, f"{STORED_PREFIX}.>")]):
+    async with consuming(runtime, NAME, [Subscription(inbox, f"{STORED_PREFIX}.>")]):
         yield
 
 

@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+import psycopg
 from faststream import AckPolicy
 from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
 from nats.aio.client import Client
@@ -20,47 +23,49 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy
-from nats.js.errors import NotFoundError
 
 from turnlog.agent.runtime import Runtime
+from turnlog.consumers.workers.durables import LOOK_S, MISSING, Durable
 from turnlog.consumers.workers.inbox import Inbox
 from turnlog.events.client import RobustClient
-from turnlog.events.errors import LogUnavailable, cause
+from turnlog.events.errors import cause
+from turnlog.events.heartbeats import ROUND_S, Heartbeat
 from turnlog.events.subjects import STREAM
-from turnlog.events.tasks import cancel
 
 logger = logging.getLogger("turnlog.consumers")
-MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
 FETCH, FETCH_BODIES = 200, 50
 PAUSE_S = 1.0  # as long as a fetch waits, so that one that found nothing is repeated at once
-PATIENCE_S = 60.0
+FETCH_ROUND_S = 15.0  # after so long without a fetch the subscriptions are made again
+INBOX_ROUND_S = 150.0  # it gives way to projectors for up to a minute
 
 
-class _PausingJetStream(JetStreamContext):
-    """Its pull subscriptions rest for PAUSE_S where a fetch fails at once; FastStream repeats it without a pause.
+class _WatchedJetStream(JetStreamContext):
+    """Its pull subscriptions note each fetch, make a missing durable again, and rest for PAUSE_S where a fetch fails at
+    once; FastStream repeats it without a pause.
 
-    That is so while NATS is away, once the buffer of the client is full, and while the durable is missing.
+    A fetch fails at once while NATS is away, once the buffer of the client is full, and while the durable is missing.
     """
 
-    def __init__(self, client: Client, **options: Any) -> None:
+    def __init__(self, client: Client, durables: Mapping[str, Durable], **options: Any) -> None:
         super().__init__(client, **options)
-        self._client = client
+        self._client, self._durables = client, durables
 
     async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
         found = await super().pull_subscribe(*args, **options)
-        fetch_now, durable, said = found.fetch, options.get("durable"), ""
+        fetch_now, durable = found.fetch, self._durables.get(str(options.get("durable")))
 
         async def fetch(*args: Any, **options: Any) -> list[Msg]:
-            nonlocal said
-            began = time.monotonic()
+            began, problem = time.monotonic(), "NATS is away"
             try:
                 if self._client.is_connected:  # else requests would pile up and all be sent after the reconnect
-                    return await fetch_now(*args, **options)
+                    messages = await fetch_now(*args, **options)
+                    _fetched(durable, None)
+                    return messages
             except TimeoutError:
-                said = ""  # nothing waits
-            except (NatsError, OSError) as error:
-                if said != (said := cause(error)):
-                    logger.warning("%s gets no messages: %s", durable, said)
+                problem = ""  # nothing waits
+            except Exception as error:  # any error: this loop must not end silently
+                problem = await _failed(durable, cause(error))
+            _fetched(durable, problem or None)
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
 
@@ -69,29 +74,57 @@ class _PausingJetStream(JetStreamContext):
         return found
 
 
-class _PausingClient(RobustClient):
+def _fetched(durable: Durable | None, problem: str | None) -> None:
+    """Notes a fetch, and logs a problem once."""
+    if durable is not None and durable.pulls is not None:
+        if problem is not None and problem != durable.pulls.problem:
+            logger.warning("%s gets no messages: %s", durable.inbox.name, problem)
+        durable.pulls.beat(problem)
+
+
+async def _failed(durable: Durable | None, why: str) -> str:
+    """Makes the durable again if it is missing; returns the problem."""
+    if durable is not None:
+        made = durable.made
+        with contextlib.suppress(NatsError, psycopg.Error, OSError, TimeoutError):  # `look` reports it
+            await durable.ensure()
+            return MISSING if durable.made > made else why
+    return why
+
+
+class _WatchedClient(RobustClient):
+    def __init__(self, durables: Mapping[str, Durable]) -> None:
+        super().__init__()
+        self._durables = durables
+
     def jetstream(self, **options: Any) -> JetStreamContext:
-        return _PausingJetStream(self, **options)
+        return _WatchedJetStream(self, self._durables, **options)
 
 
 class RobustBroker(NatsBroker):
-    """Uses the client of events/client.py, which invalid messages cannot stop, in place of FastStream's."""
+    """Uses the client of events/client.py, which invalid messages cannot stop, in place of FastStream's.
+
+    durables: those of its subscribers, by name.
+    """
+
+    durables: Mapping[str, Durable] = MappingProxyType({})
+    is_stopping = False
 
     async def _connect(self) -> Client:
-        client = _PausingClient()
+        client = _WatchedClient(self.durables)
         await client.connect(**self._connection_kwargs)
         self.config.connect(client)
         return client
 
 
-def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> NatsBroker:
+def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -> RobustBroker:
     """closed: set when the connection is closed and does not return; FastStream itself would continue to poll it."""
 
     async def on_closed() -> None:
-        if closed is not None:
+        if closed is not None and not broker.is_stopping:
             closed.set()
 
-    return RobustBroker(
+    broker = RobustBroker(
         [part.strip() for part in nats_url.split(",")],
         name=name,
         closed_cb=on_closed,
@@ -100,6 +133,7 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
         logger=None,
         apply_types=False,  # FastDepends sends every message through a worker thread
     )
+    return broker
 
 
 def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPolicy = DeliverPolicy.ALL) -> None:
@@ -112,7 +146,7 @@ def subscribe(broker: NatsBroker, subject: str, inbox: Inbox, deliver: DeliverPo
         subject,
         stream=JStream(STREAM, declare=False),
         durable=inbox.name,
-        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1, **_settings(inbox)),
+        config=ConsumerConfig(deliver_policy=deliver, max_deliver=-1),  # `Durable` makes it before
         pull_sub=PullSub(batch_size=FETCH_BODIES if inbox.reads_bodies else FETCH, timeout=PAUSE_S),
         ack_policy=AckPolicy.MANUAL,
         decoder=_whole_message,
@@ -131,61 +165,83 @@ class Subscription:
     deliver: DeliverPolicy = DeliverPolicy.ALL
 
 
-Loop = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Work that is done beside the inboxes at intervals, until the event is set. round_s: see Heartbeat."""
+
+    name: str
+    run: Callable[[asyncio.Event, Heartbeat], Coroutine[Any, Any, None]]
+    round_s: float = ROUND_S
 
 
 @contextlib.asynccontextmanager
 async def consuming(
-    runtime: Runtime, name: str, subscriptions: Sequence[Subscription], loops: Sequence[Loop] = ()
+    runtime: Runtime, role: str, subscriptions: Sequence[Subscription], intervals: Sequence[Interval] = ()
 ) -> AsyncIterator[None]:
-    """Fills the inboxes and works on them while the block runs; at its end work under way is finished first.
-
-    loops: run beside them, each with the event that is set at the end; they are cancelled then.
-    """
-    stop = asyncio.Event()
-    broker = make_broker(runtime.nats_url, name, runtime.log.closed)
-    for one in subscriptions:
-        subscribe(broker, one.subject, one.inbox, one.deliver)
-    working = [asyncio.create_task(one.inbox.run(stop)) for one in subscriptions]
-    looping = [asyncio.create_task(loop(stop)) for loop in loops]
-    try:
-        for one in subscriptions:
-            await keep_current(runtime.log.nc.jetstream(), one.inbox)
-        await broker.start()
+    """Fills the inboxes and works on them while the block runs; at its end work under way is finished first."""
+    stop, beats, js = asyncio.Event(), runtime.heartbeats, runtime.log.nc.jetstream()
+    durables = [Durable(one.inbox, one.subject, one.deliver, runtime.pool, js) for one in subscriptions]
+    for durable in durables:
+        await durable.ensure_in_time()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(_subscribed(runtime, role, durables))
+        for durable in durables:
+            name, inbox = durable.inbox.name, durable.inbox
+            work, look = partial(inbox.run, stop), partial(_look_after, durable)
+            await stack.enter_async_context(beats.running(role, name, work, stop, INBOX_ROUND_S, grace_s=None))
+            await stack.enter_async_context(beats.running(role, f"{name}-durable", look, stop))
+        for one in intervals:
+            await stack.enter_async_context(beats.running(role, one.name, partial(one.run, stop), stop, one.round_s))
         yield
+
+
+@contextlib.asynccontextmanager
+async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) -> AsyncIterator[None]:
+    """Fetches from the durables while the block runs. Subscriptions that fetch no longer are made again."""
+
+    async def subscribed() -> RobustBroker:
+        broker = make_broker(runtime.nats_url, f"turnlog-{role}", runtime.log.closed)
+        broker.durables = {one.inbox.name: one for one in durables}
+        for one in durables:
+            subscribe(broker, one.subject, one.inbox, one.deliver)
+        await broker.start()
+        return broker
+
+    broker, beats, stop = await subscribed(), runtime.heartbeats, asyncio.Event()
+
+    async def watch(beat: Heartbeat) -> None:
+        nonlocal broker
+        while True:
+            late = [one.inbox.name for one in durables if one.pulls is not None and one.pulls.seconds > FETCH_ROUND_S]
+            if late:
+                logger.error("%s fetch no messages any more and are subscribed again", ", ".join(late))
+                await _stopped(broker)
+                broker = await subscribed()
+            beat.beat()
+            await asyncio.sleep(PAUSE_S)
+
+    for one in durables:
+        one.pulls = Heartbeat(role, f"{one.inbox.name}-fetch", beats.changed, FETCH_ROUND_S)
+        beats.loops.append(one.pulls)
+    try:
+        async with beats.running(role, f"{role}-subscriptions", watch, stop):
+            yield
     finally:
-        stop.set()
-        await asyncio.gather(cancel(*looping), *working, return_exceptions=True)
-        await broker.stop()
+        for one in durables:
+            if one.pulls is not None:
+                beats.loops.remove(one.pulls)
+        await _stopped(broker)
 
 
-def _settings(inbox: Inbox) -> dict[str, Any]:
-    """What is set of a new durable and updated of an existing one."""
-    return {
-        "ack_wait": inbox.ack_wait_s,
-        "max_ack_pending": MAX_WAITING_BODIES if inbox.reads_bodies else MAX_WAITING,
-        "headers_only": None if inbox.reads_bodies else True,
-    }
+async def _stopped(broker: RobustBroker) -> None:
+    broker.is_stopping = True
+    await broker.stop()
 
 
-async def keep_current(js: JetStreamContext, inbox: Inbox) -> None:
-    """Updates an existing durable to the settings of this inbox; FastStream never updates one.
-
-    Its position is unchanged. Waits for a server that fails meanwhile. Raises LogUnavailable.
-    """
-    deadline = time.monotonic() + PATIENCE_S
+async def _look_after(durable: Durable, beat: Heartbeat) -> None:
     while True:
-        try:
-            found = (await js.consumer_info(STREAM, inbox.name)).config
-            if found != (wanted := found.evolve(**_settings(inbox))):
-                await js.add_consumer(STREAM, wanted)
-            return
-        except NotFoundError:
-            return  # the first start of this durable
-        except (NatsError, OSError, TimeoutError) as error:
-            if time.monotonic() > deadline:
-                raise LogUnavailable(f"cannot look after the consumer {inbox.name}: {cause(error)}") from error
-            await asyncio.sleep(1.0)
+        beat.beat(await durable.look())
+        await asyncio.sleep(LOOK_S if beat.problem is None else PAUSE_S)
 
 
 async def _whole_message(message: NatsMessage) -> NatsMessage:

@@ -18,6 +18,7 @@ from turnlog.agent.later import Later
 from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS, park_event
 from turnlog.events import tracing
 from turnlog.events.errors import DatabaseUnavailable, GapInLog, LogUnavailable
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import Stored
 from turnlog.events.subjects import parse_stored
 from turnlog.events.tasks import cancel
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # takes half a second to load, which commands without a consu
 logger = logging.getLogger("turnlog.consumers")
 ACK_WAIT_S = 30.0
 BEATS = 3
+ROUND_S = 5.0
 RETRY_S = 5.0
 TRIES = 5
 # A longer wait is made of several: who looks from outside sees that the worker has not stopped.
@@ -120,23 +122,28 @@ class Inbox:
         self._waiting.setdefault(delivery.place, []).append(delivery)
         self._arrived.set()
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
         """Processes deliveries until stop. What is not done then is redelivered, to this or another worker."""
-        beat = asyncio.create_task(self._heartbeat())
+        holding = asyncio.create_task(self._hold(), name=f"{self.name}-hold")
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
+                if beat is not None:
+                    beat.beat()
                 await self._give_way(stop)
                 if not stop.is_set():
                     self._start_ready()
                 arrived = asyncio.create_task(self._arrived.wait())
-                await asyncio.wait({arrived, stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+                waiting = {arrived, stopping, holding, *self._tasks}
+                await asyncio.wait(waiting, timeout=ROUND_S, return_when=asyncio.FIRST_COMPLETED)
                 arrived.cancel()
+                if holding.done():
+                    holding.result()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self._grace_s)
         finally:
             await cancel(*self._tasks)
-            beat.cancel()
+            holding.cancel()
             stopping.cancel()
 
     def _start_ready(self) -> None:
@@ -208,7 +215,8 @@ class Inbox:
             await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress(deliveries)
 
-    async def _heartbeat(self) -> None:
+    async def _hold(self) -> None:
+        """Acknowledges progress of all that waits, so that no other worker gets it."""
         while True:
             await asyncio.sleep(self.ack_wait_s / BEATS)
             await _in_progress([delivery for waiting in self._waiting.values() for delivery in waiting])

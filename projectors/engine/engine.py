@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from turnlog.events import tracing
 from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
 from turnlog.events.signing import Signer
@@ -30,7 +31,7 @@ from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 5.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S, MAX_GAP_BACKOFF_S = 0.05, 5.0, 0.5
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 0.5
 # Seconds to wait for more events after a small batch: a transaction costs much more than an event in it.
@@ -63,6 +64,8 @@ class Runner:
         self._reader: OrderedReader | None = None
         self._backoff = FIRST_BACKOFF_S
         self._large_at = -math.inf
+        self._gaps = 0  # in a row
+        self._beat = Heartbeat("projectors", f"projectors-{partition}", asyncio.Event())
         self.last_error: str | None = None
 
     @property
@@ -77,16 +80,22 @@ class Runner:
         if self._reader is not None:
             self._reader.wake()
 
-    async def run(self) -> None:
+    async def run(self, beat: Heartbeat | None = None) -> None:
+        """beat: notes each batch, and why no batch can be applied."""
+        self._beat = beat or self._beat
         while not self._stop.is_set():
             try:
                 async with self._owned_connection() as conn:
                     await self._follow(conn)
             except (GapInLog, PositionMoved) as reason:
                 logger.info("partition %d reopens: %s", self._partition, reason)
-                self._backoff = FIRST_BACKOFF_S
+                self._gaps += 1
+                if self._gaps > 1:
+                    self._beat.fail(f"cannot read the log: {reason}")
+                self._backoff = FIRST_BACKOFF_S if self._gaps == 1 else min(self._backoff * 2, MAX_GAP_BACKOFF_S)
             except Exception as error:  # any error: a projector must not end silently
                 self.last_error = f"{type(error).__name__}: {error}"
+                self._beat.fail(self.last_error)
                 logger.warning("partition %d waits: %s", self._partition, self.last_error)
                 self._backoff = min(self._backoff * 2, MAX_BACKOFF_S)
             await pause(self._stop, self._backoff)
@@ -106,6 +115,7 @@ class Runner:
                         if self._share is not None:
                             self._share.leave(self._partition)
                     return
+                self._beat.beat()
                 await pause(self._stop, STANDBY_POLL_S)
             yield conn
 
@@ -151,7 +161,8 @@ class Runner:
                             break
                         again = clock() + LOOK_AGAIN_S
                     before, at = at, await step(conn, reader, current, at, signer=self._log.signer)
-                    self.last_error, self._backoff = problem, FIRST_BACKOFF_S
+                    self.last_error, self._backoff, self._gaps = problem, FIRST_BACKOFF_S, 0
+                    self._beat.beat()
                     if reader.taken >= LARGE_BATCH:
                         self._large_at = time.monotonic()
                     if at is not before and reader.ahead < TOGETHER_UP_TO:

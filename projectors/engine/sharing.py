@@ -12,6 +12,7 @@ import math
 import psycopg
 
 from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
@@ -55,19 +56,21 @@ class Share:
     def leave(self, partition: int) -> None:
         self._held.discard(partition)
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, beat: Heartbeat | None = None) -> None:
         """Counts the workers until stop. While Postgres cannot be reached the last count is kept."""
         while not stop.is_set():
             try:
                 async with await connect(self._url) as conn:
                     await conn.execute("SELECT pg_advisory_lock_shared(%s, 1)", (MEMBERS,))
-                    await self._count(conn, stop)
+                    await self._count(conn, stop, beat)
             except (psycopg.Error, TurnlogError, OSError) as error:
                 logger.warning("cannot count the projector workers: %s", error)
                 await pause(stop, COUNT_EVERY_S)
 
-    async def _count(self, conn: Connection, stop: asyncio.Event) -> None:
+    async def _count(self, conn: Connection, stop: asyncio.Event, beat: Heartbeat | None) -> None:
         while not stop.is_set():
+            if beat is not None:
+                beat.beat()
             row = await (await conn.execute(_COUNT, (MEMBERS,))).fetchone()
             self._limit = math.ceil(self._partitions / max(1, row[0] if row else 1))
             await pause(stop, COUNT_EVERY_S)

@@ -23,7 +23,7 @@ from turnlog.agent.privacy.keys import KeyTable, Owner
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.consumers.workers.analytics import NAME as ANALYTICS
-from turnlog.consumers.workers.app import MAX_WAITING_BODIES
+from turnlog.consumers.workers.durables import MAX_WAITING_BODIES
 from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.events.log import Log

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.use_cases.lag import projection_lag, stuck_reactors
+from turnlog.agent.use_cases.processes import deaths, faults, processes
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, Lag
 
 router = APIRouter(tags=["health"])
@@ -30,13 +31,16 @@ class Rebuilding:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them. rebuilding:
-    projections that are rebuilt for a newer version of turnlog."""
+    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them; broken: loops
+    that have ended or get no work; died: processes whose roles nobody plays since. rebuilding: projections that are
+    rebuilt for a newer version of turnlog."""
 
     ready: bool
     behind: int
     stalled: list[str]
     stuck: list[str]
+    broken: list[str]
+    died: list[str]
     rebuilding: list[Rebuilding]
 
 
@@ -48,17 +52,19 @@ async def live() -> Alive:
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """503 while a projection or a reactor has stopped, rows that every answer needs are rebuilt, or Postgres or NATS is
-    away."""
+    """503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles, rows
+    that every answer needs are rebuilt, or Postgres or NATS is away."""
     runtime = request.app.state.runtime
+    running = await processes(runtime)
+    broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
     found = await projection_lag(runtime)
     stalled, stuck = sorted({one.projection for one in found if one.stalled}), await stuck_reactors(runtime)
     shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
     rebuilding = [Rebuilding(name, int(share * 100), name in READ_WHILE_REBUILT) for name, share in shares.items()]
-    is_ready = not stalled and not stuck and all(one.served for one in rebuilding)
+    is_ready = not (stalled or stuck or broken or died) and all(one.served for one in rebuilding)
     if not is_ready:
         response.status_code = 503
-    return Ready(is_ready, _furthest(found), stalled, stuck, rebuilding)
+    return Ready(is_ready, _furthest(found), stalled, stuck, broken, died, rebuilding)
 
 
 @router.get("/.well-known/jwks.json")

@@ -23,6 +23,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import EVENT_ERRORS
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.read import recorded
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine.lag import wait_for
@@ -69,15 +70,16 @@ class ExtractionReactor:
                     await self._extraction.by_rules(conn, conversation)
                     await self._by_model(conn, conversation, flush=False)
 
-    async def sweep(self, stop: asyncio.Event) -> None:
+    async def sweep(self, stop: asyncio.Event, beat: Heartbeat) -> None:
         """Runs the model on what has waited long enough, until stop."""
         rescan_at = 0.0
-        while self._uses_model and not stop.is_set():
+        while not stop.is_set():
+            beat.beat()
             try:
                 if time.monotonic() >= rescan_at:
                     await self._find_waiting()
                     rescan_at = time.monotonic() + RESCAN_S
-                await self._due()
+                await self._due(beat)
             except (TurnlogError, psycopg.Error, OSError) as error:
                 logger.warning("%s waits: %s", NAME, error)
             await pause(stop, POLL_S)
@@ -90,13 +92,14 @@ class ExtractionReactor:
     def _wait(self, conversation: UserConversation) -> None:
         self._waiting.setdefault(conversation, Waiting(time.monotonic() + self._runtime.settings.extract_max_age_s))
 
-    async def _due(self) -> None:
+    async def _due(self, beat: Heartbeat) -> None:
         now = time.monotonic()
         for conversation in [conversation for conversation, waiting in self._waiting.items() if waiting.due <= now]:
             async with self._runtime.pool.connection() as conn:
                 with contextlib.suppress(Later):  # another worker has the lock: the next round tries again
                     async with locked(conn, conversation):
                         await self._by_model(conn, conversation, flush=True)
+            beat.beat()
 
     async def _by_model(self, conn: Connection, conversation: UserConversation, flush: bool) -> None:
         """Never raises a model's error: the results of the rules are stored, and the model's part is retried later."""

@@ -1,0 +1,199 @@
+"""The processes that play roles, and their loops: who works, who died, and what does not get done.
+
+Each process renews its row in the table `processes` and deletes it when it ends as asked, so that one that was killed
+is seen by all others, on whatever machine.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import psutil
+import psycopg
+from psycopg.types.json import Jsonb
+
+from turnlog.agent.runtime import Runtime
+from turnlog.events.errors import TurnlogError
+from turnlog.events.heartbeats import Heartbeat
+from turnlog.events.tasks import pause
+from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.writer import Connection
+
+BEAT_S, DEAD_AFTER_S, FORGOTTEN_AFTER_S = 2.0, 15.0, 60.0
+CLIENT = "turnlog-client"  # a program with turnlog in it: when it ends, nobody expects its roles
+AWAY = (psycopg.Error, TurnlogError, OSError, TimeoutError)
+
+_BEAT = """
+INSERT INTO processes AS p (id, name, host, pid, started_at, roles, loops, beat_at)
+VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, %(started_at)s, %(roles)s, %(loops)s, clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET loops = excluded.loops, beat_at = excluded.beat_at"""
+_LEAVE = "DELETE FROM processes WHERE id = %s"
+_LIST = """
+SELECT id::text, name, host, pid, started_at, roles, loops, extract(epoch FROM clock_timestamp() - beat_at)::float
+FROM processes ORDER BY name, beat_at"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """seconds: since its last round, as of the process's last beat. fault: why it counts as dead, or None."""
+
+    role: str
+    loop: str
+    seconds: float
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """seconds: since its last beat. is_gone: its machine, where that is this one, has it no longer."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    roles: Sequence[str]
+    seconds: float
+    is_gone: bool
+    loops: Sequence[LoopState]
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_gone and self.seconds < DEAD_AFTER_S
+
+    def __str__(self) -> str:
+        return f"{self.name.replace('-', ' ')} (pid {self.pid}{'' if self.host == _host() else f' on {self.host}'})"
+
+
+async def processes(runtime: Runtime) -> list[Process]:
+    """Those that play roles, and those that died and whose roles nobody else plays. Of this process as it is now.
+
+    Raises psycopg errors.
+    """
+    async with runtime.pool.connection() as conn:
+        found = await _all(runtime, conn)
+    return [one for one in found if one.is_alive or _is_missed(one, found)]
+
+
+def deaths(found: Sequence[Process]) -> list[str]:
+    """A sentence about each process that died and whose roles are not played since."""
+    played = {role for one in found if one.is_alive for role in one.roles}
+    said = list[str]()
+    for one in found:
+        if not one.is_alive:
+            left = ", ".join(role for role in one.roles if role not in played)
+            what = f"nobody plays {left}" if played else "no role runs"
+            said.append(f"{one} {'died' if one.is_gone else f'was last heard of {one.seconds:.0f} s ago'}, {what}")
+    return said
+
+
+def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
+    """(loop, sentence) of each loop of a living process that does not work."""
+    return [
+        (loop.loop, f"{loop.loop} of {process}: {loop.fault}")
+        for process in found
+        if process.is_alive
+        for loop in process.loops
+        if loop.fault is not None
+    ]
+
+
+@contextlib.asynccontextmanager
+async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[None]:
+    """This process has a row while the block runs. One that is killed leaves it, for the others to see."""
+    me = psutil.Process()
+    given = {
+        "id": runtime.process_id,
+        "name": runtime.name,
+        "host": _host(),
+        "pid": me.pid,
+        "started_at": me.create_time(),
+        "roles": list(roles),
+    }
+    beating, stop = partial(_beating, runtime, given), asyncio.Event()
+    try:
+        async with runtime.heartbeats.running("process", "heartbeat", beating, stop):
+            yield
+    finally:
+        with contextlib.suppress(*AWAY):  # Postgres is away: others see a process that does not beat
+            async with asyncio.timeout(BEAT_S), runtime.pool.connection() as conn:
+                await conn.execute(_LEAVE, (runtime.process_id,))
+
+
+async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) -> None:
+    changed, forget_at, loop = runtime.heartbeats.changed, 0.0, asyncio.get_running_loop()
+    while True:
+        changed.clear()
+        problem = None
+        try:
+            async with asyncio.timeout(DEAD_AFTER_S), runtime.pool.connection() as conn:
+                await conn.execute(_BEAT, {**given, "loops": Jsonb([asdict(one) for one in _loops(runtime)])})
+                if loop.time() >= forget_at:
+                    found = await _all(runtime, conn)
+                    await _forget(conn, [one for one in found if not one.is_alive and not _is_missed(one, found)])
+                    forget_at = loop.time() + FORGOTTEN_AFTER_S
+        except AWAY as error:
+            problem = f"cannot write to Postgres: {type(error).__name__}"
+        beat.beat(problem)
+        await pause(changed, BEAT_S)
+        await asyncio.sleep(BEAT_S / 20)  # several changes at once are one row
+
+
+async def forget_killed(database_url: str) -> None:
+    """Deletes the rows of processes that this machine no longer has: somebody knows that they ended.
+
+    Raises DatabaseUnavailable, psycopg errors.
+    """
+    async with await connect(database_url) as conn:
+        rows = await (await conn.execute(_LIST)).fetchall()
+        await _forget(conn, [one for one in (_process(*row) for row in rows) if one.is_gone])
+
+
+async def _all(runtime: Runtime, conn: Connection) -> list[Process]:
+    found = [_process(*row) for row in await (await conn.execute(_LIST)).fetchall()]
+    mine = (runtime.system or runtime).process_id
+    return [replace(one, seconds=0.0, loops=_loops(runtime)) if one.id == str(mine) else one for one in found]
+
+
+def _is_missed(one: Process, found: Sequence[Process]) -> bool:
+    played = {role for other in found if other.is_alive for role in other.roles}
+    return one.name != CLIENT and not played.issuperset(one.roles)
+
+
+async def _forget(conn: Connection, dead: Sequence[Process]) -> None:
+    await conn.execute("DELETE FROM processes WHERE id = ANY(%s::uuid[])", ([one.id for one in dead],))
+
+
+def _loops(runtime: Runtime) -> list[LoopState]:
+    return [LoopState(one.role, one.loop, round(one.seconds, 1), one.fault) for one in runtime.heartbeats.loops]
+
+
+def _process(
+    id_: str,
+    name: str,
+    host: str,
+    pid: int,
+    started_at: float,
+    roles: list[str],
+    loops: list[dict[str, Any]],
+    seconds: float,
+) -> Process:
+    states = [LoopState(one["role"], one["loop"], one["seconds"] + seconds, one["fault"]) for one in loops]
+    return Process(id_, name, host, pid, roles, seconds, host == _host() and _is_gone(pid, started_at), states)
+
+
+def _is_gone(pid: int, started_at: float) -> bool:
+    """A pid may have been given to another process since."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started_at) > 1.0 or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()

@@ -1,0 +1,142 @@
+"""Durable consumers of the log: created by their worker, updated to its settings, and made again when somebody deletes
+one, after the last event that was acknowledged as far as that was noted.
+
+Events that were acknowledged after the last note are delivered again, which changes nothing: what a worker writes has
+ids that derive from the event.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from turnlog.agent.runtime import Pool
+from turnlog.consumers.workers.inbox import Inbox
+from turnlog.events.errors import LogUnavailable, cause
+from turnlog.events.heartbeats import Heartbeat
+from turnlog.events.subjects import STREAM
+
+logger = logging.getLogger("turnlog.consumers")
+MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
+PATIENCE_S = 60.0
+LOOK_S = 5.0
+MISSING = "its durable consumer is missing"
+
+_NOTE = """
+INSERT INTO durables AS d (name, log, position) VALUES (%s, %s, %s)
+ON CONFLICT (name, log) DO UPDATE SET position = greatest(d.position, excluded.position)"""
+_NOTED = "SELECT position FROM durables WHERE name = %s AND log = %s"
+
+
+@dataclass(slots=True)
+class Durable:
+    """The durable consumer of one inbox. subject: stored events that it delivers. deliver: from where on a new one
+    begins. pulls: the heartbeat of the loop that fetches from it, once that runs. made: how often it was created here.
+    """
+
+    inbox: Inbox
+    subject: str
+    deliver: DeliverPolicy
+    pool: Pool
+    js: JetStreamContext
+    pulls: Heartbeat | None = None
+    made: int = 0
+    _noted: int = 0
+    _taken: tuple[int, ...] = ()
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ensure(self) -> ConsumerInfo:
+        """Creates it, or updates it to the settings of its inbox; its position is unchanged.
+
+        Raises NATS errors, psycopg errors.
+        """
+        async with self._lock:
+            try:
+                info = await self.js.consumer_info(STREAM, self.inbox.name)
+            except NotFoundError:
+                return await self._create()
+            wanted = info.config.evolve(**self._settings())
+            return info if info.config == wanted else await self.js.add_consumer(STREAM, wanted)
+
+    async def ensure_in_time(self) -> None:
+        """As `ensure`, but waits for a server that fails meanwhile. Raises LogUnavailable."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await self.ensure()
+                return
+            except (NatsError, psycopg.Error, OSError, TimeoutError) as error:
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"cannot look after the consumer {self.inbox.name}: {cause(error)}") from error
+                await asyncio.sleep(1.0)
+
+    async def look(self) -> str | None:
+        """Makes a missing one again and notes its position; returns why its work does not get done, or None."""
+        made = self.made
+        try:
+            info = await self.ensure()
+            await self._note(info)
+        except (NatsError, psycopg.Error, OSError, TimeoutError) as error:
+            return f"cannot look after its durable consumer: {cause(error)}"
+        if self.made > made:
+            return MISSING
+        before, self._taken = self._taken, self._waiting(info)
+        return f"{info.num_pending:,} events wait and none is taken" if self._taken and self._taken == before else None
+
+    async def _create(self) -> ConsumerInfo:
+        position = self._noted = await self._last_noted()
+        begins: dict[str, Any] = {"deliver_policy": self.deliver}
+        if position:
+            begins = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position + 1}
+        config = ConsumerConfig(
+            name=self.inbox.name,
+            durable_name=self.inbox.name,
+            filter_subject=self.subject,
+            ack_policy=AckPolicy.EXPLICIT,
+            max_deliver=-1,
+            **begins,
+            **self._settings(),
+        )
+        info = await self.js.add_consumer(STREAM, config)
+        self.made += 1
+        if self.made > 1 or position:
+            logger.warning("the consumer %s was deleted and is made again after sequence %d", self.inbox.name, position)
+        return info
+
+    def _settings(self) -> dict[str, Any]:
+        """What is set of a new durable and updated of an existing one."""
+        return {
+            "ack_wait": self.inbox.ack_wait_s,
+            "max_ack_pending": MAX_WAITING_BODIES if self.inbox.reads_bodies else MAX_WAITING,
+            "headers_only": None if self.inbox.reads_bodies else True,
+        }
+
+    async def _note(self, info: ConsumerInfo) -> None:
+        """Also where it has acknowledged nothing yet: one that begins with new events would miss those meanwhile."""
+        position = info.ack_floor.stream_seq if info.ack_floor else 0
+        if position > self._noted:
+            async with self.pool.connection() as conn:
+                await conn.execute(_NOTE, (self.inbox.name, await self._log(), position))
+            self._noted = position
+
+    async def _last_noted(self) -> int:
+        async with self.pool.connection() as conn:
+            row = await (await conn.execute(_NOTED, (self.inbox.name, await self._log()))).fetchone()
+        return int(row[0]) if row else 0
+
+    async def _log(self) -> str:
+        """Which log it is, so that positions of another one do not count."""
+        return str((await self.js.stream_info(STREAM)).created)
+
+    def _waiting(self, info: ConsumerInfo) -> tuple[int, ...]:
+        """Changes while events are taken; empty where none wait or all that may be taken at once are."""
+        if not info.num_pending or (info.num_ack_pending or 0) >= (info.config.max_ack_pending or 0):
+            return ()
+        return info.num_pending, info.delivered.stream_seq if info.delivered else 0

@@ -1,0 +1,116 @@
+"""The loops of a process that must not end, in one registry: each notes its rounds and is started again when it ends.
+
+A heartbeat shows that work gets done, not only that a task exists: a loop that waits for ever has no rounds.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnlog.events.tasks import cancel, pause
+
+logger = logging.getLogger("turnlog.heartbeats")
+ROUND_S = 60.0  # how long a round may take, unless the loop has its own limit
+AGAIN_S = 1.0
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """One loop. round_s: the longest time between two rounds. problem: why its work does not get done now, or None."""
+
+    role: str
+    loop: str
+    changed: asyncio.Event
+    round_s: float = ROUND_S
+    at: float = field(default_factory=time.monotonic)
+    problem: str | None = None
+
+    def beat(self, problem: str | None = None) -> None:
+        """Notes a round; problem: it got no work done, and why."""
+        self.at = time.monotonic()
+        self._show(problem)
+
+    def fail(self, problem: str) -> None:
+        """Notes a problem without a round."""
+        self._show(problem)
+
+    def _show(self, problem: str | None) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self.changed.set()
+
+    @property
+    def seconds(self) -> float:
+        """Since the last round."""
+        return time.monotonic() - self.at
+
+    @property
+    def fault(self) -> str | None:
+        """Why the loop counts as dead; None while it works."""
+        if self.problem is None and self.seconds > self.round_s:
+            return f"no round for {self.seconds:.0f} s"
+        return self.problem
+
+
+Loop = Callable[[Heartbeat], Coroutine[Any, Any, None]]
+
+
+@dataclass(slots=True)
+class Heartbeats:
+    """Every loop of this process. changed: set when a problem comes or goes."""
+
+    loops: list[Heartbeat] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self,
+        role: str,
+        name: str,
+        loop: Loop,
+        stop: asyncio.Event,
+        round_s: float = ROUND_S,
+        grace_s: float | None = 0.0,
+    ) -> AsyncIterator[Heartbeat]:
+        """Runs the loop while the block runs. It is started again when it ends before `stop`, and has a problem until
+        its next round.
+
+        At the end of the block `stop` is set, and the loop has `grace_s` to end by itself; None: as long as it takes.
+        """
+        beat = Heartbeat(role, name, self.changed, round_s)
+        self.loops.append(beat)
+        keeper = asyncio.create_task(_keep(beat, loop, stop), name=f"keeper of {name}")
+        try:
+            yield beat
+        finally:
+            stop.set()
+            try:
+                await asyncio.wait({keeper}, timeout=grace_s)
+            finally:
+                await cancel(keeper)
+                self.loops.remove(beat)
+
+
+async def _keep(beat: Heartbeat, loop: Loop, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        task = asyncio.create_task(loop(beat), name=beat.loop)
+        try:
+            await asyncio.wait({task})
+        finally:
+            await cancel(task)
+        if stop.is_set():
+            return
+        beat.fail(f"ended and is started again: {_cause(task)}")
+        logger.error("the loop %s of the role %s %s", beat.loop, beat.role, beat.problem)
+        await pause(stop, AGAIN_S)
+
+
+def _cause(task: "asyncio.Task[None]") -> str:
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    return "it returned" if error is None else f"{type(error).__name__}: {error}"

@@ -1,0 +1,225 @@
+"""Every loop of a process that plays all roles: what ends it turns readiness red, and it is started again by itself."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases import processes as of_processes
+from turnlog.agent.use_cases.gauges import measuring
+from turnlog.agent.use_cases.processes import deaths, processes
+from turnlog.consumers.servers import background
+from turnlog.consumers.workers import app
+from turnlog.events import heartbeats
+from turnlog.events.heartbeats import Heartbeat, Heartbeats
+from turnlog.events.subjects import STREAM
+
+INBOXES = ("memory", "segments", "extraction", "contradictions", "agent", "analytics")
+LOOPS = {
+    *INBOXES,
+    *(f"{name}-durable" for name in INBOXES),
+    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "gauges", "heartbeat"),
+    *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
+}
+FETCHES = {f"{name}-fetch" for name in INBOXES}
+
+
+@asynccontextmanager
+async def everything(serve: Serve, **settings: object) -> AsyncIterator[Api]:
+    with MemoryServer() as model:
+        given = {"api_base_url": model.url, "model": "m", **settings}
+        async with serve("reactors", "agent", "analytics", "jobs", **given) as api, measuring(api.runtime):
+            yield api
+
+
+async def readiness(client: httpx2.AsyncClient) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = (await client.get("/health/ready")).json()
+    return found
+
+
+async def red_then_green(client: httpx2.AsyncClient, names: Iterable[str]) -> None:
+    """Waits until readiness has named all of them, and then nothing more."""
+    missing = set(names)
+
+    async def are_named() -> bool:
+        missing.difference_update((await readiness(client))["broken"])
+        return not missing
+
+    async def is_green() -> bool:
+        return (await client.get("/health/ready")).status_code == 200
+
+    try:
+        await eventually(are_named)
+    except TimeoutError:
+        pytest.fail(f"readiness never named {sorted(missing)}")
+    await eventually(is_green)
+
+
+async def test_every_loop_that_ends_is_named_and_started_again(serve: Serve) -> None:
+    async with everything(serve) as api, api.client() as ann:
+        assert {one.loop for one in api.runtime.heartbeats.loops} == {*LOOPS, *FETCHES, "api"}
+        tasks = {task.get_name(): task for task in asyncio.all_tasks()}
+        for name in LOOPS:
+            tasks[name].cancel()
+        await red_then_green(ann, LOOPS)
+        await ann.post("/api/threads/t/answers", json={"message": "hello"})
+        assert (await readiness(ann))["broken"] == []
+
+
+async def test_fetches_that_end_are_subscribed_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "FETCH_ROUND_S", 2.5)
+    async with everything(serve) as api, api.client() as ann:
+        for task in asyncio.all_tasks():
+            if "_consume_pull" in str(task.get_coro()):
+                task.cancel()
+        await red_then_green(ann, FETCHES)
+        assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
+
+
+async def test_an_api_that_ends_serves_again_at_its_address(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        [task] = [task for task in asyncio.all_tasks() if task.get_name() == "api"]
+        task.cancel()
+        await asyncio.wait({task})
+        async with api.client() as bob:  # its connection waits until the next server accepts it
+            assert (await bob.get("/health/live")).status_code == 200
+        assert (await ann.get("/health/live")).status_code == 200
+
+
+async def test_progress_of_waiting_events_that_is_acknowledged_no_longer_ends_the_loop_of_the_inbox(
+    serve: Serve,
+) -> None:
+    async with everything(serve) as api, api.client() as ann:
+        for task in asyncio.all_tasks():
+            if task.get_name().endswith("-hold"):
+                task.cancel()
+        await red_then_green(ann, INBOXES)
+
+
+async def test_deleted_durables_turn_readiness_red_and_are_made_again(serve: Serve) -> None:
+    """What was asked while a durable was missing is answered, and nothing is answered twice."""
+    async with everything(serve) as api, api.client() as ann:
+        js, ask = api.runtime.log.nc.jetstream(), {"message": "hello"}
+        assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
+        for name in INBOXES:
+            await js.delete_consumer(STREAM, name)
+        await red_then_green(ann, FETCHES)
+        assert (await ann.post("/api/threads/t/answers", json=ask)).status_code == 201
+        turns = (await ann.get("/api/threads/t/turns")).json()["items"]
+        assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
+
+
+async def test_a_durable_deleted_while_its_worker_was_stopped_begins_where_it_was(serve: Serve) -> None:
+    async with serve("agent") as api, api.client() as ann:
+        assert (await ann.post("/api/threads/t/answers", json={"message": "hello"})).status_code == 201
+
+        async def is_noted() -> bool:
+            async with api.runtime.pool.connection() as conn:
+                row = await (await conn.execute("SELECT position FROM durables WHERE name = 'agent'")).fetchone()
+            return row is not None and row[0] > 0
+
+        await eventually(is_noted)
+        asked = await api.runtime.log.head()
+    async with serve() as api:
+        js = api.runtime.log.nc.jetstream()
+        await js.delete_consumer(STREAM, "agent")
+    async with serve("agent") as api:
+        info = await api.runtime.log.nc.jetstream().consumer_info(STREAM, "agent")
+        assert 1 < (info.config.opt_start_seq or 0) <= asked + 1
+
+
+async def test_a_deleted_stream_turns_readiness_red(serve: Serve) -> None:
+    async with serve("agent") as api, api.client() as ann:
+        await api.runtime.log.nc.jetstream().delete_stream(STREAM)
+
+        async def is_red() -> bool:
+            return "projectors-0" in (await readiness(ann)).get("broken", [])
+
+        await eventually(is_red)
+
+
+async def test_a_process_that_died_is_missed_until_another_one_plays_its_roles(serve: Serve) -> None:
+    gone = 2**22 + 1  # no process has this pid
+    died = {"id": "01890000-0000-7000-8000-000000000000", "name": "turnlog-worker-agent", "pid": gone}
+    async with serve() as api, api.client() as ann:
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute(
+                "INSERT INTO processes (id, name, host, pid, started_at, roles, loops, beat_at) "
+                "VALUES (%(id)s, %(name)s, %(host)s, %(pid)s, 0, ARRAY['agent'], '[]', clock_timestamp())",
+                {**died, "host": of_processes._host()},
+            )
+        found = await ann.get("/health/ready")
+        assert (found.status_code, found.json()["died"]) == (
+            503,
+            [f"turnlog worker agent (pid {gone}) died, nobody plays agent"],
+        )
+        async with serve("agent"):
+            assert (await ann.get("/health/ready")).status_code == 200
+
+
+async def test_a_process_that_is_not_heard_of_is_missed_wherever_it_is(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve() as api:
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute(
+                "INSERT INTO processes (id, name, host, pid, started_at, roles, loops, beat_at) VALUES "
+                "(gen_random_uuid(), 'turnlog-worker-jobs', 'elsewhere', 1, 0, ARRAY['jobs'], '[]', now() - "
+                "interval '1 minute')"
+            )
+        [said] = deaths(await processes(api.runtime))
+        assert said == "turnlog worker jobs (pid 1 on elsewhere) was last heard of 60 s ago, nobody plays jobs"
+
+
+async def test_a_watch_over_the_servers_that_ends_is_started_again(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    async with background.kept_servers(Settings(home=tmp_path), "nats://127.0.0.1:1", beats):
+        [beat] = beats.loops
+        [task] = [task for task in asyncio.all_tasks() if task.get_name() == "keep-servers"]
+        task.cancel()
+
+        async def is_red() -> bool:
+            return beat.fault is not None
+
+        async def is_green() -> bool:
+            return beat.fault is None
+
+        await eventually(is_red)
+        await eventually(is_green)
+
+
+def test_a_loop_without_a_round_counts_as_dead(tmp_path: Path) -> None:
+    beat = Heartbeat("agent", "agent", asyncio.Event(), round_s=-math.inf)
+    assert beat.fault == "no round for 0 s"
+    beat.round_s = math.inf
+    assert beat.fault is None
+
+
+async def test_a_loop_that_raises_and_one_that_returns_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "AGAIN_S", 0.0)
+    began, stop, seen = 0, asyncio.Event(), list[str | None]()
+
+    async def loop(beat: Heartbeat) -> None:
+        nonlocal began
+        began, _ = began + 1, seen.append(beat.problem)
+        if began == 1:
+            raise ValueError("no")
+        if began == 3:
+            beat.beat()
+            await stop.wait()
+
+    async with Heartbeats().running("role", "loop", loop, stop) as beat:
+
+        async def runs() -> bool:
+            return began == 3 and beat.fault is None
+
+        await eventually(runs)
+    assert seen == [None, "ended and is started again: ValueError: no", "ended and is started again: it returned"]
