@@ -295,6 +295,7 @@ class KeyStore:
 
     async def follow(self, beat: Heartbeat) -> None:
         """Forgets what others change, until cancelled. Begins when the first key is held."""
+        beat.beat()
         beat.round_s = math.inf
         await self._used.wait()
         beat.round_s = ROUND_S

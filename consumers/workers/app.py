@@ -217,6 +217,9 @@ async def _subscribed(runtime: Runtime, role: str, durables: Sequence[Durable]) 
                 logger.error("%s fetch no messages any more and are subscribed again", ", ".join(late))
                 await _stopped(broker)
                 broker = await subscribed()
+                for one in durables:
+                    if one.pulls is not None:
+                        one.pulls.beat("its subscription is new")  # until the first fetch
             beat.beat()
             await asyncio.sleep(PAUSE_S)
 

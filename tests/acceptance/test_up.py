@@ -9,6 +9,8 @@ from pathlib import Path
 from socket import create_server
 from typing import Any
 
+import httpx2
+import nats
 import psutil
 import psycopg
 import pytest
@@ -26,6 +28,7 @@ from turnlog.consumers.servers.home import home_at, locked
 from turnlog.events.contracts import AnswerRequested
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import STREAM
 
 
 @pytest.fixture
@@ -95,6 +98,43 @@ async def test_killed_servers_run_again_and_what_is_said_then_is_projected_and_a
     lines = background.log_path(Settings(home=place)).read_text("utf-8")
     for name in ("nats-server", "Postgres"):
         assert re.search(f"{name} ended unexpectedly and is started again.*{name} runs again", lines, re.DOTALL)
+
+
+async def test_deleted_durables_and_a_killed_up_are_told_to_who_asks(place: Path) -> None:
+    """Readiness is red until the durables are there again; then a question is answered. After a kill nobody says ok."""
+    code, up = await command(place, "up", "--detach")
+    assert code == 0
+    found = re.search(r"is up \(.*\) at (http://\S+);", background.log_path(Settings(home=place)).read_text("utf-8"))
+    assert found is not None
+    servers, seen = await start(place), set[str]()
+    async with httpx2.AsyncClient(base_url=found[1]) as http, await nats.connect(servers.nats_url) as client:
+        js, durables = client.jetstream(), ("agent", "extraction", "memory", "segments", "analytics")
+        for name in durables:
+            await js.delete_consumer(STREAM, name)
+
+        async def all_were_red() -> bool:
+            ready = await http.get("/health/ready")
+            seen.update(ready.json()["broken"])
+            assert (ready.status_code == 503) == bool(ready.json()["broken"])
+            return seen >= {f"{name}-fetch" for name in durables}
+
+        async def is_green() -> bool:
+            return (await http.get("/health/ready")).status_code == 200
+
+        await eventually(all_were_red)
+        await eventually(is_green)
+    await is_answered(servers, "after")
+    process = psutil.Process(up["pid"])
+    process.kill()
+    await asyncio.to_thread(psutil.wait_procs, [process], 10)
+    said = f"turnlog up (pid {up['pid']}) died, no role runs"
+    code, findings = await command(place, "doctor")
+    assert (code, [one["detail"] for one in findings if not one["ok"]]) == (1, [said])
+    code, lag = await command(place, "lag")
+    assert (code, lag["died"]) == (1, [said])
+    assert (await command(place, "down"))[0] == 0
+    code, findings = await command(place, "doctor")
+    assert (code, [one["detail"] for one in findings if one["check"] == "processes"]) == (0, ["none plays a role"])
 
 
 async def test_a_start_that_fails_in_the_background_has_the_code_and_message_of_its_cause(place: Path) -> None:
