@@ -33,7 +33,8 @@ export interface paths {
         };
         /**
          * Ready
-         * @description 503 while a projection or a reactor has stopped, or Postgres or NATS is away.
+         * @description 503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles,
+         *     rows that every answer needs are rebuilt, or Postgres or NATS is away.
          */
         get: operations["ready_health_ready_get"];
         put?: never;
@@ -4131,7 +4132,9 @@ export interface components {
         /**
          * Ready
          * @description ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-         *     slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them.
+         *     slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them; broken: loops
+         *     that have ended or get no work; died: processes whose roles nobody plays since. rebuilding: projections that are
+         *     rebuilt for a newer version of turnlog.
          */
         Ready: {
             /** Ready */
@@ -4142,11 +4145,30 @@ export interface components {
             stalled: string[];
             /** Stuck */
             stuck: string[];
+            /** Broken */
+            broken: string[];
+            /** Died */
+            died: string[];
+            /** Rebuilding */
+            rebuilding: components["schemas"]["Rebuilding"][];
         };
         /** Reason */
         Reason: {
             /** Reason */
             reason: string;
+        };
+        /**
+         * Rebuilding
+         * @description served: it is read as it is meanwhile, without the newest events; what needs any other waits, and ready is
+         *     false. percent: of the log.
+         */
+        Rebuilding: {
+            /** Projection */
+            projection: string;
+            /** Percent */
+            percent: number;
+            /** Served */
+            served: boolean;
         };
         /**
          * ReceiptFound

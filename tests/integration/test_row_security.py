@@ -50,6 +50,8 @@ WITHOUT_TENANT = {
     "reactor_spending": "budgets of reactors",
     "embedding_rounds": "the embedder's speed",
     "alembic_version": "of migrations",
+    "processes": "the server's processes, for readiness and doctor",
+    "durables": "sequences: how far workers are",
 }
 OF_TENANT = sorted(table.name for table in metadata.tables.values() if "tenant" in table.c)
 READABLE = [name for name in OF_TENANT if name not in UNREADABLE]

@@ -52,8 +52,8 @@ async def live() -> Alive:
 
 @router.get("/health/ready", responses={503: {"model": Ready}})
 async def ready(request: Request, response: Response) -> Ready:
-    """503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles, rows
-    that every answer needs are rebuilt, or Postgres or NATS is away."""
+    """503 while a projection, a reactor or another loop has stopped, a process has died and nobody plays its roles,
+    rows that every answer needs are rebuilt, or Postgres or NATS is away."""
     runtime = request.app.state.runtime
     running = await processes(runtime)
     broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
