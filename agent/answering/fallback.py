@@ -28,6 +28,8 @@ _CATEGORIES: dict[str, Category] = {
     "quota-exceeded": "quota",
     "model-breaker-open": "circuit_open",
     "model-unavailable": "network",
+    "model-rate-limited": "rate_limit",
+    "model-quota-exceeded": "quota",
     "model-moderated": "moderation",
     "database-unavailable": "network",
     "log-unavailable": "network",

@@ -1,4 +1,4 @@
-"""Remote calls: breaker, time limit, retries (1, 2, 4 s with jitter), one error tree."""
+"""Remote calls: a time limit around the breaker around retries (1, 2, 4 s with jitter), one error tree."""
 
 import asyncio
 import random
@@ -8,16 +8,20 @@ from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, stop_before_delay
 
 from turnlog.agent import metrics
 from turnlog.agent.models.errors import (
     BreakerOpen,
     ModelError,
+    ModelMalformed,
     ModelModerated,
+    ModelQuotaExceeded,
+    ModelRateLimited,
     ModelRefused,
     ModelTimedOut,
     ModelUnavailable,
+    NotAnAPI,
     redact,
 )
 
@@ -25,11 +29,13 @@ State = Literal["closed", "open", "half-open"]
 
 
 class Breaker:
-    """A circuit breaker of E 5: after 5 failures in a row no call for 30 s, then 2 trial calls must succeed.
+    """A circuit breaker: after 5 failures in a row no call for 30 s, then 2 trial calls must succeed.
 
-    One per server. Every `admit` is followed by exactly one of `succeeded`, `failed` or `released`. Own code because no
-    maintained asyncio library has a trial count above one and an injectable clock: purgatory closes after a single
-    success, pybreaker's async side needs tornado, aiobreaker and aiocircuitbreaker had no release since 2021-22.
+    One per server. Every `admit` is followed by exactly one of `succeeded`, `failed` or `released`. asker: who the call
+    is for, None for background work. While all failures in a row are one asker's, it is open for that asker alone: a
+    request may be what makes the server fail. Own code because no maintained asyncio library has a trial count above
+    one and an injectable clock: purgatory closes after a single success, pybreaker's async side needs tornado,
+    aiobreaker and aiocircuitbreaker had no release since 2021-22.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class Breaker:
     ) -> None:
         self._name, self._limit, self._open_s, self._trials, self._clock = name, failures, open_s, trials, clock
         self._failures = 0
+        self._only: str | None = None  # the asker of all failures in a row
         self._opened_at: float | None = None
         self._running = 0
         self._passed = 0
@@ -52,10 +59,11 @@ class Breaker:
             return "closed"
         return "open" if self._clock() < self._opened_at + self._open_s else "half-open"
 
-    def admit(self) -> None:
+    def admit(self, asker: str | None = None) -> None:
         """Raises BreakerOpen while open, and while the trial calls of half-open are under way."""
-        state = self.state
-        if state == "open" or (state == "half-open" and self._running >= self._trials):
+        state = self.state if self._concerns(asker) else "closed"
+        # Calls of others under way, who are not held back, are no trials.
+        if state == "open" or (state == "half-open" and self._only is None and self._running >= self._trials):
             wait = max(0.0, (self._opened_at or 0.0) + self._open_s - self._clock())
             raise BreakerOpen(
                 f"{self._name} failed {self._limit} times in a row and is left alone for {self._open_s:.0f} s; "
@@ -64,24 +72,30 @@ class Breaker:
             )
         self._running += 1
 
-    def succeeded(self) -> None:
+    def _concerns(self, asker: str | None) -> bool:
+        return self._only is None or asker == self._only
+
+    def succeeded(self, asker: str | None = None) -> None:
         self.released()
-        self._failures = 0
-        if self.state == "half-open":
+        if self.state == "closed":
+            self._failures, self._only = 0, None
+        elif self.state == "half-open" and self._concerns(asker):
             self._passed += 1
             if self._passed >= self._trials:
-                self._opened_at = None
+                self.reset()
 
-    def failed(self) -> None:
+    def failed(self, asker: str | None = None) -> None:
         self.released()
+        is_anothers = not self._concerns(asker)
+        self._only = asker if self._failures == 0 or asker == self._only else None
         self._failures += 1
-        # In half-open one failure opens it again.
-        if self.state == "half-open" or (self.state == "closed" and self._failures >= self._limit):
+        # In half-open one failure opens it again; another asker's opens it for everybody.
+        if self._failures >= self._limit and (self.state != "open" or is_anothers):
             self._opened_at, self._passed = self._clock(), 0
 
     def reset(self) -> None:
         """Forgets all failures; calls under way still count."""
-        self._opened_at, self._failures, self._passed = None, 0, 0
+        self._opened_at, self._failures, self._only = None, 0, None
 
     def released(self) -> None:
         """For a call whose end does not show the server's health (cancelled, rate limited)."""
@@ -91,7 +105,6 @@ class Breaker:
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
 FIRST_PAUSE_S = 1.0  # before the first retry; each later one waits twice as long
-MAX_RETRY_AFTER_S = 30.0  # for a longer Retry-After the error is raised; it says when to retry
 
 _FIXES = {
     401: "the API key is missing or wrong; set API_KEY",
@@ -101,6 +114,8 @@ _FIXES = {
 }
 
 _MODERATED = ("content_filter", "content_policy_violation")  # Azure's code, OpenAI's
+_STATUS_OF_CODE = {"insufficient_quota": 429, "rate_limit_exceeded": 429, **dict.fromkeys(_MODERATED, 400)}
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError)  # raised where a field is missing or of another type
 
 
 def shown_url(url: str) -> str:
@@ -133,20 +148,40 @@ class Caller:
         metrics.watch(service, self.breaker)
         self._retries, self._sleep, self._jitter = retries, sleep, jitter
 
-    async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Returns the result of the first successful attempt; raises the mapped error of the last one."""
-        return await self._retrying()(self._settled, attempt)
+    async def call(
+        self, attempt: Callable[[], Awaitable[T]], asker: str | None = None, within_s: float | None = None
+    ) -> T:
+        """Returns the result of the first successful attempt; raises the mapped error of the last one.
 
-    async def open(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        All attempts together have timeout_s, or within_s where that is less; a Retry-After that does not fit is not
+        waited for. asker: who the call is for.
+        """
+        result = await self.open(attempt, asker, within_s)
+        self.breaker.succeeded(asker)
+        return result
+
+    async def open(
+        self, attempt: Callable[[], Awaitable[T]], asker: str | None = None, within_s: float | None = None
+    ) -> T:
         """As `call`, but the caller reports the success, because a stream has succeeded only when it has ended."""
-        return await self._retrying()(self._attempt, attempt)
+        limit_s = self.timeout_s if within_s is None else max(0.0, min(self.timeout_s, within_s))
+        self.breaker.admit(asker)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._retrying(limit_s)(self._attempt, attempt)
+        except Exception as error:
+            # `from None`: the library's error may contain the API key, echoed by the server.
+            raise self.settle(error, asker, limit_s) from None
+        except BaseException:
+            self.breaker.released()
+            raise
 
-    def _retrying(self) -> AsyncRetrying:
+    def _retrying(self, limit_s: float) -> AsyncRetrying:
         return AsyncRetrying(
             sleep=self._sleep,
-            stop=stop_after_attempt(self._retries + 1),
+            stop=stop_after_attempt(self._retries + 1) | stop_before_delay(limit_s),
             wait=self._wait,
-            retry=retry_if_exception(self._is_worth_another_try),
+            retry=retry_if_exception(_is_worth_another_try),
             reraise=True,
         )
 
@@ -156,71 +191,63 @@ class Caller:
         backoff = FIRST_PAUSE_S * float(2 ** (state.attempt_number - 1))
         return max(asked or 0.0, backoff) + self._jitter() * 0.25 * backoff
 
-    def _is_worth_another_try(self, error: BaseException) -> bool:
-        """Whether to retry. Not once the breaker is open: the last call's error is raised at once."""
-        if not isinstance(error, ModelUnavailable) or self.breaker.state == "open":
-            return False
-        return (error.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S and not isinstance(error, BreakerOpen)
-
-    async def _settled(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        result = await self._attempt(attempt)
-        self.breaker.succeeded()
-        return result
-
     async def _attempt(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        self.breaker.admit()
         try:
-            async with asyncio.timeout(self.timeout_s):
-                return await attempt()
+            return await attempt()
         except Exception as error:
-            # `from None`: the library's error may contain the API key, echoed by the server.
-            raise self.settle(error) from None
-        except BaseException:
-            self.breaker.released()
-            raise
+            raise self._mapped(error, self.timeout_s) from None
 
-    def settle(self, error: Exception) -> ModelError:
-        """Reports an admitted call's failure to the breaker and returns the error to raise."""
-        mapped = self._mapped(error)
+    def settle(self, error: Exception, asker: str | None = None, limit_s: float | None = None) -> ModelError:
+        """Reports an admitted call's failure to the breaker and returns the error to raise. limit_s: the time that the
+        call had."""
+        mapped = self._mapped(error, self.timeout_s if limit_s is None else limit_s)
         if isinstance(mapped, ModelRefused):
-            self.breaker.succeeded()  # the server answered: it works, the request is wrong
-        elif getattr(error, "status_code", None) == 429:
+            self.breaker.succeeded(asker)  # the server answered: it works, the request is wrong
+        elif isinstance(mapped, ModelRateLimited):
             self.breaker.released()
         else:
-            self.breaker.failed()
+            self.breaker.failed(asker)
         return mapped
 
-    def _mapped(self, error: Exception) -> ModelError:
+    def _mapped(self, error: Exception, limit_s: float) -> ModelError:
         if isinstance(error, ModelError):
             return error
         if isinstance(error, TimeoutError | openai.APITimeoutError):
             return ModelTimedOut(
-                f"The model at {self.url} said nothing for {self.timeout_s:g} s. It may be overloaded; try again later."
+                f"The model at {self.url} said nothing for {limit_s:.3g} s. It may be overloaded; try again later."
             )
-        if isinstance(error, openai.APIStatusError):
-            return self._mapped_status(error)
         if isinstance(error, openai.APIConnectionError):
             return ModelUnavailable(
                 f"The connection to the model at {self.url} failed or broke off. Is it running, is API_BASE_URL right?"
             )
+        if isinstance(error, openai.APIStatusError):
+            return self._mapped_status(error, error.status_code, _retry_after(error))
+        if isinstance(error, openai.APIError):  # an error as an event of the stream has no status
+            return self._mapped_status(error, _STATUS_OF_CODE.get(error.code or error.type or "", 500), None)
         detail = redact(f"{type(error).__name__}: {error}", self._secret)[:300]
-        return ModelUnavailable(f"The answer of {self.url} broke off or is no OpenAI format ({detail}).")
+        if isinstance(error, _MALFORMED):
+            return ModelMalformed(f"The answer of {self.url} is not in the OpenAI format ({detail}).")
+        return ModelUnavailable(f"The answer of {self.url} broke off ({detail}).")
 
-    def _mapped_status(self, error: openai.APIStatusError) -> ModelError:
-        status = error.status_code
+    def _mapped_status(self, error: openai.APIError, status: int, retry_after_s: float | None) -> ModelError:
         said = redact(_message(error), self._secret)[:300]
         text = f"The model at {self.url} answered {status}: {said}"
-        if status == 429 and error.code != "insufficient_quota":
-            return ModelUnavailable(f"{text} (rate limited)", retry_after_s=_retry_after(error))
+        if status == 402 or error.code == "insufficient_quota":
+            return ModelQuotaExceeded(f"{text} ({_FIXES[402]})", status)
+        if status == 429:
+            return ModelRateLimited(f"{text} (rate limited)", retry_after_s=retry_after_s)
         if status >= 500 or status == 408:
-            return ModelUnavailable(text, retry_after_s=_retry_after(error))
+            return ModelUnavailable(text, retry_after_s=retry_after_s)
         if error.code in _MODERATED:
             return ModelModerated(f"{text} (its moderation refused the request)", status)
-        fix = _FIXES.get(402 if status == 429 else status, "the request is not accepted")
-        return ModelRefused(f"{text} ({fix})", status)
+        return ModelRefused(f"{text} ({_FIXES.get(status, 'the request is not accepted')})", status)
 
 
-def _message(error: openai.APIStatusError) -> str:
+def _is_worth_another_try(error: BaseException) -> bool:
+    return isinstance(error, ModelUnavailable) and not isinstance(error, NotAnAPI)
+
+
+def _message(error: openai.APIError) -> str:
     body = error.body
     if isinstance(body, dict):
         return str(body.get("message") or body)

@@ -21,9 +21,27 @@ class ModelError(TurnlogError):
 
 
 class ModelUnavailable(ModelError):
-    """The model cannot be reached, is overloaded, or answered with something that is not the OpenAI format."""
+    """The model cannot be reached, is overloaded, or its answer broke off."""
 
     code = "model-unavailable"
+
+
+class ModelRateLimited(ModelUnavailable):
+    """The server has had too many requests for now (429)."""
+
+    code = "model-rate-limited"
+
+
+class ModelMalformed(ModelUnavailable):
+    """The model's server answered with something that is not the OpenAI format."""
+
+    code = "model-malformed"
+
+
+class NotAnAPI(ModelMalformed):
+    """A web page or another server's answer came in place of the API's; a retry gets the same."""
+
+    code = "model-not-an-api"
 
 
 class EmptyAnswer(ModelUnavailable):
@@ -57,6 +75,12 @@ class ModelRefused(ModelError):
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ModelQuotaExceeded(ModelRefused):
+    """The account at the model's provider has no credit left."""
+
+    code = "model-quota-exceeded"
 
 
 class ModelModerated(ModelRefused):

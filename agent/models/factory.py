@@ -58,6 +58,7 @@ def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
         settings.model,
         count_tokens=count,
         timeout_s=settings.model_timeout_s,
+        answer_timeout_s=settings.answer_timeout_s,
     )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,9 +18,17 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
-from turnlog.agent.models.errors import ModelUnavailable
+from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
 from turnlog.agent.models.pricing import cost_of
-from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, CountTokens, Delta
+from turnlog.agent.models.protocol import (
+    BROKE_OFF,
+    TIME_UP,
+    CallPiece,
+    ChatRequest,
+    Completion,
+    CountTokens,
+    Delta,
+)
 from turnlog.agent.models.structured import accepted_form, with_format
 from turnlog.events.contracts import ToolCall
 
@@ -36,6 +44,11 @@ class Answer:
     finish_reason: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
+
+    def end_early(self, reason: str) -> None:
+        """Keeps the text; a tool call may lack its end."""
+        self.calls.clear()
+        self.finish_reason = reason
 
     def forget(self) -> None:
         """Resets: an attempt that failed before the first token may have set the model name."""
@@ -96,6 +109,14 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _may_restart(error: ModelError) -> bool:
+    return isinstance(error, ModelUnavailable) and not isinstance(error, ModelTimedOut)
+
+
 # These count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
@@ -115,8 +136,8 @@ def new_client(base_url: str, api_key: str | None, timeout_s: float) -> AsyncOpe
 class OpenAIChat:
     """A ChatModel. count_tokens is used only where a server sends no usage. Close with `close`.
 
-    caller: its timeout holds for the first token and between any two tokens of a stream, and for the whole of
-    `complete`. Calls are retried only before the first token.
+    caller: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and for
+    the whole of `complete`. answer_timeout_s: for a whole stream. Calls are retried only before the first token.
     """
 
     def __init__(
@@ -127,8 +148,10 @@ class OpenAIChat:
         *,
         count_tokens: CountTokens,
         timeout_s: float = 30.0,
+        answer_timeout_s: float = 120.0,
         caller: Caller | None = None,
     ) -> None:
+        self._answer_timeout_s = answer_timeout_s
         self.model, self.provider = model, urlsplit(base_url).hostname or "openai"
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
@@ -146,38 +169,53 @@ class OpenAIChat:
     async def complete(self, request: ChatRequest) -> Completion:
         with observed.chat(self, request.model) as done:
             answer = Answer(time.perf_counter())
-            answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False)))
+            within_s = None if request.ends_at is None else request.ends_at - _now()
+            answer.take_whole(
+                await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s)
+            )
             completion = self._completion(request, answer)
             done(completion)
         return completion
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
-        may_restart, said = request.restart, False
+        ends_at = _now() + self._answer_timeout_s if request.ends_at is None else request.ends_at
+        broken: Answer | None = None
         with observed.chat(self, request.model) as done:
             while True:
+                answer, began = Answer(time.perf_counter()), False
                 try:
-                    async for delta in self._stream_once(request):
-                        said = True
-                        if delta.final is not None:
-                            done(delta.final)
+                    async for delta in self._pieces(request, answer, ends_at):
+                        if broken is not None and not began:
+                            yield Delta(restarted=True)
+                        began = True
                         yield delta
-                    return
-                except ModelUnavailable:
-                    # The retries before the first token are done.
-                    if not (may_restart and said):
+                    break
+                except ModelError as error:
+                    if began and request.restart and broken is None and _may_restart(error):
+                        broken = answer
+                        continue
+                    # A restart that never began leaves what came before it.
+                    answer = answer if began or broken is None else broken
+                    if isinstance(error, ModelRefused) or not answer.whole_text().strip():
                         raise
-                may_restart = False
-                yield Delta(restarted=True)
+                    answer.end_early(TIME_UP if isinstance(error, ModelTimedOut) else BROKE_OFF)
+                    break
+            completion = self._completion(request, answer)
+            done(completion)
+            yield Delta(final=completion)
 
-    async def _stream_once(self, request: ChatRequest) -> AsyncIterator[Delta]:
-        answer = Answer(time.perf_counter())
-        chunks, delta = await self._caller.open(lambda: self._first_token(request, answer))
+    async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncIterator[Delta]:
+        """Adds a stream to the answer piece by piece. Raises ModelError; after the first piece nothing is retried."""
+        attempt = partial(self._first_token, request, answer)
+        chunks, delta = await self._caller.open(attempt, request.asker, ends_at - _now())
         settled = False
         try:
             while True:
                 if delta.text or delta.calls:
                     yield delta
-                async with asyncio.timeout(self._caller.timeout_s):
+                if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
+                    raise TimeoutError
+                async with asyncio.timeout(min(self._caller.timeout_s, ends_at - _now())):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
@@ -185,22 +223,26 @@ class OpenAIChat:
             if answer.finish_reason is None:
                 raise ModelUnavailable(f"The answer of {self._caller.url} ended before it was finished.")
             settled = True
-            self._caller.breaker.succeeded()
+            self._caller.breaker.succeeded(request.asker)
         except Exception as error:
-            settled = True
-            raise self._caller.settle(error) from None
+            if _now() < ends_at:
+                settled = True
+                raise self._caller.settle(error, request.asker) from None
+            raise ModelTimedOut(f"The answer of {self._caller.url} was not finished in time.") from None
         finally:
-            if not settled:  # the caller stopped reading
+            if not settled:  # the caller stopped reading, or the answer is too long: the server works
                 self._caller.breaker.released()
             with suppress(Exception):
                 await chunks.close()
-        yield Delta(final=self._completion(request, answer))
 
     async def _first_token(self, request: ChatRequest, answer: Answer) -> tuple[Any, Delta]:
         """The open stream and its first piece; chunks that only name the role do not count."""
         answer.forget()
         chunks = await self._create(request, stream=True)
         try:
+            kind = chunks.response.headers.get("content-type", "")
+            if "html" in kind:
+                raise self._no_api(f"a web page ({kind})")
             while (chunk := await anext(chunks, None)) is not None:
                 delta = answer.take(chunk)
                 if delta.text or delta.calls or answer.finish_reason:
@@ -224,11 +266,13 @@ class OpenAIChat:
             self._asks_usage = False  # an older server, which does not know the field
             return await self._create(request, stream=stream)
         if not stream and not getattr(reply, "choices", None):
-            raise ModelUnavailable(
-                f"{self._caller.url} answered, but not in the OpenAI format; check that API_BASE_URL is the API's "
-                "address (…/v1) and not a web page."
-            )
+            raise self._no_api("no answer in the OpenAI format")
         return reply
+
+    def _no_api(self, given: str) -> NotAnAPI:
+        return NotAnAPI(
+            f"{self._caller.url} gave {given}; check that API_BASE_URL is the API's address (…/v1) and not a web page."
+        )
 
     async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:
         async def create(more: dict[str, Any]) -> Any:

@@ -62,7 +62,10 @@ class ChatRequest:
     """messages and tools in the OpenAI wire format. model: overrides the client's own.
 
     restart: a stream that breaks after its first token may be started over once; the caller then gets a
-    Delta with `restarted` and must drop the text it has. Without it a broken stream is an error.
+    Delta with `restarted` and must drop the text it has. Without it, and after that, a broken stream ends with the
+    text that came, its finish_reason BROKE_OFF or TIME_UP.
+    ends_at: when the answer has to end, by the clock of the event loop; None is the client's own limit.
+    asker: who the call is for. Failures of one asker alone do not close the server to others.
     options: further fields of the OpenAI wire format.
     json_model: the answer has to be a JSON object of this model. A server that knows no such formats may answer
     otherwise.
@@ -76,6 +79,12 @@ class ChatRequest:
     restart: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     json_model: type[BaseModel] | None = None
+    ends_at: float | None = None
+    asker: str | None = None
+
+
+# Finish reasons of answers that turnlog ended: out of time; the stream broke.
+TIME_UP, BROKE_OFF = "timeout", "broken"
 
 
 @dataclass(frozen=True, slots=True)

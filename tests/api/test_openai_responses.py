@@ -77,6 +77,10 @@ async def test_a_streamed_response_has_numbered_events(serve: Serve, model: Memo
         assert again.headers["x-turnlog-thread"] == raw.headers["x-turnlog-thread"]
 
         model.drop(after=3)
+        cut = await client.responses.create(model="m", input="count", stream=True)
+        last = [event async for event in cut][-1]
+        assert last.type == "response.incomplete" and last.response.output_text == "one two "
+        model.fail(400, message="a bad request")
         failing = await client.responses.create(model="m", input="count", stream=True)
         last = [event async for event in failing][-1]
         assert last.type == "response.failed" and last.response.error is not None

@@ -30,6 +30,7 @@ class Step:
     hang_after: int | None = None
     drop_after: int | None = None
     malformed: bool = False
+    page: str | None = None
     vectors: Sequence[Sequence[float]] | None = None
     finish: str | None = None
     results: Any = None

@@ -17,6 +17,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.fail(429, times=3, headers={"Retry-After": "2"}, message="slow down", code="rate_limit")
     server.hang(after=None)                         never answers (or stalls after that many chunks) until closed
     server.drop(after=2)                            closes the connection after that many chunks (0: at once)
+    server.page()                                   200 with a web page, as of a proxy
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
     server.vectors([[...], ...])                    exactly these embeddings
     server.rank([{"index": 0, "relevance_score": 1.5}, ...])    exactly these results of /rerank, which otherwise are
@@ -124,6 +125,9 @@ class OpenAIServer:
     def malformed(self, on: Kind = "chat") -> None:
         self._script[on].append(Step(text="one two", malformed=True))
 
+    def page(self, times: int = 1, on: Kind = "chat") -> None:
+        self._script[on].extend(Step(page="<html><body>Sign in</body></html>") for _ in range(times))
+
     def vectors(self, vectors: Sequence[Sequence[float]]) -> None:
         self._script["embeddings"].append(Step(vectors=vectors))
 
@@ -196,6 +200,8 @@ class _Handler(BaseHTTPRequestHandler):
             step.until.wait(60)
         if step.status != 200:
             return self._error(step.status, step.message or "scripted failure", step.code, step.headers)
+        if step.page is not None:
+            return self._bytes(200, step.page.encode(), {"Content-Type": "text/html; charset=utf-8"})
         if is_stream:
             return self._stream(step, body)
         self._interrupt(step, 0)

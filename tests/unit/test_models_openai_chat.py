@@ -11,9 +11,21 @@ import pytest
 from helpers.openai_server import OpenAIServer
 
 from turnlog.agent.models.calls import Breaker, Caller, shown_url
-from turnlog.agent.models.errors import BreakerOpen, ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, redact
+from turnlog.agent.models.errors import (
+    BreakerOpen,
+    ModelError,
+    ModelMalformed,
+    ModelModerated,
+    ModelQuotaExceeded,
+    ModelRateLimited,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+    NotAnAPI,
+    redact,
+)
 from turnlog.agent.models.openai_chat import OpenAIChat, tls_context
-from turnlog.agent.models.protocol import ChatRequest, Delta
+from turnlog.agent.models.protocol import BROKE_OFF, TIME_UP, ChatRequest, Delta
 
 ASK = ChatRequest([{"role": "user", "content": "hello there"}])
 ASK_RESTART = ChatRequest(ASK.messages, restart=True)
@@ -61,6 +73,13 @@ async def client(server: OpenAIServer, clock: Clock) -> AsyncIterator[Callable[.
     yield new
     for chat in opened:
         await chat.close()
+
+
+def ended(got: list[Delta]) -> tuple[str, str | None]:
+    """The text of record and why the answer ended."""
+    final = got[-1].final
+    assert final is not None
+    return final.text, final.finish_reason
 
 
 async def deltas(chat: OpenAIChat, request: ChatRequest = ASK) -> list[Delta]:
@@ -120,16 +139,17 @@ async def test_a_server_that_refuses_stream_options_is_asked_without(client, ser
 
 async def test_429_waits_as_long_as_the_server_asks(client, server, clock):
     server.fail(429, headers={"Retry-After": "7"})
-    assert (await client().complete(ASK)).text == "echo: hello there"
+    assert (await client(timeout_s=30).complete(ASK)).text == "echo: hello there"
     assert clock.slept == [7.0]
 
 
-async def test_429_with_a_very_long_wait_is_given_back_with_that_wait(client, server, clock):
-    server.fail(429, headers={"Retry-After": "3600"})
-    with pytest.raises(ModelUnavailable) as caught:
-        await client().complete(ASK)
-    assert caught.value.retry_after_s == 3600
-    assert clock.slept == []
+async def test_a_retry_after_that_does_not_fit_in_the_time_left_is_given_back_at_once(client, server, clock):
+    server.fail(429, headers={"Retry-After": "7"}, times=2)
+    chat = client(timeout_s=30)
+    with pytest.raises(ModelRateLimited) as caught:
+        await deltas(chat, replace(ASK, ends_at=asyncio.get_running_loop().time() + 6))
+    assert caught.value.retry_after_s == 7
+    assert (clock.slept, len(server.requests)) == ([], 1)
 
 
 async def test_500_three_times_then_an_answer_takes_1_2_and_4_seconds(client, server, clock):
@@ -145,15 +165,15 @@ async def test_after_four_failures_the_error_names_address_and_cause(client, ser
     assert len(server.requests) == 4
 
 
-async def test_the_breaker_opens_after_five_failures_and_closes_after_two_trials(client, server, clock):
+async def test_the_breaker_opens_after_five_failed_calls_and_closes_after_two_trials(client, server, clock):
     chat = client()
-    server.fail(500, times=5)
-    for _ in range(2):
+    server.fail(500, times=20)
+    for _ in range(5):
         with pytest.raises(ModelUnavailable, match="answered 500"):  # also the call that opens it says why
             await chat.complete(ASK)
     with pytest.raises(BreakerOpen) as caught:
         await chat.complete(ASK)
-    assert len(server.requests) == 5
+    assert len(server.requests) == 20
     assert caught.value.retry_after_s == 30
     clock.now += 30
     assert (await chat.complete(ASK)).text
@@ -162,22 +182,70 @@ async def test_the_breaker_opens_after_five_failures_and_closes_after_two_trials
     assert chat._caller.breaker.state == "closed"
 
 
-async def test_a_hanging_server_is_a_timeout_and_is_tried_again(client, server, clock):
-    for _ in range(4):
-        server.hang()
+async def test_one_asker_whose_requests_fail_does_not_close_the_server_to_others(client, server, clock):
+    chat, ann, ben = client(), replace(ASK, asker="ann"), replace(ASK, asker="ben")
+    server.fail(500, times=20, message="the template cannot take this message")
+    for _ in range(5):
+        with pytest.raises(ModelUnavailable):
+            await chat.complete(ann)
+    with pytest.raises(BreakerOpen):
+        await chat.complete(ann)
+    assert (await chat.complete(ben)).text == "echo: hello there"
+    server.fail(500, times=4)
+    with pytest.raises(ModelUnavailable):
+        await chat.complete(ben)
+    with pytest.raises(BreakerOpen):
+        await chat.complete(replace(ASK, asker="carl"))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, None, ModelRefused),
+        (401, None, ModelRefused),
+        (429, "insufficient_quota", ModelQuotaExceeded),
+        (400, "content_filter", ModelModerated),
+        (429, None, ModelRateLimited),
+    ],
+)
+async def test_refusals_and_rate_limits_never_open_the_breaker(client, server, clock, status, code, kind):
+    server.fail(status, times=24, code=code)
+    chat = client()
+    for _ in range(6):
+        with pytest.raises(kind):
+            await chat.complete(ASK)
+    assert chat._caller.breaker.state == "closed"
+
+
+async def test_a_hanging_server_is_a_timeout_of_all_tries_together(client, server, clock):
+    server.hang()
     with pytest.raises(ModelTimedOut, match=r"said nothing for 0\.05 s"):
         await client(timeout_s=0.05).complete(ASK)
-    assert clock.slept == [1.0, 2.0, 4.0]
+    assert (clock.slept, len(server.requests)) == ([], 1)
 
 
-async def test_a_stream_that_stalls_between_tokens_times_out_and_is_not_tried_again(client, server, clock):
+async def test_a_stream_that_stalls_ends_with_what_came_and_is_not_tried_again(client, server, clock):
     server.hang(after=3)
-    heard: list[str] = []
-    with pytest.raises(ModelTimedOut):
-        async for delta in client(timeout_s=2.0).stream(ASK):
-            heard.append(delta.text)
-    assert heard == ["one ", "two "]
+    got = await deltas(client(timeout_s=2.0), ASK_RESTART)
+    assert ended(got) == ("one two ", TIME_UP)
     assert len(server.requests) == 1
+
+
+async def test_an_answer_that_never_ends_is_ended_when_its_time_is_up(client, server, clock):
+    server.reply("on " * 10_000, between=0.001)
+    chat = client()
+    got = await deltas(chat, replace(ASK_RESTART, ends_at=asyncio.get_running_loop().time() + 0.3))
+    text, reason = ended(got)
+    assert text.startswith("on on ") and reason == TIME_UP
+    assert (len(server.requests), chat._caller.breaker._failures) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_web_page_is_said_at_once(client, server, clock, stream):
+    server.page()
+    with pytest.raises(NotAnAPI, match="web page"):
+        await (deltas(client()) if stream else client().complete(ASK))
+    assert (clock.slept, len(server.requests)) == ([], 1)
 
 
 async def test_a_connection_dropped_before_the_first_token_is_tried_again(client, server, clock):
@@ -186,10 +254,11 @@ async def test_a_connection_dropped_before_the_first_token_is_tried_again(client
     assert len(server.requests) == 2
 
 
-async def test_a_connection_dropped_in_mid_stream_is_an_error_and_never_half_an_answer(client, server, clock):
-    server.drop(after=3)
-    with pytest.raises(ModelUnavailable, match="broke off"):
-        await deltas(client())
+@pytest.mark.parametrize("broken", ["drop", "malformed"])
+async def test_a_stream_that_breaks_ends_with_what_came_where_it_must_not_start_again(client, server, clock, broken):
+    server.drop(after=3) if broken == "drop" else server.malformed()
+    text, reason = ended(await deltas(client()))
+    assert text.startswith("one ") and reason == BROKE_OFF
     assert len(server.requests) == 1
 
 
@@ -201,20 +270,31 @@ async def test_a_caller_who_asks_gets_a_restart_after_a_broken_stream(client, se
     assert "".join(d.text for d in got[restart:]) == "echo: hello there"
 
 
-async def test_a_broken_restart_is_an_error(client, server, clock):
+async def test_a_restart_that_breaks_too_ends_with_what_came(client, server, clock):
     server.drop(after=3)
+    server.drop(after=4)
+    got = await deltas(client(), ASK_RESTART)
+    assert [d.restarted for d in got].count(True) == 1
+    assert ended(got) == ("one two three ", BROKE_OFF)
+    assert len(server.requests) == 2
+
+
+async def test_a_restart_that_never_begins_leaves_what_came_before(client, server, clock):
     server.drop(after=3)
-    with pytest.raises(ModelUnavailable):
-        await deltas(client(), ASK_RESTART)
+    server.fail(500, times=4)
+    got = await deltas(client(), ASK_RESTART)
+    assert not any(d.restarted for d in got)
+    assert ended(got) == ("one two ", BROKE_OFF)
 
 
 async def test_malformed_json_is_tried_again_and_then_an_error(client, server, clock):
     server.malformed()
     chat = client()
     assert (await chat.complete(ASK)).text == "echo: hello there"
-    server.malformed()
-    with pytest.raises(ModelUnavailable, match="no OpenAI format"):
-        await deltas(chat)
+    for _ in range(4):
+        server.malformed()
+    with pytest.raises(ModelMalformed, match="not in the OpenAI format"):
+        await chat.complete(ASK)
 
 
 async def test_a_server_that_is_down_is_named_and_works_again_when_it_is_back(client, server, clock):
@@ -236,7 +316,7 @@ async def test_an_unknown_model_is_refused_at_once_with_the_fix(client, server, 
 
 async def test_an_empty_quota_is_no_rate_limit(client, server, clock):
     server.fail(429, code="insufficient_quota")
-    with pytest.raises(ModelRefused, match="no credit left"):
+    with pytest.raises(ModelQuotaExceeded, match="no credit left"):
         await client().complete(ASK)
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
+from turnlog.agent.models.protocol import BROKE_OFF, TIME_UP, CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
@@ -143,7 +143,8 @@ def _event(data: dict[str, Any]) -> str:
 
 
 def _reason(made: Completion) -> str:
-    return made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
+    reason = made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
+    return "length" if reason in (TIME_UP, BROKE_OFF) else reason  # OpenAI knows no other word for an answer cut off
 
 
 def _usage(made: Completion) -> dict[str, int]:
