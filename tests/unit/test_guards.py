@@ -200,3 +200,14 @@ def test_tests_neither_sleep_on_a_thread_nor_fake() -> None:
         used = {name for name in imports(path) if any(name.startswith(bad) for bad in forbidden)}
         used |= {bad for bad in forbidden if f"{bad}(" in path.read_text()}
         assert not used, f"{path.relative_to(ROOT)} uses {used}"
+
+
+def test_migrations_are_one_line_of_numbers() -> None:
+    """Two with one number merge without a conflict, and no database can be made any more."""
+    names = sorted(path.name for path in (ROOT / "migrations/versions").glob("0*.py"))
+    assert [name[:4] for name in names] == [f"{number:04}" for number in range(1, len(names) + 1)]
+    for number, name in enumerate(names, 1):
+        text = (ROOT / "migrations/versions" / name).read_text()
+        down = f'"{number - 1:04}"' if number > 1 else "None"
+        assert f'\nrevision = "{number:04}"\n' in text, name
+        assert f"\ndown_revision = {down}\n" in text, name
