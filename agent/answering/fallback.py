@@ -21,10 +21,12 @@ class Fallback:
     action: str | None = None
 
 
-_CATEGORIES: dict[str, Category] = {
+CATEGORIES: dict[str, Category] = {
     "model-timed-out": "timeout",
     "rate-limited": "rate_limit",
+    "refused": "rate_limit",
     "too-many-at-once": "rate_limit",
+    "too-many-streams": "rate_limit",
     "quota-exceeded": "quota",
     "model-breaker-open": "circuit_open",
     "model-unavailable": "network",
@@ -32,7 +34,21 @@ _CATEGORIES: dict[str, Category] = {
     "model-quota-exceeded": "quota",
     "model-moderated": "moderation",
     "database-unavailable": "network",
+    "gap-in-log": "network",
+    "issuer-unavailable": "network",
+    "key-unavailable": "network",
+    "log-closed": "network",
     "log-unavailable": "network",
+    "model-error": "network",
+    "not-now": "network",
+    "not-projected-in-time": "network",
+    "stopping": "network",
+    "log-full": "circuit_open",
+    "other-log": "circuit_open",
+    "rebuild-needed": "circuit_open",
+    "stream-drift": "circuit_open",
+    "switch-refused": "circuit_open",
+    "vector-mismatch": "circuit_open",
 }
 _TEXTS: dict[Locale, dict[Category, str]] = {
     "zh": {
@@ -63,7 +79,7 @@ _RETRY_AFTER_S: dict[Category, int] = {"rate_limit": 60, "circuit_open": 30, "ne
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
     """An error without an answer may carry the code of its cause as `cause`, and `retry_after_s`."""
-    category = _CATEGORIES.get(getattr(error, "cause", None) or error.code, "unknown")
+    category = CATEGORIES.get(getattr(error, "cause", None) or error.code, "unknown")
     wait = getattr(error, "retry_after_s", None)
     return Fallback(
         category,

@@ -27,37 +27,90 @@ MEDIA_TYPE = "application/problem+json"
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 RETRY_S = 5
 
-# What is not listed is the caller's input: 422.
+# Every code that a request can meet. A code of someone else's error class is one of this server: 500.
 STATUS: Mapping[str, int] = {
-    "unauthenticated": 401,
     "token-expired": 401,
+    "unauthenticated": 401,
     "quota-exceeded": 402,
     "forbidden": 403,
     "not-found": 404,
     "agent-disabled": 409,
-    "ambiguous-memory": 409,
     "ambiguous-conflict": 409,
+    "ambiguous-memory": 409,
     "cut-in-a-call": 409,
     "entity-exists": 409,
+    "job-under-way": 409,
+    "memories-parked": 409,
+    "rebuild-running": 409,
+    "rebuild-stopped": 409,
+    "subscriber-exists": 409,
     "thread-exists": 409,
     "thread-parked": 409,
     "write-under-way": 409,
     "wrong-expected-version": 409,
     "receipt-gone": 410,
     "event-too-large": 413,
+    "bad-cursor": 422,
+    "bad-query": 422,
+    "future-event-version": 422,
+    "idempotency-key-reused": 422,
+    "invalid-agent": 422,
+    "invalid-entity": 422,
+    "invalid-event": 422,
+    "invalid-filter": 422,
+    "invalid-grant": 422,
+    "invalid-grouping": 422,
+    "invalid-id": 422,
+    "invalid-limit": 422,
+    "invalid-memory": 422,
+    "invalid-memory-request": 422,
+    "invalid-preference": 422,
+    "invalid-recall": 422,
+    "memory-not-in-use": 422,
+    "no-age": 422,
+    "not-per-thread": 422,
+    "nothing-chosen": 422,
+    "nothing-named": 422,
+    "nothing-to-revert": 422,
+    "question-settled": 422,
+    "strings-too-short": 422,
+    "text-too-long": 422,
+    "unknown-event-type": 422,
+    "unsigned-event": 422,
+    "unsupported_parameter": 422,
+    "window-too-small": 422,
+    "wrong-receipt": 422,
     "rate-limited": 429,
+    "refused": 429,
     "too-many-at-once": 429,
     "too-many-streams": 429,
+    "archive-damaged": 500,
+    "archive-missing": 500,
+    "error": 500,
+    "model-bad-answer": 502,
+    "model-empty-answer": 502,
+    "model-moderated": 502,
+    "model-refused": 502,
     "no-answer": 502,
     "database-unavailable": 503,
+    "gap-in-log": 503,
     "issuer-unavailable": 503,
     "key-unavailable": 503,
     "log-closed": 503,
     "log-full": 503,
     "log-unavailable": 503,
-    "not-projected": 503,
+    "model-breaker-open": 503,
+    "model-error": 503,
+    "model-unavailable": 503,
+    "not-now": 503,
+    "not-projected-in-time": 503,
+    "other-log": 503,
+    "rebuild-needed": 503,
     "stopping": 503,
-    "error": 500,
+    "stream-drift": 503,
+    "switch-refused": 503,
+    "vector-mismatch": 503,
+    "model-timed-out": 504,
 }
 
 
@@ -134,8 +187,7 @@ def new_id() -> str:
 
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
     """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads."""
-    is_open = getattr(error, "cause", None) == BreakerOpen.code
-    status = 503 if is_open else STATUS.get(error.code, 422)
+    status = _status(error)
     if locale is not None:
         said = fallback_of(error, locale)
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
@@ -143,10 +195,18 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
         retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
         return problem(status, error.code, str(error), retry_after=retry, **shown)
-    retry = getattr(error, "retry_after_s", None)
-    if retry is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
-        retry = RETRY_S
-    return problem(status, error.code, str(error), retry_after=retry)
+    return problem(status, error.code, str(error), retry_after=retry_after(error))
+
+
+def retry_after(error: TurnlogError) -> float | None:
+    """Seconds after which to ask again; None where asking again does not help."""
+    wait: float | None = getattr(error, "retry_after_s", None)
+    return RETRY_S if wait is None and _status(error) == HTTPStatus.SERVICE_UNAVAILABLE else wait
+
+
+def _status(error: TurnlogError) -> int:
+    is_open = getattr(error, "cause", None) == BreakerOpen.code
+    return 503 if is_open else STATUS.get(error.code, 500)
 
 
 def too_slow() -> JSONResponse:

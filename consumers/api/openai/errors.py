@@ -20,7 +20,7 @@ from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
-_CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
+CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
 _OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
 
 
@@ -113,7 +113,7 @@ def response_of(error: Exception, path: str = "") -> JSONResponse:
 
 def refused(status: int, message: str, param: str | None, code: str) -> JSONResponse:
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    error = {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code).replace("-", "_")}
+    error = {"message": message, "type": kind, "param": param, "code": CODES.get(code, code).replace("-", "_")}
     return JSONResponse({"error": error}, status)
 
 

@@ -22,7 +22,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Text, ToolReturned, ToolUsed
 from turnlog.agent.use_cases.turns import transcript
 from turnlog.consumers.api.caller import Caller
-from turnlog.consumers.api.problems import problem_of
+from turnlog.consumers.api.problems import problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import TurnlogError
@@ -181,7 +181,7 @@ class _Talk:
         await self._send("message_saved", event_id=turn.event_id, seq=turn.seq, role=turn.role, **more)
 
     async def _error(self, error: TurnlogError) -> None:
-        wait = getattr(error, "retry_after_s", None)
+        wait = retry_after(error)
         later = {} if wait is None else {"retry_after": max(1, round(wait))}
         await self._send("error", code=error.code, message=str(error), **later)
 

@@ -1,0 +1,78 @@
+"""Tables by error code, of every face, name codes that exist, and no code gets its entry by accident."""
+
+import ast
+from pathlib import Path
+
+from turnlog.agent.answering.fallback import CATEGORIES
+from turnlog.consumers.api.openai.errors import CODES
+from turnlog.consumers.api.problems import STATUS, problem_of
+from turnlog.projectors.engine.lag import NotProjectedInTime
+
+ROOT = Path(__file__).parent.parent.parent
+# Errors of commands, of the start of a process, and of libraries inside it: no request meets them.
+NEVER_OVER_HTTP = {
+    "already-up",
+    "bad-option",
+    "closed",
+    "export-failed",
+    "import-failed",
+    "invalid-index",
+    "invalid-item",
+    "invalid-kek",
+    "invalid-prompt",
+    "invalid-route",
+    "invalid-rules",
+    "invalid-schedule",
+    "invalid-setting",
+    "invalid-time",
+    "metrics-port-taken",
+    "no-receipt",
+    "no-tenant-role",
+    "not-confirmed",
+    "not-written",
+    "open-to-all",
+    "port-taken",
+    "server-start-failed",
+    "server-stop-failed",
+    "server-unavailable",
+    "type-not-allowed",
+    "wrong-client",
+    "wrong-kek",
+    "wrong-thread",
+}
+
+
+def codes() -> set[str]:
+    """The code of every error class in the packages."""
+    return {
+        str(line.value.value)
+        for folder in ("events", "projectors", "agent", "consumers")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.Assign)
+        and isinstance(line.value, ast.Constant)
+        and [target.id for target in line.targets if isinstance(target, ast.Name)] == ["code"]
+    }
+
+
+def test_every_code_has_a_status_on_purpose() -> None:
+    known = codes()
+    assert len(known) > 90
+    assert {*STATUS, *NEVER_OVER_HTTP} - known == set(), "codes that no error has"
+    assert known - {*STATUS, *NEVER_OVER_HTTP} == set(), "add them to STATUS of consumers/api/problems.py"
+    assert STATUS.keys() & NEVER_OVER_HTTP == set()
+
+
+def test_tables_of_other_faces_name_codes_that_exist() -> None:
+    assert {*CATEGORIES, *CODES} - codes() == set()
+
+
+def test_a_person_who_can_only_wait_is_never_told_something_unknown() -> None:
+    assert [code for code, status in STATUS.items() if status in (402, 429, 503) and code not in CATEGORIES] == []
+
+
+def test_rows_that_are_late_are_a_reason_to_ask_again() -> None:
+    answer = problem_of(NotProjectedInTime("messages did not reach sequence 9"))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
