@@ -69,6 +69,7 @@ MAX_BATCH = 1_000
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 FEW = 5  # faster one by one: the server stages an atomic batch in files of its own, with some six disk syncs
 RETRY_WAIT_S = 0.25
+SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 Screen = Callable[[Event], Event]
 LookUp = Callable[[Client, Sequence[tuple[str, str]]], Awaitable[dict[Key, int]]]
 _OUTCOME_OPEN = "The events may or may not be stored: append them again with the same ids, which never stores one twice"
@@ -80,7 +81,8 @@ def unchanged(event: Event) -> Event:
 
 
 class Appender:
-    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one request to the server.
+    """Writes to the stream. timeout_s bounds one call with all its retries; ack_s one request to the server;
+    a large one gets a second more for each SLOWEST_BYTES_PER_S bytes.
 
     keyring: seals the personal fields of users' events; without one they are written in clear.
     screen: a function applied to every event before it is encoded. signer: signs those that need it.
@@ -90,7 +92,7 @@ class Appender:
         self,
         nc: Client,
         timeout_s: float = 30.0,
-        ack_s: float = 5.0,
+        ack_s: float = 2.0,
         keyring: Keyring | None = None,
         screen: Screen = unchanged,
         signer: Signer | None = None,
@@ -202,7 +204,8 @@ class Appender:
 
     async def _attempt(self, missing: list[Outgoing], deadline: float, fresh: bool) -> dict[Key, Appended]:
         try:
-            done = await publish(self._nc, missing, self._ack_s)
+            size = sum(len(out.body) for out in missing)
+            done = await publish(self._nc, missing, self._ack_s + size / SLOWEST_BYTES_PER_S)
             return {out.key: one for out, one in zip(missing, done, strict=True)}
         except Refused as refusal:
             if fresh and refusal.code == STALE_EXPECTATION:

@@ -5,9 +5,26 @@ one such message would stop every reader of the stream. This client delivers the
 escaped; the projectors park it like any other undecodable one.
 """
 
+import random
 from typing import Any
 
 from nats.aio.client import Client
+
+# A server that is silent, as one behind a broken network, is given up after 3.75 s; the cluster has elected another
+# leader by then. Two pings may be open: one would be too many for a process that was busy itself.
+LOST_SERVER: dict[str, Any] = {
+    "ping_interval": 1.25,
+    "max_outstanding_pings": 2,
+    "connect_timeout": 2.0,
+    "dont_randomize": True,  # of several servers the one that was lost is tried last
+    "max_reconnect_attempts": -1,
+}
+
+
+def servers_of(url: str) -> list[str]:
+    """The servers of NATS_URL, in random order, so that clients spread over them."""
+    servers = [part.strip() for part in url.split(",")]
+    return random.sample(servers, len(servers))
 
 
 class RobustClient(Client):
@@ -34,6 +51,13 @@ class RobustClient(Client):
     async def _connect_to_server(self, s: Any) -> None:
         self._forget_socket()
         await super()._connect_to_server(s)
+
+    async def _attempt_reconnect(self) -> None:
+        """Drops what the lost server has not taken; nats-py would wait until it does."""
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._attempt_reconnect()
 
     def _forget_socket(self) -> None:
         """Closes the socket of an attempt that failed after it had connected; nats-py leaves it open."""

@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from turnlog.events.append import Appender, Screen, all_stored, unchanged
-from turnlog.events.client import RobustClient
+from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
 from turnlog.events.publish import Appended
@@ -28,12 +28,9 @@ from turnlog.events.tasks import within
 CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_THREADS = 10_000
 _OPTIONS: dict[str, Any] = {
-    "max_reconnect_attempts": -1,
+    **LOST_SERVER,
     "reconnect_time_wait": 0.1,
-    "connect_timeout": CONNECT_TIMEOUT_S,
     "allow_reconnect": True,
-    "ping_interval": 10,
-    "max_outstanding_pings": 2,
     "flusher_queue_size": 65_536,
 }
 
@@ -55,8 +52,9 @@ async def connect_nats(
 
     try:
         # Reconnecting without limit would also try the first connection without limit.
-        servers = [part.strip() for part in url.split(",")]
-        await within(timeout_s, nc.connect(servers, name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS))
+        await within(
+            timeout_s, nc.connect(servers_of(url), name=name, error_cb=on_error, closed_cb=on_closed, **_OPTIONS)
+        )
     except (NatsError, OSError, TimeoutError, ValueError) as error:  # ValueError: the port is not a number
         # A refused token is seen only sometimes: mostly the server closes the connection before its error is read.
         refused = [failure for failure in failures if "Authorization" in str(failure)]

@@ -33,7 +33,9 @@ PULL_BYTES = 32 * 1024 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
 PULL_EXPIRES_S = 5.0
 MAX_SILENT_WAITS = 30
-TRIES, REOPEN_WAIT_S = 6, 0.2
+# For a reader to be made. A leader that was lost does not answer, and the next try may reach the one elected since.
+OPEN_S = 1.0
+TRIES, REOPEN_WAIT_S = 8, 0.2
 UNHEARD_TRIES, UNHEARD_WAIT_S = 10, 0.1
 _ORDINARY_ENDS = ("Batch Completed", "Message Size Exceeds MaxBytes")
 
@@ -97,7 +99,7 @@ class OrderedReader:
         self._stream = stream
         self._nc, self._filters, self._start = nc, list(filters), max(1, start_seq)
         self._headers_only, self._since, self._keyring = headers_only, since, keyring
-        self._js: JetStreamContext = nc.jetstream()
+        self._js: JetStreamContext = nc.jetstream(timeout=OPEN_S)
         self._buffer: list[Stored] = []
         self._buffered_bytes = 0
         self._arrived = asyncio.Event()
@@ -131,17 +133,20 @@ class OrderedReader:
             self.pending_at_start = info.num_pending or 0
             self._inbox = inbox
         except (NatsError, TimeoutError, OSError) as error:
-            await self.close()
+            await self.close(is_made=False)
             raise GapInLog(f"cannot open a reader on {self._stream}: {cause(error)}") from error
 
-    async def close(self) -> None:
-        """If the server cannot be reached, it deletes the consumer after its inactivity threshold."""
+    async def close(self, is_made: bool = True) -> None:
+        """If the server cannot be reached, it deletes the consumer after its inactivity threshold.
+
+        is_made: False where the consumer may not exist, and its deletion would wait for the server once more.
+        """
         sub, self._sub = self._sub, None
         if sub is None or self._nc.is_closed:
             return
         try:
             await sub.unsubscribe()
-            if self._nc.is_connected:
+            if is_made and self._nc.is_connected:
                 await self._js.delete_consumer(self._stream, self._name)
         except (NatsError, TimeoutError, OSError):
             return

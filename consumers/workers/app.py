@@ -27,7 +27,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from turnlog.agent.runtime import Runtime
 from turnlog.consumers.workers.durables import LOOK_S, MISSING, Durable
 from turnlog.consumers.workers.inbox import Inbox
-from turnlog.events.client import RobustClient
+from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.errors import cause
 from turnlog.events.heartbeats import ROUND_S, Heartbeat
 from turnlog.events.subjects import STREAM
@@ -125,13 +125,13 @@ def make_broker(nats_url: str, name: str, closed: asyncio.Event | None = None) -
             closed.set()
 
     broker = RobustBroker(
-        [part.strip() for part in nats_url.split(",")],
+        servers_of(nats_url),
         name=name,
         closed_cb=on_closed,
-        max_reconnect_attempts=-1,
         reconnect_time_wait=1,
         logger=None,
         apply_types=False,  # FastDepends sends every message through a worker thread
+        **LOST_SERVER,
     )
     return broker
 

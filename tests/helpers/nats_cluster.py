@@ -1,7 +1,9 @@
 """A JetStream cluster of real nats-servers on loopback, to try what a cluster does when a node dies."""
 
 import asyncio
+import contextlib
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,18 @@ class Cluster:
         """SIGKILL; returns when the process is gone."""
         folder = self.nodes[i].folder
         await end(running(folder, NAME), [(signal.SIGKILL, 10.0)], lambda: running(folder, NAME))
+
+    @contextlib.contextmanager
+    def silent(self, i: int) -> Iterator[None]:
+        """Node `i` does nothing while the block runs, and its connections stay open, as behind a broken network."""
+        processes = running(self.nodes[i].folder, NAME)
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
 
     async def restart(self, i: int) -> None:
         """Starts node `i` again if it does not run; returns when it takes clients."""

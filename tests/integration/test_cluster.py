@@ -100,6 +100,35 @@ async def test_the_leader_and_then_a_follower_die_while_events_are_appended_and_
     assert [(one.clean, one.parked) for one in found] == [(True, 0)] * len(READ_MODELS)
 
 
+@pytest.mark.nightly
+async def test_appends_go_on_while_the_leader_that_the_client_is_connected_to_is_silent(
+    cluster: Cluster, replicated: Log
+) -> None:
+    """Only pings show that it is lost. An append that is not acknowledged within 30 s fails."""
+    leader = await node_of(replicated, leader=True)
+    async with connected_to(cluster, leader) as log:
+        with cluster.silent(leader):
+            stored = await asyncio.gather(*(log.append(turn("hello", thread=f"t{number}")) for number in range(3)))
+            assert sorted(one.seq for one in stored) == [1, 2, 3]
+            assert not is_connected_to(log, cluster, leader)
+        await in_step(replicated, leader)
+
+
+@asynccontextmanager
+async def connected_to(cluster: Cluster, node: int) -> AsyncIterator[Log]:
+    """Clients choose a node at random."""
+    while not is_connected_to(
+        log := await Log.connect(",".join(cluster.urls), StreamOptions(replicas=3)), cluster, node
+    ):
+        await log.close()
+    yield log
+    await log.close()
+
+
+def is_connected_to(log: Log, cluster: Cluster, node: int) -> bool:
+    return log.nc.connected_url is not None and log.nc.connected_url.port == cluster.nodes[node].wish.port
+
+
 @asynccontextmanager
 async def projecting(log: Log, database_url: str) -> AsyncIterator[None]:
     runner = Runner(log, database_url, READ_MODELS, 0)
