@@ -29,6 +29,7 @@ from turnlog.events.word_caches import forget_all
 from turnlog.migrations.upgrade import is_current, upgrade
 from turnlog.projectors.engine.database import configure, connect, session_options
 from turnlog.projectors.engine.row_security import ROLE, SETTING, make_usable
+from turnlog.projectors.engine.same_log import guarded
 from turnlog.projectors.engine.writer import Connection
 
 TYPES = ("erased", "user_erased")
@@ -92,7 +93,11 @@ async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Run
             log = await Log.connect(where.nats_url, settings.stream, name, screen=_screen(settings), signer=signer)
             try:
                 beats = Heartbeats()
-                async with _keys(settings, where, pool, log, beats) as keys, forgetting(log):
+                async with (
+                    guarded(log, pool, beats),
+                    _keys(settings, where, pool, log, beats) as keys,
+                    forgetting(log),
+                ):
                     log.use_keys(keys)
                     runtime = Runtime(settings, where.nats_url, where.database_url, log, pool, where.started)
                     runtime.name, runtime.heartbeats = name, beats

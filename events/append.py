@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from turnlog.events.contracts import Event
-from turnlog.events.errors import GapInLog, LogClosed, LogUnavailable, WrongExpectedVersion, cause
+from turnlog.events.errors import WAYS_OUT, GapInLog, LogClosed, LogUnavailable, OtherLog, WrongExpectedVersion, cause
 from turnlog.events.publish import (
     DUPLICATE,
     PASSING,
@@ -99,8 +99,25 @@ class Appender:
     ) -> None:
         self._nc, self._timeout_s, self._ack_s, self.keyring = nc, timeout_s, ack_s, keyring
         self._screen, self._signer = screen, signer
+        self._other_log: str | None = None
+        self._floor = 0
         self._queue: list[tuple[Outgoing, asyncio.Future[Appended]]] = []
         self._flusher: asyncio.Task[None] | None = None
+
+    def refuse(self, why: str) -> None:
+        """From now on nothing is appended: the connected log is another than the read models were made from."""
+        self._other_log = why
+
+    def allow(self, head: int) -> None:
+        """Events may be appended. head: the log's last sequence; a new event that is stored before it is in another
+        log, which replaced this one."""
+        self._floor = max(self._floor, head) if self._other_log is None else head
+        self._other_log = None
+
+    def assert_same_log(self) -> None:
+        """Raises OtherLog."""
+        if self._other_log is not None:
+            raise OtherLog(self._other_log)
 
     async def append(self, event: Event, expected: int | None = None) -> Appended:
         """Stores one event; many concurrent calls share a disk sync (group commit).
@@ -161,6 +178,7 @@ class Appender:
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:
         if self._nc.is_closed:
             raise LogClosed("this Log is closed, and nothing was stored; connect a new one and append there")
+        self.assert_same_log()
         return outgoing(self._screen(event), expected, self._nc.max_payload, self.keyring, self._signer)
 
     async def _flush(self) -> None:
@@ -204,8 +222,10 @@ class Appender:
 
     async def _attempt(self, missing: list[Outgoing], deadline: float, fresh: bool) -> dict[Key, Appended]:
         try:
-            size = sum(len(out.body) for out in missing)
+            self.assert_same_log()
+            size, floor = sum(len(out.body) for out in missing), self._floor
             done = await publish(self._nc, missing, self._ack_s + size / SLOWEST_BYTES_PER_S)
+            self._assert_after(floor, done[-1])
             return {out.key: one for out, one in zip(missing, done, strict=True)}
         except Refused as refusal:
             if fresh and refusal.code == STALE_EXPECTATION:
@@ -214,6 +234,18 @@ class Appender:
         except _UNKNOWN_OUTCOME as error:
             await self._pause(deadline, error)
             return await self._read_back(missing, deadline)
+
+    def _assert_after(self, floor: int, done: Appended) -> None:
+        """Raises OtherLog for a new event at a sequence that the log had reached before it was sent."""
+        if done.duplicate:
+            return
+        if done.seq <= floor:
+            self.refuse(
+                f"NATS stored a new event at sequence {done.seq:,}, and the log had reached {floor:,}: the stream was "
+                f"replaced or an older backup restored while this process ran. The event is in that log. {WAYS_OUT}"
+            )
+            self.assert_same_log()
+        self._floor = max(self._floor, done.seq)
 
     async def _after_refusal(self, missing: list[Outgoing], refusal: Refused, deadline: float) -> dict[Key, Appended]:
         """A retry may find the result of its first try: a duplicate, or a thread that its own event has moved on.
@@ -251,6 +283,7 @@ class Appender:
             raise LogClosed(
                 f"this Log was closed before NATS acknowledged ({cause(error)}). {_OUTCOME_OPEN}"
             ) from error
+        self.assert_same_log()
         if time.monotonic() > deadline:
             raise LogUnavailable(
                 f"NATS did not acknowledge within {self._timeout_s:g} s ({cause(error)}). {_OUTCOME_OPEN}"

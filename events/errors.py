@@ -62,6 +62,19 @@ class LogClosed(LogUnavailable):
     code = "log-closed"
 
 
+WAYS_OUT = (
+    "Nothing is appended until one of these was done: `turnlog log restore FOLDER` brings a backup of the log back; "
+    "`turnlog log adopt` keeps the rows and goes on with this log after them; `turnlog log rebuild` makes the rows "
+    "again from this log. If NATS_URL or DATABASE_URL is wrong, set it right"
+)
+
+
+class OtherLog(LogUnavailable):
+    """The read models were made from another log than the connected one, or the stream is gone. Nothing is appended."""
+
+    code = "other-log"
+
+
 class LogFull(TurnlogError):
     """The stream reached its max_bytes; nothing was stored. Raise TURNLOG_STREAM_MAX_BYTES."""
 

@@ -16,12 +16,12 @@ from nats.js.errors import NotFoundError
 from turnlog.events.append import Appender, Screen, all_stored, unchanged
 from turnlog.events.client import LOST_SERVER, RobustClient, servers_of
 from turnlog.events.contracts import Event, Recorded
-from turnlog.events.errors import InvalidEvent, LogUnavailable, NotFound, cause
+from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
 from turnlog.events.signing import Signer
-from turnlog.events.stream import StreamOptions, ensure_stream, overwrite
+from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
 from turnlog.events.tasks import within
 
@@ -71,11 +71,23 @@ async def connect_nats(
 
 @contextlib.contextmanager
 def nats_errors(problem: str) -> Iterator[None]:
-    """Errors of NATS in the block become LogUnavailable, which names the problem."""
+    """Errors of NATS in the block become LogUnavailable, which names the problem; OtherLog where the stream is gone."""
     try:
         yield
+    except NotFoundError as error:
+        if error.err_code == NO_STREAM:
+            raise OtherLog(f"NATS has no stream {STREAM} any more: it was deleted. {WAYS_OUT}") from error
+        raise LogUnavailable(f"{problem}: {cause(error)}") from error
     except (NatsError, OSError, TimeoutError) as error:
         raise LogUnavailable(f"{problem}: {cause(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """id: of the log, see events/stream.py. head: its last sequence, 0 when it is empty."""
+
+    id: str
+    head: int
 
 
 @dataclass(slots=True)
@@ -154,8 +166,13 @@ class Log:
 
     async def head(self) -> int:
         """The stream's last sequence, 0 when it is empty. Raises LogUnavailable."""
+        return (await self.state()).head
+
+    async def state(self) -> LogState:
+        """Raises LogUnavailable; OtherLog where there is no stream."""
         with nats_errors("cannot ask NATS for the stream's end"):
-            return int((await self.nc.jetstream().stream_info(STREAM)).state.last_seq)
+            info = await self.nc.jetstream().stream_info(STREAM)
+        return LogState(log_id(info), int(info.state.last_seq))
 
     async def partition_head(self, partition: int) -> int:
         """The last sequence of one partition, 0 when it has none."""
@@ -192,7 +209,8 @@ class Log:
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 found = await self.nc.jetstream().get_msg(STREAM, seq)
-            except NotFoundError:
+            except NotFoundError as error:
+                _refuse_lost_stream(error)
                 raise NotFound(f"the log has no event at sequence {seq}") from None
         subject, body = found.subject or "", found.data or b""
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
@@ -202,6 +220,7 @@ class Log:
 
         Raises LogUnavailable.
         """
+        self.appender.assert_same_log()
         with nats_errors(f"NATS did not delete sequence {seq}"):
             return await overwrite(self.nc.jetstream(), STREAM, seq)
 
@@ -211,7 +230,8 @@ class Log:
         with nats_errors(f"cannot ask NATS what follows sequence {position}"):
             try:
                 return (await js.get_msg(STREAM, seq=position + 1, subject=subject, next=True)).time
-            except NotFoundError:
+            except NotFoundError as error:
+                _refuse_lost_stream(error)
                 return None
 
     async def read_thread(
@@ -251,8 +271,15 @@ class Log:
         with nats_errors(f"cannot ask NATS for the last of {subject}"):
             try:
                 return (await self.nc.jetstream().get_last_msg(STREAM, subject)).seq or 0
-            except NotFoundError:
+            except NotFoundError as error:
+                _refuse_lost_stream(error)
                 return 0
+
+
+def _refuse_lost_stream(error: NotFoundError) -> None:
+    """Raises the error where not only a message is missing, but the stream."""
+    if error.err_code == NO_STREAM:
+        raise error
 
 
 def _ns(time: datetime | None) -> int:

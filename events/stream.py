@@ -1,6 +1,7 @@
 """The JetStream streams: created once with turnlog's settings, refused if they have changed since."""
 
 from dataclasses import dataclass, replace
+from uuid import NAMESPACE_OID, uuid5
 
 from nats.js import JetStreamContext
 from nats.js.api import (
@@ -19,6 +20,9 @@ from turnlog.events.subjects import KEYS, KEYS_STREAM, PUBLISHED, STREAM, stored
 
 DUPLICATE_WINDOW_S = 120.0
 CREATE_TRIES, CREATE_WAIT_S = 10, 0.2
+NO_STREAM = 10059
+# In the stream's configuration: an id that stays the same for the stream's life and in its backups.
+LOG_ID = "turnlog.log"
 NOT_DELETED = (10043, 10057)  # in the middle of a stream and at its ends
 _COMPARED = (
     "subjects",
@@ -82,12 +86,22 @@ def keys_config(options: StreamOptions) -> StreamConfig:
 async def ensure_stream(js: JetStreamContext, options: StreamOptions) -> int:
     """Creates the log's stream or checks the one that is there; returns its number of partitions.
 
-    Of an existing stream only the size limit is updated; that never removes messages. Raises StreamDrift.
+    Of an existing stream only the size limit and the id are updated; that never removes messages. Raises StreamDrift.
     """
-    info = await ensured(js, stream_config(options))
-    if options.max_bytes > 0 and info.config.max_bytes != options.max_bytes:
-        await js.update_stream(replace(info.config, max_bytes=options.max_bytes))
+    config = (info := await ensured(js, stream_config(options))).config
+    wanted = replace(config, metadata={**(config.metadata or {}), LOG_ID: log_id(info)})
+    if options.max_bytes > 0:
+        wanted = replace(wanted, max_bytes=options.max_bytes)
+    if wanted != config:
+        await js.update_stream(wanted)
     return options.partitions
+
+
+def log_id(info: StreamInfo) -> str:
+    """The id in the stream's metadata; of a stream without one the UUID that follows from the time of its creation, so
+    that processes that start together give it the same."""
+    stored = (info.config.metadata or {}).get(LOG_ID)
+    return stored or str(uuid5(NAMESPACE_OID, f"{info.config.name} {info.created}"))
 
 
 async def ensured(js: JetStreamContext, wanted: StreamConfig) -> StreamInfo:

@@ -12,12 +12,13 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.lag import embedding_backlog
 from turnlog.agent.use_cases.processes import LoopState, deaths, faults, processes
-from turnlog.events.errors import KeyUnavailable, TurnlogError
+from turnlog.events.errors import KeyUnavailable, OtherLog, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import partition_filter
 from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usable
+from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.models.registry import PROJECTIONS
 
 
@@ -79,13 +80,20 @@ async def _servers(runtime: Runtime) -> Finding:
 
 
 async def _log(runtime: Runtime) -> Finding:
-    head = await runtime.log.head()
+    try:
+        async with runtime.pool.connection() as conn:
+            head = await assert_same_log(runtime.log, conn)
+    except OtherLog as error:
+        return Finding("log", False, str(error), "`turnlog log` shows both; docs/operation.md, Another log")
     return Finding("log", True, f"{counted(head, 'event')}, {counted(runtime.log.partitions, 'partition')}")
 
 
 async def _projections(runtime: Runtime) -> Finding:
     async with runtime.pool.connection() as conn:
-        lags = await lag(runtime.log, conn, runtime.settings.stalled_after_s)
+        try:
+            lags = await lag(runtime.log, conn, runtime.settings.stalled_after_s)
+        except OtherLog:
+            return Finding("projections", False, "they wait: the rows were made from another log")
         rows = await conn.execute("SELECT projection, code_version FROM projection_positions WHERE build = 'live'")
         versions: dict[str, int] = dict(await rows.fetchall())
     old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]
@@ -125,7 +133,10 @@ async def _key_waited_for(runtime: Runtime, stalled: Sequence[Lag]) -> str | Non
 
 
 async def _embedding(runtime: Runtime) -> Finding:
-    backlog = await embedding_backlog(runtime)
+    try:
+        backlog = await embedding_backlog(runtime)
+    except OtherLog:
+        return Finding("embedding", False, "it waits: the rows were made from another log")
     rests = bool(backlog.texts) and backlog.texts_per_s is None and not backlog.waits
     fix = "start the reactors: `turnlog up` or `turnlog worker reactors`" if rests else ""
     return Finding("embedding", True, backlog.sentence(), fix)

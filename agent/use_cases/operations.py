@@ -7,6 +7,7 @@ from turnlog.events.progress import OnProgress, no_progress
 from turnlog.events.subjects import check_tenant
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.models.registry import PROJECTIONS, find
+from turnlog.projectors.rebuild.build import assert_rebuildable
 from turnlog.projectors.rebuild.rebuild import Rebuilt, rebuild_several
 from turnlog.projectors.rebuild.replay import rebuild_tenant, rebuild_thread
 from turnlog.projectors.rebuild.verify import Verified, verify_several
@@ -15,7 +16,7 @@ from turnlog.projectors.rebuild.verify import Verified, verify_several
 async def rebuild(runtime: Runtime, name: str | None, on_progress: OnProgress) -> list[Rebuilt]:
     """Rebuilds one projection, or all with None, beside the live rows and switches.
 
-    Raises NotFound, RebuildStopped, RebuildRunning, SwitchRefused.
+    Raises NotFound, RebuildStopped, RebuildRunning, SwitchRefused, RowsNotInLog.
     """
     return await rebuild_several(runtime.log, runtime.database_url, _chosen(name), on_progress)
 
@@ -34,6 +35,8 @@ async def rebuild_rows(
     check_tenant(tenant)
     log, url = runtime.log, runtime.database_url
     chosen = [projection for projection in _chosen(name) if projection.per_thread or name is not None]
+    async with runtime.pool.connection() as conn:
+        await assert_rebuildable(log, conn)
     done = list[Rebuilt]()
     for projection in chosen:
         on_progress(len(done), len(chosen))

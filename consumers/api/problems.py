@@ -43,6 +43,7 @@ STATUS: Mapping[str, int] = {
     "memories-parked": 409,
     "rebuild-running": 409,
     "rebuild-stopped": 409,
+    "rows-not-in-log": 409,
     "subscriber-exists": 409,
     "thread-exists": 409,
     "thread-parked": 409,

@@ -57,6 +57,7 @@ COMMANDS = {
     "jobs": ("jobs", "List scheduled jobs, or run one now"),
     "rederive": ("rederiving", "Derive memories again with other rules or models"),
     "compactions": ("compactions", "List memories that were merged, or undo a merge"),
+    "log": ("logs", "Show, back up, restore or adopt the log"),
     "archive": ("archiving", "Move cold conversations into files"),
     "restore": ("archiving", "Bring a conversation back from the archive"),
 }

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from turnlog.events import tracing
-from turnlog.events.errors import GapInLog, KeyUnavailable, TurnlogError
+from turnlog.events.errors import GapInLog, KeyUnavailable
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.log import Log
 from turnlog.events.read import OrderedReader, Stored
@@ -26,6 +26,7 @@ from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.lag import LARGE_BATCH
 from turnlog.projectors.engine.positions import LIVE, PositionMoved, Positions
 from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.engine.sharing import Share
 from turnlog.projectors.engine.writer import Connection
 
@@ -38,12 +39,6 @@ LOOK_AGAIN_S = 0.5
 REST_S = 0.003
 # An import comes in bursts, with small batches and pauses between them: work that began there would slow the next one.
 QUIET_S = 2.0
-
-
-class OtherLog(TurnlogError):
-    """The read models were built from another log than the connected one."""
-
-    code = "other-log"
 
 
 class Runner:
@@ -132,23 +127,13 @@ class Runner:
     def _goes_on(self) -> bool:
         return not self._stop.is_set() and (self._share is None or self._share.keep(self._partition))
 
-    async def _refuse_other_log(self, at: Positions) -> None:
-        """Raises OtherLog for rows of a longer log: continuing would skip acknowledged events."""
-        head, reached = await self._log.head(), max(at.at.values())
-        if reached > head:
-            raise OtherLog(
-                f"the rows were made from a log of at least {reached} events, and this one ends at {head}: NATS_URL "
-                "and DATABASE_URL do not belong together, or the stream was replaced. Point DATABASE_URL at an empty "
-                "database to project this log"
-            )
-
     async def _follow(self, conn: Connection) -> None:
         if self._stop.is_set():
             return
         old = await positions.outdated(conn, self._projections, LIVE)
         current = [p for p in self._projections if p.name not in old] or self._projections
         at = await positions.load(conn, current, LIVE, self._partition)
-        await self._refuse_other_log(at)
+        await assert_same_log(self._log, conn)
         problem = f"rows of another version, which a rebuild replaces: {', '.join(old)}" if old else None
         clock = asyncio.get_running_loop().time
         again = clock() + LOOK_AGAIN_S

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.log import Log
 from turnlog.projectors.engine.database import is_locked
+from turnlog.projectors.engine.same_log import assert_same_log
 from turnlog.projectors.engine.writer import Connection
 
 # A build without rows: its code_version is that of the newest code, while the live rows are of an earlier version.
@@ -48,7 +49,10 @@ class Lag:
 
     @property
     def behind(self) -> int:
-        """Sequences between position and head: an upper bound of the events left to apply."""
+        """Sequences between position and head: an upper bound of the events left to apply.
+
+        The head is before the position where the last events of the partition were deleted, as by an erasure.
+        """
         return max(0, self.head - self.position)
 
     @property
@@ -58,7 +62,10 @@ class Lag:
 
 
 async def lag(log: Log, conn: Connection, stalled_after_s: float = STALLED_AFTER_S) -> list[Lag]:
-    """The lag of every live projection, by name and partition. Raises LogUnavailable."""
+    """The lag of every live projection, by name and partition. Raises LogUnavailable; OtherLog where the rows were made
+    from another log than the connected one: there is no distance then."""
+    log.appender.assert_same_log()  # red as long as this process refuses appends
+    await assert_same_log(log, conn)
     heads = {p: await log.partition_head(p) for p in range(log.partitions)}
     rebuilt, is_rebuilding = await _rebuilds(conn, heads)
     # All partitions of every known projection: one that no worker ever took must not look healthy.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from psycopg import AsyncCursor
 from psycopg.rows import TupleRow
@@ -16,7 +17,8 @@ _TAKE = f"""
 WITH found AS (
   SELECT projection, build, partition, position FROM projection_positions WHERE {_MINE}
   ORDER BY projection FOR UPDATE)
-UPDATE projection_positions p SET position = greatest(p.position, %s), updated_at = now() FROM found
+UPDATE projection_positions p SET updated_at = now(), position = greatest(p.position, %s),
+  stored_at = CASE WHEN p.position < %s THEN %s ELSE p.stored_at END FROM found
 WHERE p.projection = found.projection AND p.build = found.build AND p.partition = found.partition
 RETURNING p.projection, found.position"""
 
@@ -86,12 +88,15 @@ async def load(conn: Connection, projections: Sequence[Projection], build: str, 
     return Positions(build, partition, {name: position for name, position, _ in found})
 
 
-async def move(conn: Connection, positions: Positions, through: int) -> AsyncCursor[TupleRow]:
+async def move(
+    conn: Connection, positions: Positions, through: int, stored_at: datetime | None = None
+) -> AsyncCursor[TupleRow]:
     """Locks the rows, in name order, so that no two transactions wait for each other, and moves them.
 
+    stored_at: when the event at `through` was stored; the proof later that a log is the one that was read.
     The first statement of a transaction; `assert_were` checks its result before the commit.
     """
-    return await conn.execute(_TAKE, (*positions.key, through))
+    return await conn.execute(_TAKE, (*positions.key, through, through, stored_at))
 
 
 async def assert_were(moved: AsyncCursor[TupleRow], positions: Positions) -> None:

@@ -37,7 +37,21 @@ projection_positions = sa.Table(
     sa.Column("position", sa.BigInteger, nullable=False),
     sa.Column("code_version", sa.Integer, nullable=False),
     sa.Column("updated_at", timestamptz(), nullable=False, server_default=sa.func.now()),
+    sa.Column("stored_at", timestamptz(), comment="when the log stored the event at the position; NULL: not known"),
     comment="How far each projection has read; moved in the transaction that writes its rows.",
+)
+
+projected_log = sa.Table(
+    "projected_log",
+    metadata,
+    sa.Column("single", sa.Boolean, sa.CheckConstraint("single"), primary_key=True, server_default=sa.true()),
+    sa.Column("log_id", sa.Text, nullable=False),
+    sa.Column(
+        "kept_through",
+        sa.BigInteger,
+        comment="set when another log was adopted: the log lacks events up to here whose rows are kept",
+    ),
+    comment="The log that the rows were made from: one row.",
 )
 
 event_ids = sa.Table(

@@ -13,6 +13,7 @@ from turnlog.projectors.engine.duplicates import without_duplicates
 from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.positions import Positions
 from turnlog.projectors.engine.projection import Projection
+from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
 
@@ -29,6 +30,23 @@ class RebuildRunning(TurnlogError):
     """Another process is rebuilding or verifying this projection right now."""
 
     code = "rebuild-running"
+
+
+class RowsNotInLog(TurnlogError):
+    """Rows were kept when another log was adopted, and a rebuild would lose them."""
+
+    code = "rows-not-in-log"
+
+
+async def assert_rebuildable(log: Log, conn: Connection) -> None:
+    """Raises RowsNotInLog, OtherLog."""
+    await assert_same_log(log, conn)
+    if (kept := (await projected(conn)).kept_through) is not None:
+        raise RowsNotInLog(
+            f"rows of events up to sequence {kept:,} were kept when this log was adopted, and it does not have all of "
+            "these events, so a rebuild would lose them. `turnlog log rebuild` deletes all rows and makes them again "
+            "from this log, without what it lacks"
+        )
 
 
 class Build:

@@ -16,7 +16,7 @@ from turnlog.projectors.engine.lag import WANTED
 from turnlog.projectors.engine.projection import Projection
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.rebuild import shadow
-from turnlog.projectors.rebuild.build import Build, building
+from turnlog.projectors.rebuild.build import Build, assert_rebuildable, building
 
 SWITCH_WITHIN_S, SWITCH_PAUSE_S = 40.0, 0.05
 CLOSE_ENOUGH = 500
@@ -60,6 +60,7 @@ async def rebuild_several(
     """
     started = time.perf_counter()
     async with building(database_url, projections, "rebuild", on_progress) as build:
+        await assert_rebuildable(log, build.conn)
         for partition in range(log.partitions):
             await build.fill(log, partition, await log.partition_head(partition))
         await shadow.finish(build.conn, projections, build.name)
@@ -110,9 +111,14 @@ async def _finish_under_lock(log: Log, conn: Connection, projections: Sequence[P
     await shadow.lock_out(conn, projections)
     await shadow.swap(conn, projections, build.name)
     await conn.cursor().executemany(
-        "UPDATE projection_positions SET position = %s, code_version = %s, updated_at = now() "
-        "WHERE projection = %s AND build = 'live' AND partition = %s",
-        [(build.position(at), p.version, p.name, at) for p in projections for at in range(log.partitions)],
+        "UPDATE projection_positions l SET position = %s, code_version = %s, updated_at = now(), stored_at = (SELECT "
+        "b.stored_at FROM projection_positions b WHERE b.build = %s AND (b.projection, b.partition, b.position) = "
+        "(l.projection, l.partition, %s)) WHERE projection = %s AND build = 'live' AND partition = %s",
+        [
+            (build.position(at), p.version, build.name, build.position(at), p.name, at)
+            for p in projections
+            for at in range(log.partitions)
+        ],
     )
     await conn.execute("DELETE FROM projection_positions WHERE projection = ANY(%s) AND build = %s", (names, WANTED))
     await conn.execute(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import pty
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,10 @@ def environment_of(nats_url: str, database_url: str, home: Path) -> dict[str, st
 
 @pytest.fixture
 def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
-    environment = environment_of(nats_url, database_url, tmp_path)
+    return commands(environment_of(nats_url, database_url, tmp_path))
 
+
+def commands(environment: Mapping[str, str]) -> Cli:
     async def run(*words: str, typed: str | None = None) -> CliResult:
         """typed: what a person at a terminal answers; nobody is there when it is not given."""
         with nullcontext(os.devnull) if typed is None else terminal(typed) as stdin:

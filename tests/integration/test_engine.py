@@ -249,7 +249,7 @@ async def test_rows_of_another_log_are_not_gone_on_with(log: Log, database_url: 
     async with running_projector(log, database_url, [MESSAGES]) as runner:
 
         async def says_so() -> bool:
-            return "do not belong together" in str(runner.last_error)
+            return "an older backup of the log was restored" in str(runner.last_error)
 
         await eventually(says_so)
     assert await rows(db, "SELECT count(*) FROM messages") == [(0,)]

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Errors of commands, of the start of a process, and of libraries inside it: no request meets them.
 NEVER_OVER_HTTP = {
     "already-up",
+    "backup-failed",
     "bad-option",
     "closed",
     "export-failed",

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from turnlog.agent.access.access import Access
 from turnlog.agent.use_cases.lag import projection_lag, stuck_reactors
 from turnlog.agent.use_cases.processes import deaths, faults, processes
+from turnlog.events.errors import OtherLog
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, Lag
 
 router = APIRouter(tags=["health"])
@@ -31,17 +32,19 @@ class Rebuilding:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-    slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them; broken: loops
-    that have ended or get no work; died: processes whose roles nobody plays since. rebuilding: projections that are
-    rebuilt for a newer version of turnlog."""
+    slowest projection, null where it is not known. stalled: projections that have stopped; stuck: reactors, the agent
+    among them; broken: loops that have ended or get no work; died: processes whose roles nobody plays since.
+    rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be written, where the
+    rows were made from another log than the connected one."""
 
     ready: bool
-    behind: int
+    behind: int | None
     stalled: list[str]
     stuck: list[str]
     broken: list[str]
     died: list[str]
     rebuilding: list[Rebuilding]
+    log: str | None = None
 
 
 @router.get("/health/live")
@@ -57,7 +60,11 @@ async def ready(request: Request, response: Response) -> Ready:
     runtime = request.app.state.runtime
     running = await processes(runtime)
     broken, died = sorted({loop for loop, _ in faults(running)}), deaths(running)
-    found = await projection_lag(runtime)
+    try:
+        found = await projection_lag(runtime)
+    except OtherLog as error:
+        response.status_code = 503
+        return Ready(False, None, [], [], broken, died, [], str(error))
     stalled, stuck = sorted({one.projection for one in found if one.stalled}), await stuck_reactors(runtime)
     shares = {one.projection: one.rebuilt for one in found if one.rebuilt is not None}
     rebuilding = [Rebuilding(name, int(share * 100), name in READ_WHILE_REBUILT) for name, share in shares.items()]

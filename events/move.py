@@ -1,0 +1,69 @@
+"""Moves events of the log behind a sequence that other events had before: what adopting another log needs."""
+
+import json
+import uuid
+from datetime import datetime
+
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
+
+from turnlog.events.errors import LogUnavailable
+from turnlog.events.log import Log, nats_errors
+from turnlog.events.stream import overwrite
+from turnlog.events.subjects import STREAM, parse_stored, type_filter
+
+FILLER = "turnlog.turnlog.filler.filler"
+AT_ONCE = 1_000
+ACK_S = 10.0
+
+
+async def move_behind(log: Log, after: int, through: int) -> int:
+    """Stores the log's events after sequence `after` again at sequences above `through`, in their order, and deletes
+    them where they were; every later event comes after these. Returns how many. Raises LogUnavailable."""
+    js, end, moved = log.nc.jetstream(), await log.head(), 0
+    with nats_errors("cannot move events in the log"):
+        await _advance(log, js, through)
+        seq = after + 1
+        while seq <= end:
+            try:
+                found = await js.get_msg(STREAM, seq, subject=">", next=True)
+            except NotFoundError:
+                break
+            if (place := found.seq or 0) > end:
+                break
+            await _store_again(log, str(found.subject), found.data or b"", found.headers or {})
+            await overwrite(js, STREAM, place)
+            seq, moved = place + 1, moved + 1
+    return moved
+
+
+async def first_since(log: Log, time: datetime) -> int:
+    """The sequence of the log's first event that was stored at this time or later; the next one if there is none."""
+    ask = json.dumps({"start_time": time.isoformat()}).encode()
+    with nats_errors("cannot ask NATS for the events since a time"):
+        answer = json.loads((await log.nc.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", ask, timeout=ACK_S)).data)
+    return int(answer["message"]["seq"]) if "message" in answer else await log.head() + 1
+
+
+async def _advance(log: Log, js: JetStreamContext, through: int) -> None:
+    """Makes the next sequence larger than `through`. An empty stream takes any first sequence; another one only counts
+    on, so that messages are stored and removed again."""
+    state = (await js.stream_info(STREAM)).state
+    if state.last_seq < through and not state.messages:
+        await js.purge_stream(STREAM, seq=through + 1)
+        return
+    while (missing := through - await log.head()) > 0:
+        for _ in range(min(missing, AT_ONCE)):
+            await log.nc.publish(FILLER)
+        await log.nc.request(FILLER, timeout=ACK_S)
+    await js.purge_stream(STREAM, subject=type_filter("filler"))
+
+
+async def _store_again(log: Log, subject: str, body: bytes, headers: dict[str, str]) -> None:
+    place = parse_stored(subject)
+    kept = {name: value for name, value in headers.items() if not name.startswith("Nats-")}
+    again = {"Nats-Msg-Id": f"{headers.get('Nats-Msg-Id', '')[:36]} {uuid.uuid4().hex}"}
+    to = f"turnlog.{place.tenant}.{place.thread_token}.{place.type}"
+    answer = json.loads((await log.nc.request(to, body, timeout=ACK_S, headers=kept | again)).data)
+    if "error" in answer:
+        raise LogUnavailable(f"NATS refused to store an event again: {answer['error'].get('description')}")

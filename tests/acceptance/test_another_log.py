@@ -1,0 +1,142 @@
+"""Another log under the same database: nothing is written and health is red until one of three commands was run.
+
+Seen from outside: HTTP and commands, on a stream that is deleted, made again, or restored from an older backup.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import nats
+import pytest
+from helpers.api import Serve
+from helpers.cli import Cli, commands, environment_of
+from helpers.key_rings import KEK
+from helpers.sample_events import turn
+from helpers.servers import eventually
+
+from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
+from turnlog.events.subjects import STREAM
+
+
+@pytest.fixture
+def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
+    return commands(environment_of(nats_url, database_url, tmp_path) | {"TURNLOG_KEK": KEK})
+
+
+async def say(client: httpx2.AsyncClient, text: str) -> None:
+    answer = await client.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": text}]})
+    assert answer.status_code in (200, 201), answer.text
+
+
+async def said(client: httpx2.AsyncClient) -> list[str]:
+    """What was acknowledged. A write that was refused because NATS had stored it in another log may be there too."""
+    items = (await client.get("/api/threads/t/turns")).json()["items"]
+    return [item["content"] for item in items if item["content"] != "lost"]
+
+
+async def is_refused(client: httpx2.AsyncClient) -> bool:
+    answer = await client.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "lost"}]})
+    return answer.status_code == 503 and answer.json()["code"] == "other-log"
+
+
+async def until_written(client: httpx2.AsyncClient, text: str) -> None:
+    """Says it when the server has noticed that the log is right again."""
+
+    async def is_ready() -> bool:
+        return (await client.get("/health/ready")).status_code == 200
+
+    await eventually(is_ready)
+    await say(client, text)
+
+
+async def assert_red(client: httpx2.AsyncClient, turnlog: Cli) -> None:
+    ready = await client.get("/health/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
+    assert "turnlog log adopt" in ready.json()["log"]
+    assert (await turnlog("lag", "--json")).error == "other-log"
+    doctor = await turnlog("doctor")
+    assert doctor.code == 1 and "FAIL  log" in doctor.out
+
+
+async def delete_stream(nats_url: str) -> None:
+    async with await nats.connect(nats_url) as client:
+        await client.jetstream().delete_stream(STREAM)
+
+
+async def done(turnlog: Cli, *words: str) -> Any:
+    found = (await turnlog("log", *words, "--json")).document
+    assert found["problem"] is None
+    return found
+
+
+async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_turn(
+    serve: Serve, nats_url: str, turnlog: Cli
+) -> None:
+    async with serve() as api, api.client() as ann:
+        for number in range(4):
+            await say(ann, f"turn {number}")
+        assert len(await said(ann)) == 4
+    await delete_stream(nats_url)
+    async with serve() as api, api.client() as ann:
+        assert await is_refused(ann)
+        await assert_red(ann, turnlog)
+        assert len(await said(ann)) == 4  # what was said can be read
+        refused = await turnlog("log", "adopt", "--json")
+        assert refused.error == "not-confirmed"
+        adopted = await done(turnlog, "adopt", "--yes")
+        assert adopted["kept_through"] == adopted["rows_through"] <= adopted["head"]
+        await until_written(ann, "turn 4")
+        assert await said(ann) == [f"turn {number}" for number in range(5)]
+    assert (await turnlog("rebuild", "messages", "--json")).error == "rows-not-in-log"
+
+
+async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_and_restored(
+    serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
+) -> None:
+    backup = str(tmp_path / "backup")
+    async with serve() as api, api.client() as ann:
+        for number in range(3):
+            await say(ann, f"turn {number}")
+        assert len(await said(ann)) == 3
+        assert (await turnlog("log", "backup", backup)).code == 0
+        await delete_stream(nats_url)
+        await (await Log.connect(nats_url, StreamOptions())).close()  # makes an empty one
+        assert await is_refused(ann)
+        await assert_red(ann, turnlog)
+        await done(turnlog, "restore", backup, "--yes")
+        await until_written(ann, "turn 3")
+        assert await said(ann) == [f"turn {number}" for number in range(4)]
+
+        restored = await turnlog("log", "restore", backup, "--yes", "--json")  # now it lacks a turn
+        assert restored.code == 1 and "an older backup" in restored.out
+        assert await is_refused(ann)
+        await done(turnlog, "adopt", "--yes")
+        await until_written(ann, "turn 4")
+        assert await said(ann) == [f"turn {number}" for number in range(5)]
+
+
+async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_again_from_it(
+    serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
+) -> None:
+    """Somebody appended past the positions, so that the length says nothing any more."""
+    backup = str(tmp_path / "backup")
+    async with serve() as api, api.client() as ann:
+        await say(ann, "both have it")
+        assert len(await said(ann)) == 1
+        assert (await turnlog("log", "backup", backup)).code == 0
+        await say(ann, "only the rows have it")
+        assert len(await said(ann)) == 2
+    assert (await turnlog("log", "restore", backup, "--yes")).code == 1
+    log = await Log.connect(nats_url, StreamOptions())
+    await log.append_many([turn(f"elsewhere {number}", thread="other") for number in range(9)])
+    await log.close()
+    async with serve() as api, api.client() as ann:
+        assert await is_refused(ann)
+        assert "is another than the one" in (await ann.get("/health/ready")).json()["log"]
+        await done(turnlog, "rebuild", "--yes")
+        await until_written(ann, "new")
+        assert await said(ann) == ["both have it", "new"]
+    rows = (await turnlog("verify", "messages", "--json")).document
+    assert [(one["clean"], one["rows"]) for one in rows] == [(True, 11)]
