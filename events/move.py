@@ -53,7 +53,7 @@ async def _advance(log: Log, js: JetStreamContext, through: int) -> None:
         await js.purge_stream(STREAM, seq=through + 1)
         return
     while (missing := through - await log.head()) > 0:
-        for _ in range(min(missing, AT_ONCE)):
+        for _ in range(min(missing, AT_ONCE) - 1):
             await log.nc.publish(FILLER)
         await log.nc.request(FILLER, timeout=ACK_S)
     await js.purge_stream(STREAM, subject=type_filter("filler"))

@@ -22,7 +22,7 @@ from turnlog.events.subjects import STREAM
 
 @pytest.fixture
 def turnlog(nats_url: str, database_url: str, tmp_path: Path) -> Cli:
-    return commands(environment_of(nats_url, database_url, tmp_path) | {"TURNLOG_KEK": KEK})
+    return commands(environment_of(nats_url, database_url, tmp_path) | {"TURNLOG_KEK": KEK, "TURNLOG_PARTITIONS": "8"})
 
 
 async def say(client: httpx2.AsyncClient, text: str) -> None:
@@ -74,12 +74,12 @@ async def done(turnlog: Cli, *words: str) -> Any:
 async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_turn(
     serve: Serve, nats_url: str, turnlog: Cli
 ) -> None:
-    async with serve() as api, api.client() as ann:
+    async with serve(partitions=8) as api, api.client() as ann:
         for number in range(4):
             await say(ann, f"turn {number}")
         assert len(await said(ann)) == 4
     await delete_stream(nats_url)
-    async with serve() as api, api.client() as ann:
+    async with serve(partitions=8) as api, api.client() as ann:
         assert await is_refused(ann)
         await assert_red(ann, turnlog)
         assert len(await said(ann)) == 4  # what was said can be read
@@ -96,13 +96,13 @@ async def test_a_log_that_is_replaced_under_a_running_server_is_refused_at_once_
     serve: Serve, nats_url: str, turnlog: Cli, tmp_path: Path
 ) -> None:
     backup = str(tmp_path / "backup")
-    async with serve() as api, api.client() as ann:
+    async with serve(partitions=8) as api, api.client() as ann:
         for number in range(3):
             await say(ann, f"turn {number}")
         assert len(await said(ann)) == 3
         assert (await turnlog("log", "backup", backup)).code == 0
         await delete_stream(nats_url)
-        await (await Log.connect(nats_url, StreamOptions())).close()  # makes an empty one
+        await (await Log.connect(nats_url, StreamOptions(partitions=8))).close()  # makes an empty one
         assert await is_refused(ann)
         await assert_red(ann, turnlog)
         await done(turnlog, "restore", backup, "--yes")
@@ -122,17 +122,17 @@ async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_
 ) -> None:
     """Somebody appended past the positions, so that the length says nothing any more."""
     backup = str(tmp_path / "backup")
-    async with serve() as api, api.client() as ann:
+    async with serve(partitions=8) as api, api.client() as ann:
         await say(ann, "both have it")
         assert len(await said(ann)) == 1
         assert (await turnlog("log", "backup", backup)).code == 0
         await say(ann, "only the rows have it")
         assert len(await said(ann)) == 2
     assert (await turnlog("log", "restore", backup, "--yes")).code == 1
-    log = await Log.connect(nats_url, StreamOptions())
-    await log.append_many([turn(f"elsewhere {number}", thread="other") for number in range(9)])
+    log = await Log.connect(nats_url, StreamOptions(partitions=8))
+    await log.append_many([turn(f"elsewhere {number}", thread=f"other {number % 3}") for number in range(9)])
     await log.close()
-    async with serve() as api, api.client() as ann:
+    async with serve(partitions=8) as api, api.client() as ann:
         assert await is_refused(ann)
         assert "is another than the one" in (await ann.get("/health/ready")).json()["log"]
         await done(turnlog, "rebuild", "--yes")

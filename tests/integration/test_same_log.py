@@ -1,0 +1,82 @@
+"""The id of a log, appends into a stream that was replaced, and events that are moved behind a sequence."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from helpers.sample_events import turn
+from helpers.servers import rows, running_projector
+from nats.js.errors import NotFoundError
+
+from turnlog.events.errors import OtherLog
+from turnlog.events.log import Log
+from turnlog.events.move import move_behind
+from turnlog.events.read import recorded
+from turnlog.events.stream import LOG_ID, StreamOptions, stream_config
+from turnlog.events.subjects import STREAM
+from turnlog.projectors.engine.lag import lag, wait_for
+from turnlog.projectors.engine.same_log import assert_same_log
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.messages import MESSAGES
+
+
+async def test_a_log_and_rows_of_an_earlier_version_get_one_id_whoever_starts_first(
+    nats_url: str, log: Log, database_url: str, db: Connection
+) -> None:
+    await log.append(turn("hello"))
+    async with running_projector(log, database_url, [MESSAGES]):
+        await wait_for(db, ["messages"], 0, 1)
+    await db.execute("DELETE FROM projected_log")
+    await db.execute("UPDATE projection_positions SET stored_at = NULL")
+    js = log.nc.jetstream()
+    config = (await js.stream_info(STREAM)).config
+    await js.update_stream(replace(config, metadata=stream_config(StreamOptions()).metadata))
+    assert LOG_ID not in ((await js.stream_info(STREAM)).config.metadata or {})
+
+    started = await asyncio.gather(*(Log.connect(nats_url, StreamOptions()) for _ in range(4)))
+    ids = {(await one.state()).id for one in started}
+    assert ids == {((await js.stream_info(STREAM)).config.metadata or {})[LOG_ID]}
+    assert await assert_same_log(started[0], db) == 1
+    assert await rows(db, "SELECT log_id FROM projected_log") == [(ids.pop(),)]
+    await asyncio.gather(*(one.close() for one in started))
+
+
+async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nats_url: str, log: Log) -> None:
+    """Before any look at the stream: the sequence that NATS gives it is one that the log had before."""
+    for number in range(3):
+        await log.append(turn(f"{number}"))
+    await log.nc.jetstream().delete_stream(STREAM)
+    with pytest.raises(OtherLog, match="no stream TURNLOG"):
+        await log.partition_head(0)
+    await (await Log.connect(nats_url, StreamOptions())).close()
+    with pytest.raises(OtherLog, match="the stream was replaced"):
+        await log.append(turn("lost"))
+    with pytest.raises(OtherLog):
+        await log.append_many([turn("lost, too")])
+    with pytest.raises(OtherLog):
+        await log.overwrite(1)
+
+
+async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database_url: str, db: Connection) -> None:
+    """An erasure deletes messages, also the one at the position."""
+    for number in range(3):
+        await log.append(turn(f"{number}"))
+    async with running_projector(log, database_url, [MESSAGES]):
+        await wait_for(db, ["messages"], 0, 3)
+    await log.overwrite(3)
+    assert await assert_same_log(log, db) == 3
+    assert [(one.position, one.behind) for one in await lag(log, db)] == [(3, 0)]
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+async def test_moved_events_keep_their_order_and_ids_behind_the_sequence(log: Log, kept: int) -> None:
+    """kept: how many events are those that rows have at their sequences."""
+    events = [turn(f"{number}", thread=f"t{number % 2}") for number in range(5)]
+    await log.append_many(events)
+    assert await move_behind(log, kept, 10) == 5 - kept
+    with pytest.raises(NotFoundError):
+        await log.nc.jetstream().get_msg(STREAM, kept + 1)
+    found = [recorded(stored) async for stored in log.read(["turnlog.log.>"])]
+    assert [one.event.id for one in found] == [event.id for event in events]
+    assert [one.seq for one in found] == [*range(1, kept + 1), *range(11, 16 - kept)]
+    assert (await log.append(turn("next"))).seq == 16 - kept
