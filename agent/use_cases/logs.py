@@ -7,6 +7,8 @@ from pathlib import Path
 
 from nats.js.errors import NotFoundError
 from psycopg import sql
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from turnlog.agent.runtime import Runtime
 from turnlog.events import backup
@@ -22,6 +24,7 @@ from turnlog.projectors.engine.same_log import SAME_TIME, assert_same_log, note_
 from turnlog.projectors.models.registry import PROJECTIONS
 
 STEP_S = 2.0
+LOCKED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +91,7 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
 
     Raises LogUnavailable.
     """
-    log_id = (await runtime.log.state()).id
-    tables = [table.name for projection in PROJECTIONS for table in projection.tables]
-    tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
-    async with runtime.pool.connection() as conn, conn.transaction():
-        # In the engine's order, so that a projector that moves on meanwhile waits.
-        await conn.execute(
-            "SELECT FROM projection_positions WHERE build = 'live' ORDER BY partition, projection FOR UPDATE"
-        )
-        names = sql.SQL(", ").join(map(sql.Identifier, tables))
-        await conn.execute(sql.SQL("TRUNCATE {}").format(names))
-        await conn.execute(
-            "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
-        )
-        await note_log(conn, log_id)
+    await _delete_rows(runtime, (await runtime.log.state()).id)
     # Without the bucket no session was kept yet.
     with nats_errors("cannot empty the bucket of sessions"), contextlib.suppress(NotFoundError):
         await runtime.log.nc.jetstream().purge_stream(f"KV_{SESSION_BUCKET}")
@@ -113,6 +103,29 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
             async with runtime.pool.connection() as conn:
                 found = await lag(runtime.log, conn)
             on_progress(min(one.position for one in found), max(one.head for one in found))
+
+
+@retry(
+    retry=retry_if_exception_type((LockNotAvailable, DeadlockDetected)),
+    stop=stop_after_delay(LOCKED_S),
+    wait=wait_fixed(STEP_S),
+    reraise=True,
+)
+async def _delete_rows(runtime: Runtime, log_id: str) -> None:
+    """Deletes what was read from the log, and sets all positions back. Repeated while long reads hold the tables."""
+    tables = [table.name for projection in PROJECTIONS for table in projection.tables]
+    tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
+    async with runtime.pool.connection() as conn, conn.transaction():
+        await conn.execute("SET LOCAL lock_timeout = '2s'")
+        # In the engine's order, so that a projector that moves on meanwhile waits.
+        await conn.execute(
+            "SELECT FROM projection_positions WHERE build = 'live' ORDER BY partition, projection FOR UPDATE"
+        )
+        await conn.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(map(sql.Identifier, tables))))
+        await conn.execute(
+            "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
+        )
+        await note_log(conn, log_id)
 
 
 async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:
