@@ -91,10 +91,14 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
 
     Raises LogUnavailable.
     """
-    await _delete_rows(runtime, (await runtime.log.state()).id)
+    names = await _delete_rows(runtime, (await runtime.log.state()).id)
+    js = runtime.log.nc.jetstream()
+    for name in names:  # their workers make them again, from the log's beginning
+        with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
+            await js.delete_consumer(STREAM, name)
     # Without the bucket no session was kept yet.
     with nats_errors("cannot empty the bucket of sessions"), contextlib.suppress(NotFoundError):
-        await runtime.log.nc.jetstream().purge_stream(f"KV_{SESSION_BUCKET}")
+        await js.purge_stream(f"KV_{SESSION_BUCKET}")
     while True:
         try:
             await runtime.settle(STEP_S)
@@ -111,8 +115,9 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
     wait=wait_fixed(STEP_S),
     reraise=True,
 )
-async def _delete_rows(runtime: Runtime, log_id: str) -> None:
-    """Deletes what was read from the log, and sets all positions back. Repeated while long reads hold the tables."""
+async def _delete_rows(runtime: Runtime, log_id: str) -> list[str]:
+    """Deletes what was read from the log, and sets all positions back; returns the names of durable consumers. Repeated
+    while long reads hold the tables."""
     tables = [table.name for projection in PROJECTIONS for table in projection.tables]
     tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
     async with runtime.pool.connection() as conn, conn.transaction():
@@ -126,6 +131,8 @@ async def _delete_rows(runtime: Runtime, log_id: str) -> None:
             "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
         )
         await note_log(conn, log_id)
+        rows = await conn.execute("DELETE FROM durables RETURNING name")
+        return sorted({name for (name,) in await rows.fetchall()})
 
 
 async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:

@@ -28,7 +28,7 @@ INBOXES = ("memory", "segments", "extraction", "contradictions", "agent", "analy
 LOOPS = {
     *INBOXES,
     *(f"{name}-durable" for name in INBOXES),
-    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "gauges", "heartbeat"),
+    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log", "gauges", "heartbeat"),
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
 FETCHES = {f"{name}-fetch" for name in INBOXES}
