@@ -32,6 +32,9 @@ from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
 BATCH = 2_000
+# Seconds that a transaction should take at most: nobody sees an event of it before its end, whoever the others are of.
+# Much shorter ones make everybody wait for longer, since an event of a small batch takes twice as long.
+TRANSACTION_S = 1.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S, MAX_GAP_BACKOFF_S = 0.05, 5.0, 0.5
 STANDBY_POLL_S = 0.5
 LOOK_AGAIN_S = 0.5
@@ -59,6 +62,7 @@ class Runner:
         self._reader: OrderedReader | None = None
         self._backoff = FIRST_BACKOFF_S
         self._large_at = -math.inf
+        self._at_most = BATCH
         self._gaps = 0  # in a row
         self._beat = Heartbeat("projectors", f"projectors-{partition}", asyncio.Event())
         self.last_error: str | None = None
@@ -145,7 +149,10 @@ class Runner:
                         if await positions.outdated(conn, self._projections, LIVE) != old:
                             break
                         again = clock() + LOOK_AGAIN_S
-                    before, at = at, await step(conn, reader, current, at, signer=self._log.signer)
+                    before, begun = at, time.monotonic()
+                    at = await step(conn, reader, current, at, signer=self._log.signer, at_most=self._at_most)
+                    if reader.taken >= self._at_most:
+                        self._at_most = next_batch(reader.taken, time.monotonic() - begun)
                     self.last_error, self._backoff, self._gaps = problem, FIRST_BACKOFF_S, 0
                     self._beat.beat()
                     if reader.taken >= LARGE_BATCH:
@@ -156,6 +163,12 @@ class Runner:
                 self._reader = None
 
 
+def next_batch(events: int, seconds: float) -> int:
+    """How many events to apply at once after a full batch took so long: at least LARGE_BATCH and at most BATCH."""
+    fitting = events * TRANSACTION_S / max(seconds, TRANSACTION_S / BATCH)
+    return max(LARGE_BATCH, min(BATCH, round(fitting), 2 * events))
+
+
 async def step(
     conn: Connection,
     reader: OrderedReader,
@@ -163,12 +176,13 @@ async def step(
     at: Positions,
     wait_s: float = 0.5,
     signer: Signer | None = None,
+    at_most: int = BATCH,
 ) -> Positions:
     """One batch: read → decode → then drop duplicates, apply and move, in one transaction.
 
     Raises KeyUnavailable at an event whose key cannot be fetched now; the events before it are applied.
     """
-    stored = await reader.batch(BATCH, wait_s)
+    stored = await reader.batch(at_most, wait_s)
     if not stored:
         await positions.assert_unmoved(conn, at)
         return at

@@ -23,6 +23,7 @@ from tests.benchmarks import (
     recalls,
     server,
     session_reads,
+    thread_lengths,
     visible,
 )
 from tests.benchmarks.measuring import Row
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Stand], Awaitable[list[Row]]]] = {
     "rebuild": rebuilding.measure,
     "context": contexts.measure,
     "visible": visible.measure,
+    "lengths": thread_lengths.measure,
     "embedding": embedding.measure,
     "memory": rebuild_memory.measure,
     "recall": recalls.measure,

@@ -23,6 +23,14 @@ SECTIONS = (
         "events, beside 20,000. Append → visible: 1,200 turns at 100 a second, beside one publish and one insert.",
     ),
     Section(
+        "Long threads",
+        ("lengths",),
+        "What an event costs all projections together, in batches of 100, in threads of one shape each: the median of "
+        "ten batches after 10,000 and after 100,000 events, beside that after 1,000. The ratio is the last to the "
+        "first. The same is counted in rows, index entries, pages and bytes of the write-ahead log by "
+        "`tests/integration/test_projection_cost.py`.",
+    ),
+    Section(
         "Embedding backlog",
         ("embedding",),
         "One process with projectors, agent and embedder (offline models, one core at low priority) and a backlog of "

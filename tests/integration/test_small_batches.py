@@ -17,7 +17,7 @@ from turnlog.projectors.engine import engine, positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.database import connect
-from turnlog.projectors.engine.engine import Runner
+from turnlog.projectors.engine.engine import Runner, next_batch
 from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.positions import LIVE, PositionMoved
 from turnlog.projectors.engine.projection import Projection
@@ -31,6 +31,14 @@ CONTENTS = "SELECT content FROM messages ORDER BY seq"
 async def read(log: Log) -> list[Incoming]:
     async with log.reader(0, 1) as reader:
         return [incoming(one) async for one in reader.until_caught_up()]
+
+
+@pytest.mark.parametrize(
+    ("events", "seconds", "expected"),
+    [(2_000, 0.5, 2_000), (2_000, 4.0, 500), (2_000, 60.0, 200), (500, 0.5, 1_000), (500, 0.001, 1_000)],
+)
+def test_a_batch_gets_as_many_events_as_fit_into_a_second(events: int, seconds: float, expected: int) -> None:
+    assert next_batch(events, seconds) == expected
 
 
 async def test_a_resting_runner_stops_at_once(
