@@ -25,9 +25,9 @@ SECTIONS = (
     Section(
         "Long threads",
         ("lengths",),
-        "What an event costs all projections together, in batches of 100, in threads of one shape each: the median of "
-        "ten batches after 10,000 and after 100,000 events, beside that after 1,000. The ratio is the last to the "
-        "first. The same is counted in rows, index entries, pages and bytes of the write-ahead log by "
+        "What an event costs all projections together, in threads of one shape each: the median of 15 batches of 100 "
+        "events after 10,000 and after 100,000 events, beside that after 1,000. The ratio is the last to the first. "
+        "The same is counted in rows, index entries, pages and bytes of the write-ahead log by "
         "`tests/integration/test_projection_cost.py`.",
     ),
     Section(

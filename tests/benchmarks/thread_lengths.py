@@ -1,7 +1,9 @@
 """What an event costs all projections in threads of 1,000, 10,000 and 100,000 events of each shape."""
 
+import contextlib
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -10,16 +12,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests' own modules, as
 from helpers.projection_spec import stored
 from helpers.thread_shapes import SHAPES, Shape
 
-from tests.benchmarks.measuring import Row, ms
+from tests.benchmarks.measuring import Row, interleaved, ms
 from tests.benchmarks.stand import Stand
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import apply_batch
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.incoming import incoming
-from turnlog.projectors.engine.positions import LIVE
+from turnlog.projectors.engine.positions import LIVE, Positions
+from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.registry import PROJECTIONS
 
-IMPORTED, BATCHES, AT_ONCE = 1_000, 10, 100
+IMPORTED, ROUNDS, AT_ONCE = 1_000, 15, 100
 
 
 async def measure(stand: Stand) -> list[Row]:
@@ -29,7 +32,7 @@ async def measure(stand: Stand) -> list[Row]:
 
 def _row(shape: Shape, lengths: list[int], costs: list[float]) -> Row:
     places = ", ".join(f"{length:,}" for length in lengths)
-    method = f"Median of {BATCHES} batches of {AT_ONCE} events each, after {places} events of the shape."
+    method = f"Median of {ROUNDS} batches of {AT_ONCE} events each, after {places} events of the shape."
     through = " / ".join(ms(cost) for cost in costs[1:])
     growth = costs[-1] / costs[0]
     return Row(
@@ -37,23 +40,31 @@ def _row(shape: Shape, lengths: list[int], costs: list[float]) -> Row:
     )
 
 
+class _Log:
+    """A log of one shape that is applied to every projection on a database of its own."""
+
+    def __init__(self, conn: Connection, shape: Shape, at: Positions) -> None:
+        self._conn, self._shape, self._at, self._done = conn, shape, at, 0
+
+    async def apply(self, events: int) -> float:
+        """Milliseconds per event."""
+        batch = [incoming(stored(self._shape(seq), seq)) for seq in range(self._done + 1, self._done + events + 1)]
+        self._done += events
+        begun = time.perf_counter()
+        self._at = await apply_batch(self._conn, PROJECTIONS, batch, self._at, through=self._done, as_read=True)
+        return 1000 * (time.perf_counter() - begun) / events
+
+
 async def _costs(stand: Stand, shape: Shape, lengths: list[int]) -> list[float]:
-    """Milliseconds per event after each number of events."""
-    async with stand.fresh_database() as url, await connect(url) as conn:
-        await conn.execute("SET synchronous_commit = off")
-        at, done, costs = await positions.load(conn, PROJECTIONS, LIVE, 0), 0, []
-
-        async def apply(events: int) -> float:
-            nonlocal at, done
-            batch = [incoming(stored(shape(seq), seq)) for seq in range(done + 1, done + events + 1)]
-            done += events
-            begun = time.perf_counter()
-            at = await apply_batch(conn, PROJECTIONS, batch, at, through=done, as_read=True)
-            return 1000 * (time.perf_counter() - begun) / events
-
+    """Milliseconds per event after each number of events; the logs take turns."""
+    async with contextlib.AsyncExitStack() as stack:
+        logs = []
         for length in lengths:
-            while done < length:
-                await apply(min(IMPORTED, length - done))
+            url = await stack.enter_async_context(stand.fresh_database())
+            conn = await stack.enter_async_context(await connect(url))
+            await conn.execute("SET synchronous_commit = off")
+            logs.append(_Log(conn, shape, await positions.load(conn, PROJECTIONS, LIVE, 0)))
+            for _ in range(length // IMPORTED):
+                await logs[-1].apply(IMPORTED)
             await conn.execute("VACUUM ANALYZE")
-            costs.append(median([await apply(AT_ONCE) for _ in range(BATCHES)]))
-        return costs
+        return [median(each) for each in await interleaved(ROUNDS, *(partial(log.apply, AT_ONCE) for log in logs))]
