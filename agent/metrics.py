@@ -6,14 +6,14 @@ no server. docs/operation.md lists them; a test compares.
 """
 
 import contextlib
+import statistics
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, get_args
 from weakref import WeakSet
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
-from prometheus_client.metrics import MetricWrapperBase
 
 from turnlog.events.contracts import EventData, LimitName, MemoryRecorded
 from turnlog.events.errors import TurnlogError
@@ -28,7 +28,8 @@ _SLOW = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 _TOKENS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 
 REQUESTS = Counter("ai_agent_requests_total", "Answers by how they ended", ("agent", "status"))
-REQUESTS_BY_AGENT = Counter("ai_agent_requests_by_agent", "Answers begun", ("agent",))
+REQUESTS_BY_AGENT = Counter("ai_agent_requests_by_agent", "Answers", ("agent",))
+RETRIES = Counter("ai_agent_request_retries_total", "Tries of answers that failed and are repeated", ("agent",))
 LATENCY = Histogram("ai_agent_latency_seconds", "Time of a whole answer", buckets=_SLOW)
 ACTIVE = Gauge("ai_agent_active_requests", "Answers under way")
 ERRORS = Counter("ai_agent_errors_total", "Answers that failed")
@@ -45,7 +46,7 @@ OPERATIONS = Counter(
 )
 MEMORIES_CREATED = Counter("memory_created_total", "Long-term memories recorded")
 MEMORIES_RETRIEVED = Counter("memory_retrieved_total", "Long-term memories that recall returned")
-TIERS = Gauge("memory_tier_distribution", "Memories by tier, as the last decay job found them", ("tier",))
+TIERS = Gauge("memory_tier_distribution", "Memories by tier", ("tier",))
 EMBEDDING_SECONDS = Histogram(
     "embedding_latency_seconds", "Time to embed a question or texts", buckets=_FAST + _SLOW[3:]
 )
@@ -62,6 +63,11 @@ REBUILDING = Gauge("turnlog_projection_rebuilding", "1 while it is rebuilt for a
 DEAD_LETTERS = Gauge("turnlog_dead_letters", "Parked events", ("projection",))
 STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
 STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")
+
+# Read from Postgres and NATS when metrics are collected (agent/use_cases/gauges.py): the same in every process.
+MEASURED = frozenset(
+    gauge._name for gauge in (BEHIND, STALLED, REBUILDING, DEAD_LETTERS, STREAM_BYTES, STREAM_LIMIT, TIERS)
+)
 
 CHECKPOINTS = Counter(
     "turnlog_session_checkpoints", "Checkpoints of session segments, by how they ended", ("trigger", "outcome")
@@ -102,6 +108,7 @@ def _zero() -> None:
         for status in ("success", "error"):
             REQUESTS.labels(agent, status)
         REQUESTS_BY_AGENT.labels(agent)
+        RETRIES.labels(agent)
     for name in get_args(LimitName):
         REFUSALS.labels(name)
     for cache in get_args(Cache):
@@ -111,24 +118,45 @@ def _zero() -> None:
 _zero()
 
 
+def _always(_: BaseException) -> bool:
+    return True
+
+
 @contextlib.contextmanager
-def answering(agent: str) -> Iterator[None]:
-    """Counts and times one answer."""
+def answering(agent: str, is_final: Callable[[BaseException], bool] = _always) -> Iterator[None]:
+    """Counts and times one try of an answer; the answer itself counts once, with its last try.
+
+    is_final: whether an error ends the answer, so that no other try follows.
+    """
     agent = agent if agent == ANSWERING else OTHER
-    started, status = time.perf_counter(), "error"
-    REQUESTS_BY_AGENT.labels(agent).inc()
+    started = time.perf_counter()
     ACTIVE.inc()
     try:
         yield
-        status = "success"
-    except Exception as error:
-        ERRORS.inc()
-        ERRORS_BY_TYPE.labels(error.code if isinstance(error, TurnlogError) else "unexpected").inc()
+    except BaseException as error:
+        if is_final(error):
+            _ended(agent, "error", started)
+            ERRORS.inc()
+            ERRORS_BY_TYPE.labels(_code(error)).inc()
+        else:
+            RETRIES.labels(agent).inc()
         raise
+    else:
+        _ended(agent, "success", started)
     finally:
         ACTIVE.dec()
-        REQUESTS.labels(agent, status).inc()
-        LATENCY.observe(time.perf_counter() - started)
+
+
+def _ended(agent: str, status: Literal["success", "error"], started: float) -> None:
+    REQUESTS_BY_AGENT.labels(agent).inc()
+    REQUESTS.labels(agent, status).inc()
+    LATENCY.observe(time.perf_counter() - started)
+
+
+def _code(error: BaseException) -> str:
+    if isinstance(error, TurnlogError):
+        return error.code
+    return "unexpected" if isinstance(error, Exception) else "given-up"  # the client went away
 
 
 def completed(model: str, seconds: float, tokens_in: int, tokens_out: int) -> None:
@@ -174,58 +202,61 @@ def reset_breakers(service: str) -> None:
         one.reset()
 
 
-def summary() -> dict[str, Any]:
-    """The main numbers of this process since it began, as one JSON object (E 11.1)."""
-    latency, llm, tools = _mean(LATENCY), _mean(LLM_LATENCY), _mean(TOOL_LATENCY)
+SampleOf = tuple[str, Mapping[str, str], float]  # name, labels, value
+
+
+def summary(samples: Iterable[SampleOf]) -> dict[str, Any]:
+    """The main numbers of these samples, summed over processes, as one JSON object (E 11.1)."""
+    by_name: dict[str, list[SampleOf]] = {}
+    for one in samples:
+        by_name.setdefault(one[0], []).append(one)
+
+    def values(name: str, label: str = "") -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for _, labels, value in by_name.get(name, ()):
+            key = labels.get(label, "")
+            sums[key] = sums.get(key, 0.0) + value
+        return sums
+
+    def mean(name: str) -> float | None:
+        count = sum(values(f"{name}_count").values())
+        return sum(values(f"{name}_sum").values()) / count if count else None
+
+    rates = [one for one in by_name.get("cache_hit_rate", ()) if one[2]]  # of processes that have read from the cache
     return {
         "requests": {
-            "total": sum(_values(REQUESTS, "_total", "agent").values()),
-            "byAgent": _values(REQUESTS, "_total", "agent"),
-            "byStatus": _values(REQUESTS, "_total", "status"),
-            "active": sum(_values(ACTIVE, "").values()),
-            "latencySecondsMean": latency,
+            "total": sum(values("ai_agent_requests_total").values()),
+            "byAgent": values("ai_agent_requests_total", "agent"),
+            "byStatus": values("ai_agent_requests_total", "status"),
+            "retries": sum(values("ai_agent_request_retries_total").values()),
+            "active": sum(values("ai_agent_active_requests").values()),
+            "latencySecondsMean": mean("ai_agent_latency_seconds"),
         },
         "errors": {
-            "total": sum(_values(ERRORS, "_total").values()),
-            "byType": _values(ERRORS_BY_TYPE, "_total", "type"),
+            "total": sum(values("ai_agent_errors_total").values()),
+            "byType": values("ai_agent_errors_by_type_total", "type"),
         },
         "llm": {
-            "calls": _values(LLM_LATENCY, "_count", "model"),
-            "latencySecondsMean": llm,
-            "tokensPrompt": sum(_values(TOKENS_PROMPT, "_sum").values()),
-            "tokensCompletion": sum(_values(TOKENS_COMPLETION, "_sum").values()),
+            "calls": values("ai_agent_llm_latency_seconds_count", "model"),
+            "latencySecondsMean": mean("ai_agent_llm_latency_seconds"),
+            "tokensPrompt": sum(values("ai_agent_llm_tokens_prompt_sum").values()),
+            "tokensCompletion": sum(values("ai_agent_llm_tokens_completion_sum").values()),
         },
-        "tools": {"calls": _values(TOOL_LATENCY, "_count", "tool"), "latencySecondsMean": tools},
+        "tools": {
+            "calls": values("ai_agent_tool_latency_seconds_count", "tool"),
+            "latencySecondsMean": mean("ai_agent_tool_latency_seconds"),
+        },
         "memory": {
-            "created": sum(_values(MEMORIES_CREATED, "_total").values()),
-            "retrieved": sum(_values(MEMORIES_RETRIEVED, "_total").values()),
-            "operations": _values(OPERATIONS, "_total", "operation"),
-            "tiers": _values(TIERS, "", "tier"),
+            "created": sum(values("memory_created_total").values()),
+            "retrieved": sum(values("memory_retrieved_total").values()),
+            "operations": values("ai_agent_memory_operations_total", "operation"),
+            "tiers": values("memory_tier_distribution", "tier"),
         },
-        "cacheHitRate": _values(CACHE_HIT_RATE, "", "cache"),
-        "circuitBreakers": breakers(),
+        "cacheHitRate": {
+            cache: statistics.fmean([one[2] for one in rates if one[1]["cache"] == cache] or [0.0])
+            for cache in get_args(Cache)
+        },
     }
-
-
-def _values(metric: MetricWrapperBase, suffix: str, label: str = "") -> dict[str, float]:
-    """The sums of the samples whose name ends with the suffix, by one label."""
-    found: dict[str, float] = {}
-    for family in metric.collect():
-        for one in family.samples:
-            if one.name == family.name + suffix:
-                key = one.labels.get(label, "")
-                found[key] = found.get(key, 0.0) + one.value
-    return found
-
-
-def _mean(metric: Histogram) -> float | None:
-    count = sum(_values(metric, "_count").values())
-    return sum(_values(metric, "_sum").values()) / count if count else None
-
-
-def tiers_found(counts: Mapping[str, int]) -> None:
-    for tier, count in counts.items():
-        TIERS.labels(tier).set(count)
 
 
 def cache_read(cache: Cache, hits: int, misses: int = 0) -> None:

@@ -17,7 +17,7 @@ from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.breakers import showing_breakers
+from turnlog.agent.use_cases.all_processes import answering_for_this_process
 from turnlog.agent.use_cases.gauges import measuring
 from turnlog.agent.use_cases.jobs import all_jobs
 from turnlog.agent.use_cases.processes import registered
@@ -74,7 +74,7 @@ async def playing(
         )
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))
-        await stack.enter_async_context(showing_breakers(runtime.log))
+        await stack.enter_async_context(answering_for_this_process(runtime.log, roles, ROLES))
         stack.enter_context(metrics.served(metrics_port))
         if roles:
             await stack.enter_async_context(registered(runtime, roles))

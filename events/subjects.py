@@ -6,7 +6,7 @@ token streams use   turnlog.progress.<tenant>.<thread>.<request>       (core NAT
 hot sessions are    in the bucket turnlog_sessions under <tenant>.<thread>
 tickets are in the   bucket turnlog_tickets under their digests
 given receipts are in the bucket turnlog_receipts under <tenant>.<user>.<id>
-circuit breakers of all processes are asked on turnlog.breakers (core NATS)
+metrics, traces and circuit breakers of all processes are asked on turnlog.processes (core NATS)
 users' keys are on  turnlog.keys.<key id>                              (a stream of their own)
 tenants' own durables sub~<tenant>~<name>
 """
@@ -28,7 +28,7 @@ TICKET_BUCKET = "turnlog_tickets"
 RECEIPT_BUCKET = "turnlog_receipts"
 KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
-BREAKERS = "turnlog.breakers"
+PROCESSES = "turnlog.processes"
 SUBSCRIBER = "sub"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
 DOMAIN = "turnlog"

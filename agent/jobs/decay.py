@@ -8,12 +8,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from typing import get_args
 from uuid import UUID, uuid5
 
 from turnlog.agent import metrics
 from turnlog.agent.jobs.job import Done
-from turnlog.agent.memory.deciding.policy import Fate, Policy, Tier, fate, score, tier_of
+from turnlog.agent.memory.deciding.policy import Fate, Policy, fate
 from turnlog.agent.memory.deciding.writing import Decided, MemoryWriter, Place, Rows
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import MemoriesReviewed
@@ -34,17 +33,15 @@ async def decay(runtime: Runtime, due_at: datetime, on_progress: OnProgress) -> 
     A user whose events cannot be written is counted as an error and waits for the next run.
     """
     policy, writer = Policy.of(runtime.settings), MemoryWriter(runtime.log, runtime.pool)
-    tiers = Counter[str](dict.fromkeys(get_args(Tier), 0))
     counts, errors = Counter(looked_at=0, archived=0, deleted=0, expired=0), 0
     with metrics.DECAY_SECONDS.time():
         async with runtime.pool.connection() as conn:
-            async for place, chunk in _due(conn, policy, due_at, counts, tiers, on_progress):
+            async for place, chunk in _due(conn, policy, due_at, counts, on_progress):
                 try:
                     counts.update(await _review(writer, place, chunk, policy, due_at))
                 except TurnlogError as error:
                     errors += 1
                     logger.warning("the memories of one user wait for the next run: %s", error)
-    metrics.tiers_found(tiers)
     return Done(dict(counts), errors)
 
 
@@ -53,7 +50,6 @@ async def _due(
     policy: Policy,
     due_at: datetime,
     counts: Counter[str],
-    tiers: Counter[str],
     on_progress: OnProgress,
 ) -> AsyncIterator[tuple[Place, list[UUID]]]:
     """Users with up to MAX_IDS ids of memories that are due."""
@@ -65,8 +61,6 @@ async def _due(
             yield before, waiting
             waiting = []
         before = place
-        if is_memory_thread(row.thread, row.user):
-            tiers[tier_of(score(row, due_at, policy).total, policy)] += 1
         if is_memory_thread(row.thread, row.user) and _due_action(row, policy, due_at) is not None:  # no shadow
             waiting.append(row.id)
         counts["looked_at"] += 1

@@ -39,14 +39,23 @@ class Named(Protocol):
 
 
 @contextlib.contextmanager
-def answer(agent: str, tenant: str, thread: str | None, traceparent: str | None) -> Iterator[None]:
-    """One answer of an agent; part of the trace of the request for it. thread: None where nothing is stored."""
+def answer(
+    agent: str,
+    tenant: str,
+    thread: str | None,
+    traceparent: str | None,
+    is_final: Callable[[BaseException], bool] = lambda _: True,
+) -> Iterator[None]:
+    """One try of an agent's answer; part of the trace of the request for it. thread: None where nothing is stored.
+
+    is_final: whether an error ends the answer, so that no other try follows.
+    """
     about = {OPERATION: INVOKE_AGENT, AGENT_NAME: agent}
     if thread is not None:
         about[CONVERSATION] = thread
     name = f"{INVOKE_AGENT} {agent}"
     with (
-        metrics.answering(agent),
+        metrics.answering(agent, is_final),
         recent_traces.traced_request(tenant, name, traceparent, about),
         tracing.span(name, about, traceparent),
     ):

@@ -8,8 +8,8 @@ import psycopg
 from nats.errors import Error as NatsError
 from psycopg_pool import PoolTimeout
 
-from turnlog.agent import metrics
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.breakers import list_breakers
 from turnlog.agent.use_cases.lag import projection_lag
 from turnlog.agent.use_cases.processes import deaths, faults, processes
 from turnlog.events.errors import TurnlogError
@@ -56,7 +56,7 @@ async def health(runtime: Runtime) -> Health:
         parts.append(Part("processes", "degraded" if broken else "up", "; ".join(broken) or None))
     except AWAY as error:
         parts.append(Part("processes", "down", _reason(error)))
-    opened = [service for service, state in metrics.breakers().items() if state != "closed"]
+    opened = [one.service for one in await list_breakers(runtime) if one.state != "closed"]
     parts.append(Part("models", "degraded" if opened else "up", f"left alone: {', '.join(opened)}" if opened else None))
     order: list[State] = ["up", "degraded", "down"]
     return Health(max((one.state for one in parts), key=order.index), parts, behind)

@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnlog.agent import metrics
-from turnlog.agent.use_cases.gauges import measure
+from turnlog.agent.use_cases.gauges import whole_page
 from turnlog.consumers.api.caller import ServerOperator
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -22,9 +22,8 @@ class Text(Response):
 @router.get("/metrics", response_class=Text)
 @router.get("/admin/ai-agent/metrics/prometheus", response_class=Text)
 async def prometheus(caller: ServerOperator) -> Text:
-    """The metrics of this process, as Prometheus reads them."""
-    await measure(caller.system)
-    return Text(generate_latest())
+    """The metrics of all processes, by role, as Prometheus reads them."""
+    return Text(await whole_page(caller.system))
 
 
 class Measured:

@@ -109,12 +109,17 @@ class AgentConsumer:
             if before.answered:
                 await progress.tell("end")
                 return
+            number = before.failures + 1
+
+            def is_final(error: BaseException) -> bool:
+                return isinstance(error, FINAL) and not _is_tried_again(error, number)
+
             try:
                 place = (request.tenant, request.thread, request.traceparent)
-                with observed.answer(_agent_of(request), *place):
+                with observed.answer(_agent_of(request), *place, is_final):
                     await self._make(request, delivery.seq, progress)
             except FINAL as error:
-                await self._failed(request, before.failures + 1, progress, error)
+                await self._failed(request, number, progress, error)
 
     @contextlib.asynccontextmanager
     async def _reading(self) -> AsyncIterator[Connection]:
@@ -243,7 +248,7 @@ class AgentConsumer:
 
     async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
         """Records the failure: an unavailable model is retried up to TRIES times; any other error ends the request."""
-        final = not isinstance(error, ModelUnavailable) or failures >= TRIES
+        final = not _is_tried_again(error, failures)
         await progress.tell("error", str(error), final, code=error.code)
         failed = UsageMetered(
             purpose="answer",
@@ -256,6 +261,10 @@ class AgentConsumer:
         if not final:
             wait_s = error.retry_after_s if isinstance(error, ModelError) else None
             raise Later(wait_s or RETRY_S * failures, str(error)) from error
+
+
+def _is_tried_again(error: BaseException, failures: int) -> bool:
+    return isinstance(error, ModelUnavailable) and failures < TRIES
 
 
 def _agent_of(request: Event) -> str:

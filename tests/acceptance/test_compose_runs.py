@@ -72,6 +72,7 @@ async def cluster(folder: Path) -> AsyncIterator[Callable[[str], str]]:
 def environment_of(service: str, local: Callable[[str], str], database_url: str, folder: Path) -> dict[str, str]:
     given = {name: local(interpolated(value)) for name, value in COMPOSE["services"][service]["environment"].items()}
     own = {"DATABASE_URL": database_url, "TURNLOG_HOME": str(folder / service)}
+    own["TURNLOG_METRICS_PORT"] = str(free_port())  # here all of them share a machine
     return {"PATH": os.environ["PATH"], "HOME": str(folder), **given, **own}
 
 

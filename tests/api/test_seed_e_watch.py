@@ -75,11 +75,15 @@ async def test_a_breaker_is_listed_and_closed_by_hand_in_another_process_too(ser
             breaker.admit()
             breaker.failed()
         path = f"{ADMIN}/circuit-breakers"
-        open_ = {"service": "probe", "state": "open", "processes": 2}
+        open_: dict[str, object] = {"service": "probe", "state": "open", "processes": 2}
+        open_["roles"] = {"projectors+api": "open"}
         assert open_ in (await admin.get(path)).json()
         health = (await admin.get("/ai-agent/health")).json()
         assert (health["state"], health["parts"][-1]["detail"]) == ("degraded", "left alone: probe")
-        assert (await admin.delete(f"{path}/probe")).json() == open_ | {"state": "closed"}
+        assert (await admin.delete(f"{path}/probe")).json() == open_ | {
+            "state": "closed",
+            "roles": {"projectors+api": "closed"},
+        }
         assert breaker.state == "closed"
         assert (await admin.delete(f"{path}/nothing")).status_code == 404
         async with api.client() as ann, api.client("root", role="admin", tenant="acme") as other:

@@ -35,8 +35,14 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(page)
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    """By name and labels, but for those that name the process."""
+    return {
+        (one.name, frozenset((name, value) for name, value in one.labels.items() if name not in ("role", "process"))): (
+            one.value
+        )
+        for family in text_string_to_metric_families(page)
+        for one in family.samples
+    }
 
 
 def named(found: tuple[ReadableSpan, ...], name: str) -> list[ReadableSpan]:

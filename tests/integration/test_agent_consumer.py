@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -13,6 +14,7 @@ from helpers.questions import Place, answer_to, pieces_of
 from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
+from prometheus_client import REGISTRY
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.progress import progress_of
@@ -187,14 +189,32 @@ async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, data
 async def test_a_model_that_was_away_answers_when_it_is_back(
     play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four tries fail, then the request is delivered again and answered."""
+    """Four tries fail, then the request is delivered again and answered. It counts as one request."""
     monkeypatch.setattr(agent, "RETRY_S", 0.2)
     model.fail(503, times=4)
+    before = counted_requests()
     async with play() as stage:
         assert await ask(stage, "still there?") == "echo: still there?"
         failed, answered = await stage.until("usage_metered", 2)
     assert failed.error.startswith("model-unavailable")
     assert answered.error is None
+    assert counted_requests() - before == Counter(success=1, by_agent=1, retries=1)
+
+
+def counted_requests() -> Counter[str]:
+    """Answers by how they ended, in this process."""
+    names = {
+        "success": ("ai_agent_requests_total", {"status": "success"}),
+        "error": ("ai_agent_requests_total", {"status": "error"}),
+        "by_agent": ("ai_agent_requests_by_agent_total", {}),
+        "retries": ("ai_agent_request_retries_total", {}),
+    }
+    return Counter(
+        {
+            key: int(REGISTRY.get_sample_value(name, {"agent": "orchestrator", **labels}) or 0)
+            for key, (name, labels) in names.items()
+        }
+    )
 
 
 async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Play, model: OpenAIServer) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from helpers.sample_events import MAY_8, memory_event, memory_of
 from helpers.servers import eventually, rows
+from prometheus_client import REGISTRY
 
 from turnlog.agent.jobs.decay import decay
 from turnlog.agent.jobs.job import Done, Job, OnProgress, keep_jobs, last_runs, run_now, run_owed
@@ -15,6 +16,7 @@ from turnlog.agent.jobs.schedule import Schedule
 from turnlog.agent.memory.deciding.policy import Policy, fate
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
+from turnlog.agent.use_cases.gauges import measure
 from turnlog.agent.use_cases.jobs import DecayStats, decay_stats
 from turnlog.consumers.runtime import opened, projecting
 from turnlog.events.contracts import JobRan
@@ -209,5 +211,8 @@ async def test_statistics_say_how_decay_left_the_memories_and_what_its_next_run_
         *(0, 0),
     )
     assert (await decay_stats(runtime, "default")).total_memories == 4
+    await measure(runtime)
+    gauge = {tier: REGISTRY.get_sample_value("memory_tier_distribution", {"tier": tier}) for tier in after.by_tier}
+    assert gauge == (await decay_stats(runtime, "default")).by_tier
     empty = await decay_stats(runtime, "default", "nobody")
     assert (empty.total_memories, empty.average_importance, empty.scheduled_for_archive) == (0, 0, 0)

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel
 
-from turnlog.agent import metrics
-from turnlog.agent.recent_traces import SLOW_MS, Trace, latest
-from turnlog.agent.use_cases import breakers
+from turnlog.agent.recent_traces import SLOW_MS, Trace
+from turnlog.agent.use_cases import breakers, gauges
+from turnlog.agent.use_cases.all_processes import Reply, ask_processes
 from turnlog.agent.use_cases.breakers import Circuit
 from turnlog.consumers.api.caller import Operator, ServerOperator, WriteId
 from turnlog.consumers.api.pages import Limit
@@ -36,8 +36,10 @@ class SpanRecord(BaseModel):
 
 
 class TraceRecord(BaseModel):
-    """One request and its spans, the request's own first. slow: over 5 s."""
+    """One request and its spans, the request's own first. slow: over 5 s. role, process: who answered it."""
 
+    role: str
+    process: str
     traceId: str
     name: str
     startTime: float
@@ -48,21 +50,21 @@ class TraceRecord(BaseModel):
 
 
 @router.get("/metrics")
-async def metrics_summary(_: ServerOperator) -> dict[str, Any]:
-    """Of this process since it began; /admin/ai-agent/metrics/prometheus has all of them."""
-    return metrics.summary()
+async def metrics_summary(caller: ServerOperator) -> dict[str, Any]:
+    """Of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by role."""
+    return await gauges.whole_summary(caller.system)
 
 
 @router.get("/traces/recent")
 async def recent_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
-    """The tenant's latest requests that this process answered, newest first."""
-    return [_trace(one) for one in latest(caller.tenant, limit)]
+    """The tenant's latest requests, whichever process answered them, newest first."""
+    return await _traces(caller, limit)
 
 
 @router.get("/traces/errors")
 async def failed_traces(caller: Operator, limit: Limit = 50) -> list[TraceRecord]:
     """As /traces/recent, only those with an error."""
-    return [_trace(one) for one in latest(caller.tenant, limit, only_failed=True)]
+    return await _traces(caller, limit, only_failed=True)
 
 
 @router.get("/circuit-breakers")
@@ -77,7 +79,14 @@ async def reset_breaker(service: Annotated[str, Path(max_length=100)], caller: S
     return await breakers.reset_breaker(caller.system, service)
 
 
-def _trace(found: Trace) -> TraceRecord:
+async def _traces(caller: Operator, limit: int, only_failed: bool = False) -> list[TraceRecord]:
+    asked = {"tenant": caller.tenant, "limit": limit, "only_failed": only_failed}
+    replies = await ask_processes(caller.system, "traces", **asked)
+    found = [_trace(trace, reply) for reply in replies for trace in reply.traces]
+    return sorted(found, key=lambda one: -one.startTime)[:limit]
+
+
+def _trace(found: Trace, reply: Reply) -> TraceRecord:
     root, spans = found.spans[0], list[SpanRecord]()
     for one in found.spans:
         spans.append(
@@ -95,6 +104,8 @@ def _trace(found: Trace) -> TraceRecord:
             )
         )
     return TraceRecord(
+        role=reply.role,
+        process=reply.process,
         traceId=found.trace_id,
         name=root.name,
         startTime=root.start_time,

@@ -1,6 +1,6 @@
 """Reads P7 of one memory thread: memories that are or were valid, by id, key or content, and their history."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy, UserPreferences
+from turnlog.events.subjects import MEMORIES
 from turnlog.projectors.engine.writer import Connection
 
 SAME_KEY_UP_TO = 200
@@ -378,6 +379,27 @@ async def policy_rows(conn: Connection, tenant: str | None = None, user: str | N
         await cursor.execute(query.encode(), {"tenant": tenant, "user": user})
         async for row in cursor:
             yield PolicyRow(*row)
+
+
+async def tier_counts(conn: Connection, policy: Mapping[str, Any], totals: Sequence[float]) -> list[int]:
+    """How many valid or archived memories of all tenants are in each tier: the first total that a memory's score
+    reaches; behind them those that reach none. policy: the fields of a Policy. The score is that of policy.py.
+    """
+    days = "greatest(0, extract(epoch FROM now() - {})::float / 86400)"
+    first = "least(1, greatest(0, importance + least(access_count * %(access_boost)s, %(max_access_boost)s)))"
+    decayed = f"CASE WHEN %(enabled)s THEN greatest(least(%(floor)s, i), i - %(decay_rate)s * {days.format('since')}) "
+    rows = await conn.execute(
+        f"SELECT (SELECT count(*) FROM unnest(%(totals)s::float[]) t WHERE t > total + 1e-9)::int, count(*)::int FROM ("
+        f"SELECT least(1, greatest(0, %(importance_weight)s * ({decayed} ELSE i END) + %(freshness_weight)s * "
+        f"exp(-%(freshness_rate)s * {days.format('said')}) + %(confidence_weight)s * confidence + "
+        "least(%(max_access_bonus)s, %(access_bonus)s * access_count))) AS total FROM ("
+        f"SELECT {first} AS i, importance_at AS since, greatest(confirmed_at, importance_at) AS said, confidence, "
+        "access_count FROM memories WHERE status IN ('valid', 'archived') AND user_id <> '' "
+        "AND starts_with(thread_id, %(memories)s)) m) scored GROUP BY 1".encode(),
+        {**policy, "totals": list(totals), "memories": MEMORIES},
+    )
+    counts: dict[int, int] = dict(await rows.fetchall())
+    return [counts.get(tier, 0) for tier in range(len(totals) + 1)]
 
 
 async def policy_rows_by_id(conn: Connection, tenant: str, thread: str, ids: Sequence[UUID]) -> list[PolicyRow]:

@@ -1,0 +1,133 @@
+"""What each process that plays roles has in its memory: metrics, latest traces, circuit breakers (E 11.1, 12).
+
+Whoever asks, asks all processes over core NATS, and each answers for itself: nothing of it is stored.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from prometheus_client import REGISTRY
+from pydantic import TypeAdapter
+
+from turnlog.agent import metrics
+from turnlog.agent.recent_traces import Trace, latest
+from turnlog.agent.runtime import Runtime
+from turnlog.events.log import Log
+from turnlog.events.subjects import PROCESSES
+
+Kind = Literal["metrics", "traces", "breakers"]
+# How long to wait at least, since there may be new processes, and at most, for those that answered lately.
+PATIENCE_S, LONGEST_S, LATELY_S = 0.3, 2.0, 60.0
+MOST_BYTES = 4_000_000  # of a message; NATS takes 8 MB
+_TRACES = TypeAdapter(list[Trace])
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """process: its machine and pid. role: what it plays, "all" for `turnlog up`."""
+
+    process: str
+    role: str
+    found: Any
+
+    @property
+    def traces(self) -> list[Trace]:
+        return _TRACES.validate_python(self.found)
+
+
+async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Reply]:
+    """The replies by process. Where none comes, as while NATS is away, that of this process.
+
+    asked, for traces: tenant, limit, only_failed; for breakers: reset, the service whose breakers are closed first.
+    """
+    nc, replies, known = runtime.log.nc, dict[str, Reply](), runtime.kept(_lately)
+    question = {"kind": kind, **asked}
+
+    async def hear(message: Msg) -> None:
+        about = json.loads(message.data)
+        replies[about["id"]] = Reply(about["process"], about["role"], about["found"])
+        known[about["id"]] = time.monotonic()
+
+    with contextlib.suppress(NatsError, OSError):
+        inbox = nc.new_inbox()
+        watching = await nc.subscribe(inbox, cb=hear)
+        try:
+            await nc.publish(PROCESSES, json.dumps(question).encode(), reply=inbox)
+            begun = time.monotonic()
+            await asyncio.sleep(PATIENCE_S)
+            while time.monotonic() < begun + LONGEST_S:
+                if all(id_ in replies for id_, at in known.items() if begun - at < LATELY_S):
+                    break
+                await asyncio.sleep(PATIENCE_S / 10)
+        finally:
+            await watching.unsubscribe()
+    for gone in [id_ for id_ in known if id_ not in replies]:
+        del known[gone]
+    found = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
+    return sorted(found, key=lambda one: (one.role, one.process))
+
+
+@contextlib.asynccontextmanager
+async def answering_for_this_process(log: Log, roles: Sequence[str], all_roles: Sequence[str]) -> AsyncIterator[None]:
+    """This process answers what others ask while the block runs."""
+    role = "all" if set(all_roles) <= set(roles) else "+".join(roles)
+    me = {"id": os.urandom(8).hex(), "process": _process(), "role": role}
+
+    async def hear(message: Msg) -> None:
+        question = json.loads(message.data)
+        found = _FOUND[question["kind"]](question)
+        while len(body := json.dumps(me | {"found": found}).encode()) > MOST_BYTES:
+            found = found[: len(found) // 2]
+        await message.respond(body)
+
+    watching = await log.nc.subscribe(PROCESSES, cb=hear)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            await watching.unsubscribe()
+
+
+def _breakers(question: Mapping[str, Any]) -> Any:
+    if question.get("reset") is not None:
+        metrics.reset_breakers(question["reset"])
+    return metrics.breakers()
+
+
+def _latest(question: Mapping[str, Any]) -> Any:
+    found = latest(question["tenant"], question["limit"], question["only_failed"])
+    return _TRACES.dump_python(found, mode="json")
+
+
+def _families(_: Mapping[str, Any]) -> Any:
+    """(name, help, type, samples) of each metric of this process, but for those that are read from the servers."""
+    return [
+        (one.name, one.documentation, one.type, [(s.name, s.labels, s.value) for s in one.samples])
+        for one in REGISTRY.collect()
+        if one.name not in metrics.MEASURED
+    ]
+
+
+_FOUND: Mapping[Kind, Callable[[Mapping[str, Any]], Any]] = {
+    "metrics": _families,
+    "traces": _latest,
+    "breakers": _breakers,
+}
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _lately(_: Runtime) -> dict[str, float]:
+    """When each process answered last."""
+    return {}
