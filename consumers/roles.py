@@ -74,7 +74,7 @@ async def playing(
         )
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))
-        await stack.enter_async_context(answering_for_this_process(runtime.log, roles, ROLES))
+        await stack.enter_async_context(answering_for_this_process(runtime, roles, ROLES))
         stack.enter_context(metrics.served(metrics_port))
         if roles:
             await stack.enter_async_context(registered(runtime, roles))

@@ -21,12 +21,12 @@ from pydantic import TypeAdapter
 from turnlog.agent import metrics
 from turnlog.agent.recent_traces import Trace, latest
 from turnlog.agent.runtime import Runtime
-from turnlog.events.log import Log
+from turnlog.agent.use_cases.processes import AWAY, processes
 from turnlog.events.subjects import PROCESSES
 
 Kind = Literal["metrics", "traces", "breakers"]
-# How long to wait at least, since there may be new processes, and at most, for those that answered lately.
-PATIENCE_S, LONGEST_S, LATELY_S = 0.3, 2.0, 60.0
+# How long to wait for the processes that have a row, and where Postgres cannot say which there are.
+LONGEST_S, PATIENCE_S, POLL_S = 2.0, 0.3, 0.01
 MOST_BYTES = 4_000_000  # of a message; NATS takes 8 MB
 _TRACES = TypeAdapter(list[Trace])
 
@@ -49,38 +49,42 @@ async def ask_processes(runtime: Runtime, kind: Kind, **asked: Any) -> list[Repl
 
     asked, for traces: tenant, limit, only_failed; for breakers: reset, the service whose breakers are closed first.
     """
-    nc, replies, known = runtime.log.nc, dict[str, Reply](), runtime.kept(_lately)
-    question = {"kind": kind, **asked}
+    nc, replies, question = runtime.log.nc, dict[str, Reply](), {"kind": kind, **asked}
 
     async def hear(message: Msg) -> None:
         about = json.loads(message.data)
         replies[about["id"]] = Reply(about["process"], about["role"], about["found"])
-        known[about["id"]] = time.monotonic()
 
     with contextlib.suppress(NatsError, OSError):
+        expected = await _expected(runtime)
         inbox = nc.new_inbox()
         watching = await nc.subscribe(inbox, cb=hear)
         try:
             await nc.publish(PROCESSES, json.dumps(question).encode(), reply=inbox)
-            begun = time.monotonic()
-            await asyncio.sleep(PATIENCE_S)
-            while time.monotonic() < begun + LONGEST_S:
-                if all(id_ in replies for id_, at in known.items() if begun - at < LATELY_S):
-                    break
-                await asyncio.sleep(PATIENCE_S / 10)
+            ends_at = time.monotonic() + (LONGEST_S if expected else PATIENCE_S)
+            while time.monotonic() < ends_at and not (expected and expected <= replies.keys()):
+                await asyncio.sleep(POLL_S)
         finally:
             await watching.unsubscribe()
-    for gone in [id_ for id_ in known if id_ not in replies]:
-        del known[gone]
     found = list(replies.values()) or [Reply(_process(), "all", json.loads(json.dumps(_FOUND[kind](question))))]
     return sorted(found, key=lambda one: (one.role, one.process))
 
 
+async def _expected(runtime: Runtime) -> set[str]:
+    """The ids of the living processes; none while Postgres is away."""
+    try:
+        return {one.id for one in await processes(runtime) if one.is_alive}
+    except AWAY:
+        return set()
+
+
 @contextlib.asynccontextmanager
-async def answering_for_this_process(log: Log, roles: Sequence[str], all_roles: Sequence[str]) -> AsyncIterator[None]:
+async def answering_for_this_process(
+    runtime: Runtime, roles: Sequence[str], all_roles: Sequence[str]
+) -> AsyncIterator[None]:
     """This process answers what others ask while the block runs."""
     role = "all" if set(all_roles) <= set(roles) else "+".join(roles)
-    me = {"id": os.urandom(8).hex(), "process": _process(), "role": role}
+    me = {"id": str(runtime.process_id), "process": _process(), "role": role}
 
     async def hear(message: Msg) -> None:
         question = json.loads(message.data)
@@ -89,7 +93,7 @@ async def answering_for_this_process(log: Log, roles: Sequence[str], all_roles: 
             found = found[: len(found) // 2]
         await message.respond(body)
 
-    watching = await log.nc.subscribe(PROCESSES, cb=hear)
+    watching = await runtime.log.nc.subscribe(PROCESSES, cb=hear)
     try:
         yield
     finally:
@@ -126,8 +130,3 @@ _FOUND: Mapping[Kind, Callable[[Mapping[str, Any]], Any]] = {
 
 def _process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _lately(_: Runtime) -> dict[str, float]:
-    """When each process answered last."""
-    return {}
