@@ -22,7 +22,7 @@ from turnlog.events.read import OrderedReader, Stored, read_to, recorded
 from turnlog.events.sealing import Keyring
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
-from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter
+from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter, thread_filters
 from turnlog.events.tasks import within
 
 CONNECT_TIMEOUT_S = 5.0
@@ -247,7 +247,8 @@ class Log:
         """
         async for stored in self.read_stored(tenant, thread, start_seq, through_seq, types):
             with contextlib.suppress(InvalidEvent):
-                yield recorded(stored)
+                if (found := recorded(stored)).event.thread == thread:
+                    yield found
 
     async def read_stored(
         self,
@@ -257,9 +258,10 @@ class Log:
         through_seq: int | None = None,
         types: Sequence[str] = (),
     ) -> AsyncIterator[Stored]:
-        """As read_thread, but not decoded, so that a caller can continue after an undecodable event."""
+        """As read_thread, but not decoded, so that a caller can continue after an undecodable event. Of a thread of a
+        user with a long id there may be events of another user's thread among them."""
         end = await self.head() if through_seq is None else through_seq
-        filters = [thread_filter(tenant, thread, type_) for type_ in types] or [thread_filter(tenant, thread)]
+        filters = [one for type_ in (types or (None,)) for one in thread_filters(tenant, thread, type_)]
         async for stored in self.read(filters, start_seq, end):
             yield stored
 

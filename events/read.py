@@ -25,7 +25,7 @@ from turnlog.events.codec import decode
 from turnlog.events.contracts import Recorded
 from turnlog.events.errors import GapInLog, InvalidEvent, cause
 from turnlog.events.sealing import Keyring, key_ids_in
-from turnlog.events.subjects import STREAM, parse_stored, thread_token
+from turnlog.events.subjects import STREAM, parse_stored, present_thread, thread_token
 
 PULL = 2_000
 PULL_BYTES = 32 * 1024 * 1024
@@ -76,6 +76,8 @@ def recorded(stored: Stored) -> Recorded:
             f"event {event.id} says tenant {event.tenant!r}, thread {event.thread[:80]!r}, type {event.type!r}, "
             f"but was published on {stored.subject!r}"
         )
+    if (thread := present_thread(event.thread, event.user)) != event.thread:
+        event = event.model_copy(update={"thread": thread})
     return Recorded(event, stored.seq, place.partition, stored.stored_at)
 
 

@@ -46,6 +46,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _ENCODED = re.compile(r"[~=A-Za-z0-9_-]{1,160}\Z")
 MAX_ID_BYTES = 512
+MAX_NAME_BYTES = MAX_ID_BYTES - 128
+_OF_USERS = re.compile(r"(memories/|access/|shadow/[A-Za-z0-9_-]{1,64}/memories/)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,12 @@ def thread_filter(tenant: str, thread: str, type_: str | None = None) -> str:
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.{thread_token(thread)}.{last}"
 
 
+def thread_filters(tenant: str, thread: str, type_: str | None = None) -> list[str]:
+    """Match all stored events of a thread, and where it has a former id also those of the thread that has this id."""
+    former = former_thread(thread)
+    return [thread_filter(tenant, one, type_) for one in (thread, former) if one is not None]
+
+
 def tenant_filter(tenant: str) -> str:
     return f"{STORED_PREFIX}.*.{check_tenant(tenant)}.*.*"
 
@@ -187,8 +195,29 @@ def access_thread(user: str) -> str:
 
 
 def _name_of(user: str) -> str:
-    check_id("user", user)
-    return user if len(user.encode()) <= MAX_ID_BYTES - 128 else hashlib.sha256(user.encode()).hexdigest()
+    """The user's part of a thread id: the user id, or where it is longer than MAX_NAME_BYTES its hash, filled up until
+    it is longer than any id that stands for itself."""
+    raw = check_id("user", user).encode()
+    return user if len(raw) <= MAX_NAME_BYTES else _hash(raw).rjust(MAX_NAME_BYTES + 1, "~")
+
+
+def _hash(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def present_thread(thread: str, user: str | None) -> str:
+    """The thread that an event of a user belongs to: where a long id had its bare hash as a name, which is also the
+    name of the user who is called so, that of today."""
+    if user is None or len(user) <= MAX_NAME_BYTES // 4 or len(raw := user.encode()) <= MAX_NAME_BYTES:
+        return thread
+    found = _OF_USERS.fullmatch(thread)
+    return found[1] + _name_of(user) if found is not None and found[2] == _hash(raw) else thread
+
+
+def former_thread(thread: str) -> str | None:
+    """The thread id that events of this thread may have instead (present_thread); None for most threads."""
+    found = _OF_USERS.fullmatch(thread)
+    return found[1] + found[2].lstrip("~") if found is not None and len(found[2].encode()) > MAX_NAME_BYTES else None
 
 
 def is_memory_thread(thread: str, user: str) -> bool:

@@ -20,7 +20,7 @@ from turnlog.agent.privacy.keys import KeyStore
 from turnlog.agent.privacy.plan import Plan, Surroundings, decoded
 from turnlog.agent.privacy.receipt import SOURCE, Receipt, receipt_event
 from turnlog.agent.privacy.scanning import Scan, scan_buckets, scan_files, scan_stream, scan_tables
-from turnlog.agent.privacy.traces import Person, Place, named_threads, place_of, places, tokens, traces
+from turnlog.agent.privacy.traces import Person, Place, are_of, named_threads, place_of, places, traces
 from turnlog.agent.privacy.unsealed import Ending, is_late, must_go, quotes, without_derived
 from turnlog.agent.sessions.bucket import Bucket
 from turnlog.agent.threads.given_receipts import GivenReceipts
@@ -28,6 +28,7 @@ from turnlog.events.contracts import Erased, Event, UserErased
 from turnlog.events.errors import NotFound
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress
+from turnlog.events.subjects import former_thread
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.models.registry import BY_NAME, PROJECTIONS
 from turnlog.projectors.rebuild.replay import rebuild_thread
@@ -143,7 +144,7 @@ async def _append_erased(at: Surroundings, plan: Plan, done: _Done) -> None:
             last = decoded(place_of(await at.runtime.log.stored(head))) if head else None
             if last is not None and isinstance(last.data, Erased):
                 done.marks[thread] = head
-            elif head:
+            elif head or former_thread(thread):
                 done.marks[thread] = (await at.runtime.log.append(_erased(person, thread))).seq
             progress(number + 1, len(own))
         await at.runtime.settle()
@@ -160,10 +161,10 @@ async def _overwrite(at: Surroundings, plan: Plan, done: _Done) -> None:
         destroyed = await rows.destroyed_keys(conn, plan.person)
     head = done.through = await at.runtime.log.head()
     with at.reach.step("overwriting what is readable in the log") as progress:
-        seqs, own = set(plan.traces.strays), tokens(plan.traces.own)
+        seqs, is_own = set(plan.traces.strays), are_of(plan.traces.own)
         async for place in places(at.runtime.log, plan.person.tenant, plan.traces.threads):
             thread = place.thread or ""
-            if place.subject.thread_token in own:
+            if is_own(place):
                 ending = Ending(plan.person.user, destroyed, done.marks.get(thread, head))
                 _note_request(place, ending, done)
             else:

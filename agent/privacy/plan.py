@@ -13,7 +13,7 @@ from turnlog.agent.privacy import key_admin, rows
 from turnlog.agent.privacy.needles import KEY_BYTES, MOST_CANDIDATES, Needles, chosen, fitting, text_hashes, words_of
 from turnlog.agent.privacy.receipt import found_in, last_receipt
 from turnlog.agent.privacy.scanning import searched_copy
-from turnlog.agent.privacy.traces import Person, Place, Traces, places, tokens, traces
+from turnlog.agent.privacy.traces import Person, Place, Traces, are_of, places, tokens, traces
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import TurnlogError
@@ -120,9 +120,9 @@ async def _said(log: Log, person: Person, found: Traces) -> tuple[list[str], fro
     """(candidates of strings, SHA-256 of the texts that may have vectors, number of events)."""
     strings: dict[str, None] = {}
     hashes: set[bytes] = set()
-    events, own = len(found.strays), tokens(found.own)
+    events, is_own = len(found.strays), are_of(found.own)
     async for place in places(log, person.tenant, found.threads):
-        if place.subject.thread_token not in own and place.user != person.user:
+        if not is_own(place) and place.user != person.user:
             continue
         events += 1
         if (event := decoded(place)) is None:

@@ -6,7 +6,7 @@ may be behind.
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from turnlog.events.subjects import (
     check_place,
     memory_thread,
     parse_stored,
+    present_thread,
     tenant_filter,
-    thread_filter,
+    thread_filters,
     thread_token,
     type_filter,
 )
@@ -125,6 +126,12 @@ async def traces(
     return found
 
 
+def are_of(threads: Collection[str]) -> Callable[[Place], bool]:
+    """Whether an event is of one of the threads; one that cannot be read is of the thread of its subject."""
+    named, subjects = frozenset(threads), tokens(threads)
+    return lambda place: place.subject.thread_token in subjects if place.thread is None else place.thread in named
+
+
 def tokens(threads: Iterable[str]) -> frozenset[str]:
     """The threads as the stored subjects name them."""
     return frozenset(thread_token(thread) for thread in threads)
@@ -132,11 +139,12 @@ def tokens(threads: Iterable[str]) -> frozenset[str]:
 
 async def places(log: Log, tenant: str, threads: Sequence[str], after: int = 0) -> AsyncIterator[Place]:
     """Every event of the threads after a sequence, in log order within each group of threads."""
-    head = await log.head()
+    head, is_one = await log.head(), are_of(threads)
     for at in range(0, len(threads), FILTERS_AT_ONCE):
-        filters = [thread_filter(tenant, thread) for thread in threads[at : at + FILTERS_AT_ONCE]]
+        filters = [one for thread in threads[at : at + FILTERS_AT_ONCE] for one in thread_filters(tenant, thread)]
         async for stored in log.read(filters, after + 1, head):
-            yield place_of(stored)
+            if is_one(place := place_of(stored)):
+                yield place
 
 
 def place_of(stored: Stored) -> Place:
@@ -147,8 +155,9 @@ def place_of(stored: Stored) -> Place:
         return Place(stored, subject, None, None)
     thread = envelope.get("thread", envelope.get("subject"))
     if envelope.get("tenant", "default") != subject.tenant or not _is_token(thread, subject.thread_token):
-        thread = None
-    return Place(stored, subject, envelope, thread)
+        return Place(stored, subject, envelope, None)
+    user = envelope.get("user")
+    return Place(stored, subject, envelope, present_thread(str(thread), user if isinstance(user, str) else None))
 
 
 def _is_token(thread: object, token: str) -> bool:

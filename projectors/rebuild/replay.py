@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
-from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_token
+from turnlog.events.subjects import STORED_PREFIX, tenant_filter, thread_filters, thread_token
 from turnlog.projectors.engine import parking, positions
 from turnlog.projectors.engine.apply import apply_events, concerns
 from turnlog.projectors.engine.changes import DeleteThread
@@ -44,15 +44,17 @@ async def rebuild_thread(log: Log, database_url: str, projection: Projection, te
     if not projection.per_thread:
         raise NotPerThread(f"{projection.name} adds all threads up; run `turnlog rebuild {projection.name}`")
     started, events, place = time.perf_counter(), 0, (tenant, thread_token(thread))
-    partition = await _partition(log, place)
+    filters = thread_filters(tenant, thread)
+    partition = await _partition(log, place, filters)
     async with await connect(database_url) as conn, conn.transaction():
         at = await _locked(conn, projection, partition)
         await perform(conn, [DeleteThread(projection.tables, tenant, thread)])
         await _unpark(conn, projection, place)
         dropped = await _seqs(conn, projection, place, "dropped")
-        async for batch in _batches(_read(log, place, at.lowest)):
-            events += len(batch)
-            mine = [incoming(s, log.signer) for s in batch if s.seq not in dropped]
+        async for batch in _batches(log.read(filters, 1, at.lowest)):
+            found = [incoming(s, log.signer) for s in batch if s.seq not in dropped]
+            mine = [one for one in found if _is_of(one, thread, place)]
+            events += len(mine)
             await _apply(conn, projection, await without_duplicates(conn, mine, partition), at)
     return Rebuilt(projection.name, events, time.perf_counter() - started)
 
@@ -143,9 +145,8 @@ async def _unpark(conn: Connection, projection: Projection, place: Place) -> Non
     )
 
 
-def _read(log: Log, place: Place, through: int) -> AsyncIterator[Stored]:
-    tenant, token = place
-    return log.read([f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, through)
+def _is_of(one: Incoming, thread: str, place: Place) -> bool:
+    return one.place == place if one.recorded is None else one.recorded.event.thread == thread
 
 
 async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIterator[list[Stored]]:
@@ -159,7 +160,9 @@ async def _batches(stored: AsyncIterator[Stored], size: int = 2_000) -> AsyncIte
         yield batch
 
 
-async def _partition(log: Log, place: Place) -> int:
-    async for stored in _read(log, place, await log.head()):
+async def _partition(log: Log, place: Place, filters: Sequence[str] = ()) -> int:
+    """filters: of the thread; by default of the events of its token."""
+    tenant, token = place
+    async for stored in log.read(filters or [f"{STORED_PREFIX}.*.{tenant}.{token}.*"], 1, await log.head()):
         return partition_of(stored)
     raise NotFound(f"the log has no thread {place[1]!r} of tenant {place[0]!r}")

@@ -1,6 +1,7 @@
 """Subjects: one thread is one safe token, and no two threads share one."""
 
 import re
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,12 @@ from hypothesis import strategies as st
 
 from turnlog.events.errors import InvalidToken
 from turnlog.events.subjects import (
+    access_thread,
+    check_id,
     check_tenant,
+    memory_thread,
     parse_stored,
+    present_thread,
     progress_subject,
     publish_subject,
     session_key,
@@ -126,3 +131,25 @@ def test_an_ear_on_a_thread_hears_what_is_published_there_and_nothing_else(threa
         watch_subject("*", thread)
     with pytest.raises(InvalidToken):
         watch_type("acme", "*")
+
+
+LENGTHS = st.sampled_from((1, 3, 384, 385, 512))
+
+
+@given(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), LENGTHS)
+def test_a_user_called_as_the_thread_or_hash_of_another_has_another_thread(character: str, length: int) -> None:
+    user = (character * length).encode()[:length].decode(errors="ignore") or "u"
+    for thread_of, prefix in ((memory_thread, "memories/"), (access_thread, "access/")):
+        name = thread_of(user).removeprefix(prefix)
+        others = {name, name.lstrip("~"), sha256(user.encode()).hexdigest(), f"~{name}", name[:384], name[-384:]}
+        for other in others - {user, ""}:
+            assert thread_of(other) != thread_of(user)
+        check_id("thread", memory_thread(user, "s" * 64))
+
+
+@given(THREADS, THREADS)
+def test_two_users_have_two_threads(one: str, other: str) -> None:
+    long = [f"{one}{'x' * 400}"[:480], f"{other}{'x' * 400}"[:480]]
+    users = {user for user in (one, other, *long) if len(user.encode()) <= 512}
+    assert len({memory_thread(user) for user in users}) == len(users)
+    assert all(present_thread(memory_thread(user), user) == memory_thread(user) for user in users)

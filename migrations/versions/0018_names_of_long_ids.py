@@ -1,0 +1,29 @@
+"""threads of users whose ids are too long for a name: hashed in a form that no id has"""
+
+from alembic import op
+
+revision = "0018"
+down_revision = "0017"
+
+TABLES = (
+    *("memories", "memory_conflicts", "memory_compactions", "memory_extractions", "user_preferences", "entities"),
+    "api_keys",
+)
+LONG = "octet_length(user_id) > 384"
+
+
+def upgrade() -> None:
+    """Rows of a user with the hash of a long id as a name get the name that events.subjects gives today."""
+    for table in TABLES:
+        op.execute(
+            f"UPDATE {table} SET thread_id = left(thread_id, -64) || lpad(right(thread_id, 64), 385, '~') "
+            f"WHERE {LONG} AND right(thread_id, 64) = encode(sha256(convert_to(user_id, 'UTF8')), 'hex') "
+            "AND left(thread_id, -64) ~ '^(memories/|access/|shadow/[A-Za-z0-9_-]{1,64}/memories/)$'"
+        )
+    # These rows do not say whose they are: a turn belongs to one user, so the others' do no harm.
+    op.execute(
+        "INSERT INTO forgotten_turns (tenant, thread_id, event_id) SELECT f.tenant, u.thread_id, f.event_id "
+        f"FROM (SELECT tenant, thread_id FROM memories WHERE {LONG} UNION SELECT tenant, thread_id FROM entities "
+        f"WHERE {LONG}) u JOIN forgotten_turns f ON f.tenant = u.tenant "
+        "AND f.thread_id = left(u.thread_id, -385) || right(u.thread_id, 64)"
+    )

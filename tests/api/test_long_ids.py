@@ -1,0 +1,139 @@
+"""A user whose id is too long for a name, and the user who is called as its hash: nothing of one reaches the other."""
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+import httpx2
+import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from helpers.api import Api, Serve
+from helpers.memory_events import memory_id, recorded
+from helpers.servers import eventually
+
+from turnlog.events.contracts import MemoryRecorded
+from turnlog.events.read import recorded as recorded_of
+from turnlog.events.subjects import former_thread, memory_thread
+from turnlog.migrations.upgrade import engine
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.registry import BY_NAME
+from turnlog.projectors.rebuild.rebuild import rebuild
+from turnlog.projectors.rebuild.replay import rebuild_thread
+
+LONG = "anna@" + "example." * 50 + "org"
+HASH = sha256(LONG.encode()).hexdigest()
+TEA, COFFEE = "Anna likes green tea.", "The other likes black coffee."
+
+
+async def seen(client: httpx2.AsyncClient) -> list[str]:
+    listed = (await client.get("/api/memories")).json()["items"]
+    found = (await client.post("/api/recall", json={"query": "What does Anna like, tea or coffee?"})).json()["memories"]
+    contents = sorted(one["content"] for one in listed)
+    assert sorted(one["content"] for one in found) == contents
+    return contents
+
+
+async def erased(client: httpx2.AsyncClient) -> None:
+    begun = await client.post("/api/erase", json={"reason": "asked"})
+    assert begun.status_code == 202, begun.text
+    job: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        job.update((await client.get(f"/api/jobs/{begun.json()['id']}")).json())
+        return bool(job["state"] != "running")
+
+    await eventually(ended)
+    assert job["state"] == "done" and job["result"]["hits"] == {}, job
+
+
+async def remember(client: httpx2.AsyncClient, text: str) -> str:
+    made = await client.post("/api/memories", json={"content": text})
+    assert made.status_code == 201, made.text
+    return str(made.json()["memory_id"])
+
+
+async def test_a_user_called_as_the_hash_of_a_long_id_reaches_nothing_of_it(serve: Serve) -> None:
+    async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
+        tea, coffee = await remember(anna, TEA), await remember(other, COFFEE)
+        assert (await seen(anna), await seen(other)) == ([TEA], [COFFEE])
+        for client, memory in ((anna, coffee), (other, tea)):
+            assert (await client.get(f"/api/memories/{memory}")).status_code == 404
+            assert (await client.delete(f"/api/memories/{memory}")).status_code == 404
+        await erased(other)
+        assert (await seen(anna), await seen(other)) == ([TEA], [])
+        assert (await anna.delete(f"/api/memories/{tea}")).status_code == 200
+        assert await seen(anna) == []
+
+
+async def old_data(api: Api, other: httpx2.AsyncClient) -> None:
+    """As before there was the present form: the memory of the long id is on the thread of the other one."""
+    await remember(other, COFFEE)
+    event = recorded(TEA, user=LONG)
+    former = former_thread(event.thread)
+    assert former == memory_thread(HASH)
+    await api.runtime.log.append(event.model_copy(update={"thread": former}))
+    await api.runtime.settle()
+
+
+async def all_again(api: Api) -> None:
+    await rebuild(api.runtime.log, api.runtime.database_url, BY_NAME["memories"])
+
+
+async def each_thread_again(api: Api) -> None:
+    for user in (LONG, HASH):
+        place = ("default", memory_thread(user))
+        await rebuild_thread(api.runtime.log, api.runtime.database_url, BY_NAME["memories"], *place)
+
+
+async def nothing(_: Api) -> None:
+    return None
+
+
+@pytest.mark.parametrize("make_again", [nothing, all_again, each_thread_again])
+async def test_what_a_long_id_has_from_before_is_its_own(
+    serve: Serve, make_again: Callable[[Api], Awaitable[None]]
+) -> None:
+    async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
+        await old_data(api, other)
+        await make_again(api)
+        assert (await seen(anna), await seen(other)) == ([TEA], [COFFEE])
+        assert (await other.delete(f"/api/memories/{memory_id(TEA, LONG)}")).status_code == 404
+        assert (await anna.delete(f"/api/memories/{memory_id(TEA, LONG)}")).status_code == 200
+        await make_again(api)
+        assert (await seen(anna), await seen(other)) == ([], [COFFEE])
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "plain"])
+@pytest.mark.parametrize("who", [LONG, HASH], ids=["long", "hash"])
+async def test_an_erasure_reaches_all_of_one_from_before_and_nothing_of_the_other(
+    serve: Serve, who: str, sealed: bool
+) -> None:
+    async with serve(plaintext=not sealed) as api, api.client(LONG) as anna, api.client(HASH) as other:
+        await old_data(api, other)
+        await erased(anna if who == LONG else other)
+        for _ in range(2):
+            assert await seen(anna) == ([] if who == LONG else [TEA])
+            assert await seen(other) == ([COFFEE] if who == LONG else [])
+            await all_again(api)
+        events = [recorded_of(one).event async for one in api.runtime.log.read(["turnlog.log.>"])]
+        left = {one.data.memory.content for one in events if isinstance(one.data, MemoryRecorded)} & {TEA, COFFEE}
+        assert left == {COFFEE if who == LONG else TEA}
+
+
+async def test_rows_from_before_get_the_present_thread(serve: Serve, database_url: str, db: Connection) -> None:
+    async with serve() as api, api.client(LONG) as anna, api.client(HASH) as other:
+        await old_data(api, other)
+        moved = await db.execute("UPDATE memories SET thread_id = %s WHERE user_id = %s", (memory_thread(HASH), LONG))
+        assert moved.rowcount == 1
+        await asyncio.to_thread(run_migration, database_url)
+        assert (await seen(anna), await seen(other)) == ([TEA], [COFFEE])
+
+
+def run_migration(database_url: str) -> None:
+    made = engine(database_url)
+    with made.begin() as connection, Operations.context(MigrationContext.configure(connection)):
+        importlib.import_module("turnlog.migrations.versions.0018_names_of_long_ids").upgrade()
+    made.dispose()
