@@ -92,14 +92,15 @@ class Launched:
 
 
 def launch(argv: Sequence[str | Path], folder: Path, log: Path, identity: Identity | None) -> Launched:
-    """Starts a server that outlives this process and does not get its Ctrl-C. Raises ServerStartFailed."""
+    """Starts a server that outlives this process, does not get its Ctrl-C and writes no core dump, which would have
+    what it holds in memory. Raises ServerStartFailed."""
     with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as out:
         offset = out.tell()
         if identity is not None:
             os.fchown(out.fileno(), identity.uid, identity.gid)
         try:
             process = subprocess.Popen(
-                [str(arg) for arg in argv],
+                ["/bin/sh", "-c", 'ulimit -c 0; exec "$@"', "sh", *(str(arg) for arg in argv)],
                 cwd=folder,
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,

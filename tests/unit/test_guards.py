@@ -32,6 +32,7 @@ ENVIRONMENT = {
 # A start and a stop of servers cost a second; every other test uses those of its worker.
 OWN_SERVERS = {
     "acceptance/test_cli.py": "one `turnlog up` for all commands",
+    "acceptance/test_core_dumps.py": "looks at the limits of both servers",
     "acceptance/test_docs.py": "commands of the pages begin without servers",
     "acceptance/test_up.py": "kills both servers",
     "integration/test_append_crash.py": "kills NATS",
