@@ -16,7 +16,7 @@ from turnlog.agent.dates.dates import Dated, dates_in
 from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, score, tier_of
 from turnlog.agent.memory.roles import role_words
 from turnlog.agent.models.errors import ModelError
-from turnlog.agent.recall.search import QueryEmbedder
+from turnlog.agent.recall.search import EMBEDDING_PATIENCE_S, QueryEmbedder
 from turnlog.events import tracing
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
@@ -189,7 +189,7 @@ class MemoryRecall:
     """Finds memories. Without an embedder, or when it fails: by words, entities and dates (E 13.3); the result has the
     reason.
 
-    patience_s: how long to wait for the question's vector; None: without a limit. zone: time zone of the users, in
+    patience_s: how long to wait for the question's vector. zone: time zone of the users, in
     which dates in questions are read.
     """
 
@@ -198,7 +198,7 @@ class MemoryRecall:
         embedder: QueryEmbedder | None,
         policy: Policy = SEED,
         weights: Weights = DEFAULT,
-        patience_s: float | None = None,
+        patience_s: float = EMBEDDING_PATIENCE_S,
         zone: tzinfo = UTC,
     ) -> None:
         self._embedder, self._policy, self._weights = embedder, policy, weights

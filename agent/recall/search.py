@@ -39,6 +39,7 @@ from turnlog.projectors.models.chunks.lookup import (
     with_parents,
 )
 
+EMBEDDING_PATIENCE_S = 5.0  # then what is sought is found by words; a server that hangs must stop nobody
 CACHED_ROWS = 64_000  # of small scopes, of 384 dimensions 100 MB
 CACHED_SAMPLES = 16
 
@@ -254,10 +255,13 @@ class Recall:
             self.degraded = f"keyword search only: nothing here has a vector of {self._embedder.model} yet"
             return queries
         try:
-            return [replace(one, vector=await self._embedder.embed_query(one.text)) for one in queries]
+            async with asyncio.timeout(EMBEDDING_PATIENCE_S):
+                return [replace(one, vector=await self._embedder.embed_query(one.text)) for one in queries]
         except ModelError as error:
             self.degraded = f"keyword search only: {error}"
-            return queries
+        except TimeoutError:
+            self.degraded = f"keyword search only: the query's vector was not there after {EMBEDDING_PATIENCE_S:g} s"
+        return queries
 
     async def _reranked(self, parts: Sequence[str], found: list[list[Recalled]]) -> list[list[Recalled]]:
         """Each part's turns by the reranker's scores; as they are where it fails for one."""

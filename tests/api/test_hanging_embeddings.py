@@ -1,0 +1,40 @@
+"""A server of embeddings that stops answering: questions are answered and memories recalled without it."""
+
+import httpx2
+from helpers.api import Serve
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+FACT = "Ann has a corgi called Sesame."
+HANGING = 50
+
+
+async def degraded(client: httpx2.AsyncClient, query: str) -> str | None:
+    found = (await client.post("/api/recall", json={"query": query})).json()
+    assert FACT in [one["content"] for one in found["memories"]], found
+    why: str | None = found["memories_degraded"]
+    return why
+
+
+async def test_answers_and_recall_go_on_and_vectors_follow_when_it_answers(serve: Serve) -> None:
+    with MemoryServer() as model:
+        given = {"api_base_url": model.url, "model": "m", "embedding_base_url": model.url, "embedding_model": "e"}
+        async with serve("agent", "reactors", **given) as api, api.client() as ann:
+            assert (await ann.post("/api/memories", json={"content": FACT})).status_code == 201
+            await eventually(lambda: is_whole(ann))
+            before = len(model.bodies("embeddings"))
+            for _ in range(HANGING):
+                model.hang(on="embeddings")
+            assert await degraded(ann, "Which dog is called Sesame?")
+            assert (await ann.post("/api/threads/t/context", json={"query": "Is Sesame a corgi?"})).status_code == 200
+            answered = await ann.post("/api/threads/t/answers", json={"message": "What is the corgi called?"})
+            assert answered.status_code == 201, answered.text
+            said = (await ann.get("/api/threads/t/turns")).json()["items"]
+            assert [one["role"] for one in said] == ["user", "assistant"]
+            assert len(model.bodies("embeddings")) > before and not model.released.is_set()
+            model.released.set()
+            await eventually(lambda: is_whole(ann))
+
+
+async def is_whole(client: httpx2.AsyncClient) -> bool:
+    return await degraded(client, "Who is Sesame, a corgi?") is None
