@@ -2321,12 +2321,16 @@ export interface components {
         /**
          * AnswerReceipt
          * @description Exactly what the model saw for one answer (C10). v1 had no system_prompt and no settings, v2 no notes, v3 no
-         *     known, v4 no doubt.
+         *     known, v4 no doubt, v5 listed every turn.
+         *
+         *     Its size does not grow with the thread: turns are named by spans, and `turnlog context THREAD --as-of SEQ` makes the
+         *     context again. state: the spans of all turns that the context was built from, exact. recalled_chunks: of what the
+         *     tool fetched, the first MOST_CHUNKS.
          *
          *     as_of_seq: nothing later went into the context; budget: tokens, after system prompt and tools. relevant: turns
          *     that came first in tier 2 for being relevant to the question, best first (C8). notes: the text placed right before
          *     the question, if the context was built from a state of its own and not from the thread in the log (the
-         *     conversation graph); then tiers and dropped_seqs name every turn of that state. Otherwise None. known: what was
+         *     conversation graph); then it is made again from `state`. Otherwise None. known: what was
          *     shown with the memories; None without a block of memories. doubt: the line before the question that says that
          *     nothing found answers it; None without one, and where it is the last of the notes.
          */
@@ -2370,10 +2374,20 @@ export interface components {
              */
             memories?: string[];
             /**
-             * Dropped Seqs
+             * @default {
+             *       "count": 0,
+             *       "spans": []
+             *     }
+             */
+            dropped?: components["schemas"]["TurnSpans"];
+            /**
+             * State
              * @default []
              */
-            dropped_seqs?: number[];
+            state?: [
+                number,
+                number
+            ][];
             /** Context Hash */
             context_hash: string;
             /** System Prompt */
@@ -2646,8 +2660,8 @@ export interface components {
         /**
          * ContextMade
          * @description messages: for the OpenAI chat API, system prompt first. budget: tokens of the tiers. seq: of the log as it was
-         *     seen. receipt: send it with the answer's turn; null for a moment of the past. degraded: why older turns were sought
-         *     without vectors.
+         *     seen. receipt: send its id with the answer's turn, or all of it where the id is null or no longer known; null for a
+         *     moment of the past. degraded: why older turns were sought without vectors.
          */
         ContextMade: {
             /** Messages */
@@ -2666,7 +2680,10 @@ export interface components {
         };
         /**
          * ContextReceipt
-         * @description The sources of a context. dropped: turns not shown, and why; altered: turns not shown as stored.
+         * @description The sources of a context, in a size that does not grow with the thread.
+         *
+         *     dropped: turns not shown; remarks: why, and why others are not shown as stored; state: all that the context was
+         *     built from.
          *
          *     context_hash: SHA-256 of the messages' JSON; the same input always gives the same hash.
          */
@@ -2683,10 +2700,14 @@ export interface components {
             budget: number;
             /** Tiers */
             tiers: components["schemas"]["ReceiptTier"][];
-            /** Dropped */
-            dropped: components["schemas"]["Remark"][];
-            /** Altered */
-            altered: components["schemas"]["Remark"][];
+            dropped: components["schemas"]["TurnSpans"];
+            /** Remarks */
+            remarks: components["schemas"]["Remarks"][];
+            /** State */
+            state: [
+                number,
+                number
+            ][];
             /** Recalled Chunks */
             recalled_chunks: string[];
             /** Memories */
@@ -2775,8 +2796,8 @@ export interface components {
         };
         /**
          * DecayStats
-         * @description Of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories. scheduled: what the run
-         *     of the decay job that is due next does with them, if they are not said or read until then.
+         * @description Counts and averages of the memories in use or archived, as of now. averages: 0 to 1, and 0 without memories.
+         *     scheduled: what the next run of the decay job does with them, if they are not said or read until then.
          */
         DecayStats: {
             /** Total Memories */
@@ -3283,7 +3304,8 @@ export interface components {
          * @description One projection's distance from the end of its partition.
          *
          *     stalled: an event has waited too long without the position moving; parked events do not count.
-         *     seconds_since_moved: None if no worker has ever taken the partition.
+         *     seconds_since_moved: None if no worker has ever taken the partition. rebuilt: share of the log that the rebuild for
+         *     a newer version of the projection has read (0 to 1); None where the rows are of the present version.
          */
         Lag: {
             /** Projection */
@@ -3300,6 +3322,8 @@ export interface components {
             seconds_since_moved: number | null;
             /** Stalled */
             stalled: boolean;
+            /** Rebuilt */
+            rebuilt?: number | null;
         };
         /**
          * MemoryContext
@@ -4206,7 +4230,7 @@ export interface components {
         };
         /**
          * ReceiptTier
-         * @description What one tier held: turns by sequence, its tokens, and for tier 1 the sources of its text.
+         * @description What one tier held: its turns, its tokens, and for tier 1 the sources of its text.
          */
         ReceiptTier: {
             /**
@@ -4217,10 +4241,12 @@ export interface components {
             /** Tokens */
             tokens: number;
             /**
-             * Seqs
-             * @default []
+             * @default {
+             *       "count": 0,
+             *       "spans": []
+             *     }
              */
-            seqs?: number[];
+            turns?: components["schemas"]["TurnSpans"];
             /** Summary Seq */
             summary_seq?: number | null;
             /**
@@ -4241,10 +4267,15 @@ export interface components {
             /** Targetname */
             targetName: string;
         };
-        Remark: [
-            number,
-            string
-        ];
+        /**
+         * Remarks
+         * @description Turns that were left out, or not shown as stored, for one reason.
+         */
+        Remarks: {
+            /** Reason */
+            reason: string;
+            turns: components["schemas"]["TurnSpans"];
+        };
         /**
          * ResponsesBody
          * @description As OpenAI's; further fields that a model takes are passed on, others are ignored.
@@ -4411,7 +4442,8 @@ export interface components {
         };
         /**
          * SignedBasis
-         * @description As it goes to a client and comes back. signature: of the server, so that nothing in it is changed.
+         * @description As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
+         *     back in its place for a while; None where the server does not keep it.
          */
         SignedBasis: {
             /** Tenant */
@@ -4443,6 +4475,8 @@ export interface components {
              * @default
              */
             signature?: string;
+            /** Id */
+            id?: string | null;
         };
         /** SpanLog */
         SpanLog: {
@@ -4648,19 +4682,42 @@ export interface components {
             time?: string | null;
         };
         /**
+         * TurnSpans
+         * @description Turns of one thread. spans: each is all turns from a first sequence to a last one, both included.
+         *
+         *     There are at most MOST_SPANS: the oldest of more become one, which also covers turns between that are not meant.
+         *     count: of the turns that are meant, exact.
+         */
+        TurnSpans: {
+            /**
+             * Count
+             * @default 0
+             */
+            count?: number;
+            /**
+             * Spans
+             * @default []
+             */
+            spans?: [
+                number,
+                number
+            ][];
+        };
+        /**
          * Turns
          * @description expected: the last sequence of the conversation as you know it, 0 for a new one; 409 when that is not so. The
          *     header If-Match says the same in HTTP's own way, and goes first.
          *
-         *     receipt: of the context that the turns answer, as the context's route gave it; stored together with them, and the
-         *     query before them if it was not in the conversation yet. usage: of the model that made the turns.
+         *     receipt: of the context that the turns answer: its id, or all of it as the context's route gave it; stored together
+         *     with them, and the query before them if it was not in the conversation yet. usage: of the model that made the turns.
          */
         Turns: {
             /** Turns */
             turns: components["schemas"]["Turn"][];
             /** Expected */
             expected?: number | null;
-            receipt?: components["schemas"]["SignedBasis"] | null;
+            /** Receipt */
+            receipt?: components["schemas"]["SignedBasis"] | string | null;
             usage?: components["schemas"]["UsageMetered"] | null;
         };
         /**
