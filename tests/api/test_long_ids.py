@@ -135,5 +135,5 @@ async def test_rows_from_before_get_the_present_thread(serve: Serve, database_ur
 def run_migration(database_url: str) -> None:
     made = engine(database_url)
     with made.begin() as connection, Operations.context(MigrationContext.configure(connection)):
-        importlib.import_module("turnlog.migrations.versions.0018_names_of_long_ids").upgrade()
+        importlib.import_module("turnlog.migrations.versions.0021_names_of_long_ids").upgrade()
     made.dispose()

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0018"
-down_revision = "0017"
+revision = "0021"
+down_revision = "0020"
 
 TABLES = (
     *("memories", "memory_conflicts", "memory_compactions", "memory_extractions", "user_preferences", "entities"),
