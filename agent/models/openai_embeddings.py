@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -85,8 +84,7 @@ class OpenAIEmbedder:
         return np.concatenate(found) if found else np.empty((0, self.dimensions), np.float32)
 
     async def _embed(self, batch: list[str], caller: Caller) -> tuple[Vectors, int]:
-        reply = await caller.call(lambda: self._request(batch))
-        vectors = np.asarray([item.embedding for item in reply.data], dtype=np.float32)
+        vectors, used = await caller.call(lambda: self._request(batch))
         if self.dimensions == 0:
             self.dimensions = vectors.shape[1]
         if vectors.shape[1] != self.dimensions:
@@ -94,22 +92,38 @@ class OpenAIEmbedder:
                 f"{self.model} at {self._caller.url} gave vectors of {vectors.shape[1]} dimensions, earlier ones had "
                 f"{self.dimensions}; another model needs another name in MEMORY_EMBEDDING_MODEL."
             )
-        if not np.isfinite(vectors).all():
-            raise ModelUnavailable(f"{self._caller.url} gave vectors with places that are no numbers.")
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        used = reply.usage.prompt_tokens if reply.usage else sum(map(self._count, batch))
         return vectors / np.maximum(lengths, 1e-12), used
 
-    async def _request(self, batch: list[str]) -> Any:
-        """The reply, its vectors in the order of the texts. The client asks for base64 and takes floats as well."""
+    async def _request(self, batch: list[str]) -> tuple[Vectors, int]:
+        """The vectors in the order of the texts, and the tokens read. The client asks for base64 and takes floats as
+        well."""
         reply = await self._client.embeddings.create(model=self.model, input=batch)
-        items = getattr(reply, "data", None) or []
-        if len(items) != len(batch) or len({len(item.embedding) for item in items}) != 1:
+        items = list(getattr(reply, "data", None) or [])
+        if len(items) != len(batch):
+            raise ModelUnavailable(f"{self._caller.url} gave {len(items)} vectors for {len(batch)} texts.")
+        if all(isinstance(item.index, int) for item in items):
+            items.sort(key=lambda item: item.index)
+        vectors = _vectors_of([item.embedding for item in items])
+        if vectors is None:
             raise ModelUnavailable(
-                f"{self._caller.url} gave {len(items)} vectors for {len(batch)} texts, or of unequal length."
+                f"{self._caller.url} gave vectors that are not lists of finite numbers, all of one length."
             )
-        items.sort(key=lambda item: item.index)
-        return reply
+        used = getattr(reply.usage, "prompt_tokens", None)
+        return vectors, used if isinstance(used, int) else sum(map(self._count, batch))
+
+
+def _vectors_of(embeddings: Sequence[object]) -> Vectors | None:
+    """None where they are not lists of finite numbers, all of one length."""
+    try:
+        rows = np.asarray(embeddings)
+    except ValueError:  # of several lengths
+        return None
+    if rows.dtype.kind not in "fiu" or rows.ndim != 2 or rows.shape[1] == 0:
+        return None
+    with np.errstate(over="ignore"):
+        vectors = rows.astype(np.float32)
+    return vectors if np.isfinite(vectors).all() else None
 
 
 def batches(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass
 class Step:
-    """What one request gets. until: not before it is set; in a stream the chunks from number `after` on."""
+    """What one request gets. until: not before it is set; in a stream the chunks from number `after` on.
+    whole: the body."""
 
     text: str = ""
     tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
@@ -34,6 +35,7 @@ class Step:
     vectors: Sequence[Sequence[float]] | None = None
     finish: str | None = None
     results: Any = None
+    whole: str | None = None
 
 
 def ranked(step: Step, body: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ each line below is used up by one request (of its kind), in the order in which t
     server.page()                                   200 with a web page, as of a proxy
     server.malformed()                              200 with broken JSON (in a stream: after the first word)
     server.vectors([[...], ...])                    exactly these embeddings
+    server.answer_embeddings(reply, times=4)    exactly this JSON in place of embeddings
     server.rank([{"index": 0, "relevance_score": 1.5}, ...])    exactly these results of /rerank, which otherwise are
                                                     the numbers of words that query and document share
 
@@ -131,6 +132,9 @@ class OpenAIServer:
     def vectors(self, vectors: Sequence[Sequence[float]]) -> None:
         self._script["embeddings"].append(Step(vectors=vectors))
 
+    def answer_embeddings(self, reply: Any, times: int = 1) -> None:
+        self._script["embeddings"].extend(Step(whole=json.dumps(reply)) for _ in range(times))
+
     def rank(self, results: Any, **step: Any) -> None:
         self._script["rerank"].append(Step(results=results, **step))
 
@@ -209,6 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Drop
         if step.malformed:
             return self._bytes(200, b'{"choices": [{"message": ')
+        if step.whole is not None:
+            return self._bytes(200, step.whole.encode())
         made = {"chat": completion, "embeddings": self._embeddings, "rerank": ranked}
         self._json(200, made[kind](step, body))
 

@@ -89,7 +89,7 @@ async def test_a_missing_vector_is_an_error_and_never_a_shifted_row(embedder, se
 async def test_a_place_that_is_no_number_is_an_error(embedder, server):
     for _ in range(4):
         server.vectors([[float("nan")] + [1.0] * 31])
-    with pytest.raises(ModelUnavailable, match="no numbers"):
+    with pytest.raises(ModelUnavailable, match="finite numbers"):
         await embedder().embed_query("x")
 
 
@@ -102,3 +102,34 @@ async def test_a_failing_server_is_retried(embedder, server):
     server.fail(500, times=2, on="embeddings")
     assert (await embedder().embed_query("x")).shape == (32,)
     assert len(server.requests) == 3
+
+
+MALFORMED = {
+    "strings": [["0.1", "0.2"], ["0.3", "0.4"]],
+    "words": [["a", "b"], ["c", "d"]],
+    "nulls": [None, None],
+    "numbers": [0.5, 0.25],
+    "a place without a number": [[0.1, None], [0.1, 0.2]],
+    "not a number": [[0.1, float("nan")], [0.1, 0.2]],
+    "infinity": [[0.1, 1e300], [0.1, 0.2]],
+    "several lengths": [[0.1, 0.2], [0.1]],
+    "no places": [[], []],
+    "too few": [[0.1, 0.2]],
+    "lists of lists": [[[0.1], [0.2]], [[0.1], [0.2]]],
+    "text that is not base64": ["@@@", "@@@"],
+    "base64 of half a number": ["AAA=", "AAA="],
+}
+
+
+@pytest.mark.parametrize("vectors", MALFORMED.values(), ids=MALFORMED)
+async def test_malformed_vectors_are_a_model_error(embedder, server, vectors):
+    server.answer_embeddings({"data": [{"index": at, "embedding": one} for at, one in enumerate(vectors)]}, times=4)
+    with pytest.raises(ModelUnavailable):
+        await embedder().embed_passages(["x", "y"])
+
+
+@pytest.mark.parametrize("reply", [{"data": None}, {"data": "x"}, {"data": [1, 2]}, [], "x", None], ids=repr)
+async def test_a_reply_of_another_form_is_a_model_error(embedder, server, reply):
+    server.answer_embeddings(reply, times=4)
+    with pytest.raises(ModelUnavailable):
+        await embedder().embed_passages(["x", "y"])
