@@ -110,6 +110,7 @@ class Settings(BaseSettings):
     reactor_stalled_after_s: float = Field(300.0, gt=0, validation_alias=_env("TURNLOG_REACTOR_STALLED_AFTER"))
     model_timeout_s: float = Field(30.0, gt=0, validation_alias=_env("TURNLOG_MODEL_TIMEOUT"))
     answer_timeout_s: float = Field(120.0, gt=0, validation_alias=_env("TURNLOG_ANSWER_TIMEOUT"))
+    answers_first: Literal["auto", "always", "never"] = Field("auto", validation_alias=_env("TURNLOG_ANSWERS_FIRST"))
     agent_parallel: int = Field(256, ge=1, le=1_000, validation_alias=_env("TURNLOG_AGENT_PARALLEL"))
     system_prompt: str = Field(
         "You are a helpful assistant with a long memory of this conversation.",

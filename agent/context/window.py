@@ -111,16 +111,22 @@ def window_for(model: str) -> int:
     return DEFAULT_WINDOW
 
 
+def output_reserve(window: int) -> int:
+    """Tokens of the window that are left for the answer: 16,000, but at most a quarter, so that a small model keeps
+    room for input."""
+    return min(OUTPUT_RESERVE, window // 4)
+
+
 def budget_for(model: str, window: int, system: int, tools: int, answer: int = 0) -> Budget:
     """Window - 10 % safety - output reserve - system prompt - tools, all in tokens.
 
-    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is 16,000, but at most a quarter of the
-    window, so that a small model keeps room for input. answer: tokens that the model may answer with, which the reserve
-    holds in any case; 0 if it is unknown. Raises WindowTooSmall when fewer than 128 tokens are left.
+    window: 0 infers it from the model (MEMORY_CONTEXT_WINDOW). The reserve is output_reserve, or more where `answer`,
+    the tokens that the model may answer with, is larger; 0 if that is unknown. Raises WindowTooSmall when fewer than
+    128 tokens are left.
     """
     window = window or window_for(model)
     safety = window // 10
-    reserve = max(min(OUTPUT_RESERVE, window // 4), answer)
+    reserve = max(output_reserve(window), answer)
     left = window - safety - reserve - system - tools
     if left < MIN_BUDGET:
         raise WindowTooSmall(

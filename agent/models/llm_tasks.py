@@ -15,7 +15,7 @@ from pydantic import BaseModel, RootModel
 
 from turnlog.agent.models import prompts
 from turnlog.agent.models.errors import EmptyAnswer
-from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion, TextTasks, Topics, Usage, Written
+from turnlog.agent.models.protocol import CUT_OFF, ChatModel, ChatRequest, Completion, TextTasks, Topics, Usage, Written
 from turnlog.projectors.models.terms import terms
 
 logger = logging.getLogger("turnlog.agent")
@@ -138,7 +138,7 @@ def _usage(asked: Sequence[Completion]) -> Usage:
 def text_problem(text: str, source: str, finish_reason: str | None, language: str | None = None) -> str | None:
     """Why a model's text must not be stored, None if it may be. source: the texts that it was made of. language: the
     one that was asked for, in which it has other words than its source. Pure."""
-    if finish_reason == "length":
+    if finish_reason == CUT_OFF:
         return "cut off at the token limit"
     if any(marker in text and marker not in source for marker in _MARKERS):
         return "echo of the prompt"

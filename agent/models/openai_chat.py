@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -16,12 +17,16 @@ import openai
 from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from turnlog.agent.context.window import output_reserve, window_for
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
+from turnlog.agent.models.lanes import Lane
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import (
     BROKE_OFF,
+    CUT_OFF,
+    REPETITION,
     TIME_UP,
     CallPiece,
     ChatRequest,
@@ -29,6 +34,7 @@ from turnlog.agent.models.protocol import (
     CountTokens,
     Delta,
 )
+from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
 from turnlog.events.contracts import ToolCall
 
@@ -117,6 +123,12 @@ def _may_restart(error: ModelError) -> bool:
     return isinstance(error, ModelUnavailable) and not isinstance(error, ModelTimedOut)
 
 
+# Many models write at most so much, and some servers refuse a higher bound in place of lowering it.
+_COMMON_BOUND = 4_096
+_BOUND_REFUSED = re.compile(r"max_(completion_|output_|new_)?tokens|maximum context|context length", re.IGNORECASE)
+# A server may ignore the bound: no token has more characters on average.
+_CHARS_PER_TOKEN = 16
+
 # These count reasoning as output, and refuse the older field name and any temperature.
 _COMPLETION_TOKENS = ("o1", "o3", "o4", "gpt-5")
 
@@ -138,6 +150,11 @@ class OpenAIChat:
 
     caller: its timeout holds for the first token, all tries together, and between any two tokens of a stream, and for
     the whole of `complete`. answer_timeout_s: for a whole stream. Calls are retried only before the first token.
+
+    window: of the model in tokens, 0 infers it from the name; an answer without a bound of its own may have the share
+    of it that the context leaves. An answer that repeats itself is ended with the finish reason REPETITION, one that
+    does not end at its bound with CUT_OFF. lane: of the server; background: what this client asks for waits there for
+    answers.
     """
 
     def __init__(
@@ -150,9 +167,14 @@ class OpenAIChat:
         timeout_s: float = 30.0,
         answer_timeout_s: float = 120.0,
         caller: Caller | None = None,
+        window: int = 0,
+        lane: Lane | None = None,
+        background: bool = False,
     ) -> None:
         self._answer_timeout_s = answer_timeout_s
         self.model, self.provider = model, urlsplit(base_url).hostname or "openai"
+        self._window, self._lane, self._background = window, lane, background
+        self._bounds_refused: dict[str, int] = {}  # by model: how many of _bounds_of
         self._client = new_client(base_url, api_key, timeout_s)
         self._caller = caller or Caller(base_url, secret=api_key, timeout_s=timeout_s)
         self._count = count_tokens
@@ -168,19 +190,26 @@ class OpenAIChat:
 
     async def complete(self, request: ChatRequest) -> Completion:
         with observed.chat(self, request.model) as done:
-            answer = Answer(time.perf_counter())
-            within_s = None if request.ends_at is None else request.ends_at - _now()
-            answer.take_whole(
-                await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s)
-            )
-            completion = self._completion(request, answer)
+            if self._lane is None:
+                completion = await self._complete(request)
+            elif self._background:
+                completion = await self._lane.background(lambda: self._complete(request))
+            else:
+                with self._lane.answer():
+                    completion = await self._complete(request)
             done(completion)
         return completion
+
+    async def _complete(self, request: ChatRequest) -> Completion:
+        answer = Answer(time.perf_counter())
+        within_s = None if request.ends_at is None else request.ends_at - _now()
+        answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s))
+        return self._completion(request, answer)
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:
         ends_at = _now() + self._answer_timeout_s if request.ends_at is None else request.ends_at
         broken: Answer | None = None
-        with observed.chat(self, request.model) as done:
+        with observed.chat(self, request.model) as done, self._lane.answer() if self._lane else nullcontext():
             while True:
                 answer, began = Answer(time.perf_counter()), False
                 try:
@@ -206,6 +235,8 @@ class OpenAIChat:
 
     async def _pieces(self, request: ChatRequest, answer: Answer, ends_at: float) -> AsyncIterator[Delta]:
         """Adds a stream to the answer piece by piece. Raises ModelError; after the first piece nothing is retried."""
+        repetition = Repetition()
+        room = _CHARS_PER_TOKEN * (request.max_tokens or self._reserve(request.model or self.model))
         attempt = partial(self._first_token, request, answer)
         chunks, delta = await self._caller.open(attempt, request.asker, ends_at - _now())
         settled = False
@@ -213,6 +244,11 @@ class OpenAIChat:
             while True:
                 if delta.text or delta.calls:
                     yield delta
+                    piece = delta.text + "".join(call.arguments for call in delta.calls)
+                    room -= len(piece)
+                    if repetition.add(piece) or room < 0:
+                        answer.end_early(REPETITION if room >= 0 else CUT_OFF)
+                        break
                 if _now() >= ends_at:  # a timeout alone is not noticed while chunks wait to be read
                     raise TimeoutError
                 async with asyncio.timeout(min(self._caller.timeout_s, ends_at - _now())):
@@ -259,7 +295,7 @@ class OpenAIChat:
             if self._asks_usage:
                 options["stream_options"] = {"include_usage": True}
         try:
-            reply = await self._formatted(options, request)
+            reply = await self._bounded(options, request)
         except openai.BadRequestError as error:
             if not (stream and self._asks_usage and "stream_options" in str(error)):
                 raise
@@ -273,6 +309,28 @@ class OpenAIChat:
         return NotAnAPI(
             f"{self._caller.url} gave {given}; check that API_BASE_URL is the API's address (…/v1) and not a web page."
         )
+
+    def _reserve(self, model: str) -> int:
+        return output_reserve(self._window or window_for(model))
+
+    async def _bounded(self, options: dict[str, Any], request: ChatRequest) -> Any:
+        """The reply within the request's bound, or within the default one, which is lowered where it is refused."""
+        model = options["model"]
+        name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
+        if request.max_tokens is not None:
+            return await self._formatted({**options, name: request.max_tokens}, request)
+        reserve = self._reserve(model)
+        bounds = [*dict.fromkeys([reserve, min(reserve, _COMMON_BOUND)]), None]
+        for place in range(self._bounds_refused.get(model, 0), len(bounds)):
+            bound = bounds[place]
+            try:
+                reply = await self._formatted({**options, **({} if bound is None else {name: bound})}, request)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if bound is None or not _BOUND_REFUSED.search(str(error)):
+                    raise
+                continue
+            self._bounds_refused[model] = place
+            return reply
 
     async def _formatted(self, options: dict[str, Any], request: ChatRequest) -> Any:
         async def create(more: dict[str, Any]) -> Any:
@@ -295,9 +353,6 @@ class OpenAIChat:
             options["tools"] = list(request.tools)
         if request.temperature is not None and not model.startswith(_COMPLETION_TOKENS):
             options["temperature"] = request.temperature
-        if request.max_tokens is not None:
-            field_name = "max_completion_tokens" if model.startswith(_COMPLETION_TOKENS) else "max_tokens"
-            options[field_name] = request.max_tokens
         return options
 
     def _completion(self, request: ChatRequest, answer: Answer) -> Completion:

@@ -83,13 +83,17 @@ class ChatRequest:
     asker: str | None = None
 
 
-# Finish reasons of answers that turnlog ended: out of time; the stream broke.
-TIME_UP, BROKE_OFF = "timeout", "broken"
+CUT_OFF = "length"
+# Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again.
+ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION = "timeout", "broken", "repetition"
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer. tool_calls is not empty when the model wants tools run before it goes on."""
+    """A whole answer. tool_calls is not empty when the model wants tools run before it goes on.
+
+    finish_reason: as the server said; CUT_OFF at the bound of the answer, REPETITION where it repeated itself.
+    """
 
     text: str
     tool_calls: tuple[ToolCall, ...]

@@ -65,6 +65,7 @@ class OpenAIServer:
         self.requests: list[Request] = []
         self.released = threading.Event()
         self.arrived = threading.Condition()
+        self.left = 0
         self._script: dict[Kind, deque[Step]] = {"chat": deque(), "embeddings": deque(), "rerank": deque()}
         self._port = 0
         self._place: socket.socket | None = None
@@ -146,6 +147,11 @@ class OpenAIServer:
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= number, timeout)
 
+    def wait_until_left(self, number: int = 1, timeout: float = 60.0) -> None:
+        """Block until so many clients have closed their connection before the end of an answer."""
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: self.left >= number, timeout)
+
     def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
         if self._script[kind]:
             return self._script[kind].popleft()
@@ -196,6 +202,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._perform(kind, self.owner.next_step(kind, body), body)
         except _Drop:
             self.close_connection = True
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+            with self.owner.arrived:
+                self.owner.left += 1
+                self.owner.arrived.notify_all()
 
     def _perform(self, kind: Kind, step: Step, body: dict[str, Any]) -> None:
         self._pause(step.delay)

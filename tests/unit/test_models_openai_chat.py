@@ -366,6 +366,52 @@ async def test_newer_models_get_the_newer_token_limit_field(client, server, cloc
     assert older["max_tokens"] == 9
 
 
+async def test_every_call_has_a_bound(client, server, clock):
+    await client().complete(ASK)
+    await deltas(client())
+    await client(window=8_192).complete(ASK)
+    await client(window=8_192).complete(replace(ASK, model="o3"))
+    await client(window=8_192).complete(replace(ASK, max_tokens=5_000))
+    sent = [(body.get("max_tokens"), body.get("max_completion_tokens")) for body in server.bodies()]
+    assert sent == [(16_000, None), (16_000, None), (2_048, None), (None, 2_048), (5_000, None)]
+
+
+async def test_a_server_that_refuses_the_default_bound_gets_a_smaller_one_or_none(client, server, clock):
+    said = "max_tokens is too large: 16000. This model supports at most 4096 completion tokens"
+    chat = client()
+    server.fail(400, message=said)
+    await chat.complete(ASK)
+    await deltas(chat)  # it is remembered
+    server.fail(400, message="Unsupported parameter: 'max_tokens'")
+    await chat.complete(ASK)
+    await chat.complete(ASK)
+    server.fail(400, message=said)
+    with pytest.raises(ModelRefused):
+        await chat.complete(replace(ASK, max_tokens=9_000))  # of the caller, who is told
+    server.fail(400, message="another mistake")
+    with pytest.raises(ModelRefused):
+        await client().complete(ASK)
+    bounds = [body.get("max_tokens") for body in server.bodies()]
+    assert bounds == [16_000, 4_096, 4_096, 4_096, None, None, 9_000, 16_000]
+
+
+async def test_an_answer_that_repeats_itself_ends_marked_and_is_cancelled_at_the_server(client, server, clock):
+    server.reply("I do not know what you mean. " * 20_000)
+    chat = client()
+    came = await deltas(chat)
+    final = came[-1].final
+    assert (final.finish_reason, chat._caller.breaker._failures) == ("repetition", 0)
+    assert final.text == "".join(one.text for one in came) and len(final.text) < 2_000
+    await asyncio.to_thread(server.wait_until_left)
+
+
+async def test_an_answer_ends_at_its_bound_though_the_server_goes_on(client, server, clock):
+    server.reply(" ".join(map(str, range(100_000))))
+    came = await deltas(client(), replace(ASK, max_tokens=10))
+    assert (came[-1].final.finish_reason, len(came[-1].final.text) < 200) == ("length", True)
+    await asyncio.to_thread(server.wait_until_left)
+
+
 async def test_every_error_is_a_model_error_with_a_code(client, server, clock):
     server.fail(422)
     with pytest.raises(ModelError) as caught:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.models.protocol import BROKE_OFF, TIME_UP, CallPiece, ChatRequest, Completion
+from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
@@ -144,7 +144,7 @@ def _event(data: dict[str, Any]) -> str:
 
 def _reason(made: Completion) -> str:
     reason = made.finish_reason or ("tool_calls" if made.tool_calls else "stop")
-    return "length" if reason in (TIME_UP, BROKE_OFF) else reason  # OpenAI knows no other word for an answer cut off
+    return CUT_OFF if reason in ENDED_HERE else reason  # OpenAI knows no other word for an answer cut off
 
 
 def _usage(made: Completion) -> dict[str, int]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnlog.agent.models.protocol import BROKE_OFF, TIME_UP, CallPiece, ChatRequest, Completion
+from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Said, Wanted
 from turnlog.agent.use_cases.resent import History
 from turnlog.consumers.api import repeats
@@ -26,8 +26,8 @@ Event = dict[str, Any]
 _ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "temperature", "tools")
 _ECHOED_AS_GIVEN = {"parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "tool_choice": "auto"}
 _ECHOED_AS_GIVEN |= {"top_p": None, "truncation": "disabled", "reasoning": {"effort": None, "summary": None}}
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_CUT |= dict.fromkeys((TIME_UP, BROKE_OFF), "max_output_tokens")  # OpenAI knows no other word for an answer cut off
+# OpenAI knows no other word for an answer cut off.
+_CUT = {**dict.fromkeys((CUT_OFF, *ENDED_HERE), "max_output_tokens"), "content_filter": "content_filter"}
 
 
 class ResponsesBody(BaseModel):

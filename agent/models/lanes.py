@@ -1,0 +1,110 @@
+"""Answers go before background work of the same model server: small servers do one thing at a time.
+
+Background calls wait while an answer runs or waits at the server, and one that runs is cancelled there when an answer
+comes, to be made again later. Of background calls one runs at a time. The answers of other processes count once they
+are heard of (`heard`), which takes a fraction of a second.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from ipaddress import ip_address
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
+
+from turnlog.events.tasks import cancel
+
+T = TypeVar("T")
+AnswersFirst = Literal["auto", "always", "never"]
+logger = logging.getLogger("turnlog.agent")
+LOOK_AGAIN_S = 0.1
+# Background work does not starve: after so long a call waits and gives way no more.
+PATIENCE_S = 300.0
+# A process that says nothing more for so long has died, or its connection has.
+SILENT_S = 3.0
+
+
+class Lane:
+    """One model server, as all clients of this process use it."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._here = 0
+        self._elsewhere: dict[str, float] = {}
+        self._has_background = False
+
+    @property
+    def answers_here(self) -> int:
+        """Answers of this process that run or wait at the server."""
+        return self._here
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer of any process runs or waits at the server."""
+        return self._here > 0 or any(until > time.monotonic() for until in self._elsewhere.values())
+
+    def heard(self, process: str, answers: int) -> None:
+        """Another process says how many answers it waits for now; it says so again within SILENT_S."""
+        if answers:
+            self._elsewhere[process] = time.monotonic() + SILENT_S
+        else:
+            self._elsewhere.pop(process, None)
+
+    @contextlib.contextmanager
+    def answer(self) -> Iterator[None]:
+        """An answer is wanted of the server while the block runs."""
+        self._here += 1
+        try:
+            yield
+        finally:
+            self._here -= 1
+
+    async def background(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Returns the result of work(), which is cancelled and called again when an answer comes meanwhile.
+
+        Raises as work does.
+        """
+        patient_until = time.monotonic() + PATIENCE_S
+        while True:
+            while (self.is_answering or self._has_background) and time.monotonic() < patient_until:
+                await asyncio.sleep(LOOK_AGAIN_S)
+            self._has_background = True
+            task = asyncio.ensure_future(work())
+            try:
+                while not task.done():
+                    await asyncio.wait({task}, timeout=LOOK_AGAIN_S)
+                    if not task.done() and self.is_answering and time.monotonic() < patient_until:
+                        logger.debug("a background call of %s gives way to an answer", self.server)
+                        break
+                else:
+                    return task.result()
+            finally:
+                self._has_background = False
+                await cancel(task)
+
+
+_lanes: dict[str, Lane] = {}
+
+
+def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
+    """The lane of the server, the same one for all clients of this process; None where nothing has to wait."""
+    if mode == "never" or (mode == "auto" and not is_near(base_url)):
+        return None
+    server = urlsplit(base_url).netloc.rpartition("@")[2].lower()
+    return _lanes.setdefault(server, Lane(server))
+
+
+def open_lanes() -> dict[str, Lane]:
+    """The lanes of this process by server."""
+    return _lanes
+
+
+def is_near(base_url: str) -> bool:
+    """Whether the server is on this machine or a container beside this one, by its name alone."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return "." not in host or host == "host.docker.internal"

@@ -1,0 +1,51 @@
+"""Notices that a streamed text repeats itself: small models say one sentence again until their window is full."""
+
+LEAST_TIMES = 5
+LEAST_BYTES = 1_200
+# A row of dashes, a table of zeros: short pieces are repeated on purpose more often than sentences.
+SHORT_PERIOD, LEAST_BYTES_OF_SHORT = 12, 4_000
+LONGEST_PERIOD = 1_200
+_KEPT = LEAST_TIMES * LONGEST_PERIOD
+_PROBE = 32
+_LOOK_EVERY = 128
+
+
+class Repetition:
+    """Holds the end of one text, at most twice _KEPT bytes of UTF-8, and looks at it once in _LOOK_EVERY bytes."""
+
+    def __init__(self) -> None:
+        self._end = bytearray()
+        self._unseen = 0
+
+    def add(self, piece: str) -> bool:
+        """Adds a piece; returns whether the text ends in a repetition now."""
+        added = piece.encode("utf-8", "surrogatepass")
+        self._end += added
+        self._unseen += len(added)
+        if self._unseen < _LOOK_EVERY:
+            return False
+        self._unseen = 0
+        if len(self._end) > 2 * _KEPT:
+            del self._end[:-_KEPT]
+        return ends_in_repetition(bytes(self._end))
+
+
+def ends_in_repetition(text: bytes) -> bool:
+    """Whether the text ends with the same piece, letter by letter, LEAST_TIMES or more in a row.
+
+    The piece is at most LONGEST_PERIOD bytes, all of it together at least LEAST_BYTES: a refrain, equal rows of a table
+    or equal objects of a JSON list are shorter, and lists that count or rows with other values are not equal. Bytes of
+    UTF-8, because a Chinese character says about as much as three Latin letters. Pure.
+    """
+    probe = text[-_PROBE:]
+    last = len(text) - len(probe)
+    found = text.rfind(probe, 0, len(text) - 1)
+    while found >= 0 and (period := last - found) <= LONGEST_PERIOD:
+        if _is_periodic(text, period, max(LEAST_BYTES, LEAST_TIMES * period)):
+            return period >= SHORT_PERIOD or _is_periodic(text, period, LEAST_BYTES_OF_SHORT)
+        found = text.rfind(probe, 0, found + len(probe) - 1)
+    return False
+
+
+def _is_periodic(text: bytes, period: int, length: int) -> bool:
+    return length <= len(text) and text[-length + period :] == text[-length:-period]
