@@ -22,6 +22,7 @@ from turnlog.projectors.engine.writer import Connection
 
 if TYPE_CHECKING:
     from turnlog.agent.models.factory import Models
+    from turnlog.agent.models.protocol import Embedder
     from turnlog.projectors.engine.engine import Runner
 
 T = TypeVar("T")
@@ -100,6 +101,15 @@ class Runtime:
 
             self._models = make_models(self.settings)
         return self._models
+
+    async def embedder(self) -> "Embedder":
+        """The embedder of the models, once it is known which model makes the vectors."""
+        await self.models.embedder.ready()
+        return self.models.embedder
+
+    async def vector_model(self) -> str:
+        """The name that vectors are stored under. Loads no model where the settings say it."""
+        return (await self.embedder()).model if self.settings.may_lack_embeddings else self.settings.vector_model
 
     def catching_up(self) -> bool:
         """Whether projectors of this process have much to apply: background work then leaves the processor to them."""

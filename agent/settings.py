@@ -205,8 +205,16 @@ class Settings(BaseSettings):
         return self.offline and self.embedding_base_url is None and self.embedding_api_key is None
 
     @property
+    def may_lack_embeddings(self) -> bool:
+        """The chat server is asked for embeddings too, and nobody said that it has them."""
+        if self.offline_embeddings or "embedding_model" in self.model_fields_set:
+            return False
+        has_own = self.embedding_base_url is not None or self.embedding_api_key is not None
+        return not has_own and not OPENAI_SERVER.match(self.api_base_url or OPENAI_URL)
+
+    @property
     def vector_model(self) -> str:
-        """The name that vectors are stored under."""
+        """The name that vectors are stored under, if the server has embeddings; see Runtime.vector_model."""
         return OFFLINE_VECTORS if self.offline_embeddings else self.embedding_model
 
 

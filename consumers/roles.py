@@ -15,6 +15,7 @@ from turnlog.agent.embedding.embedder import embed_pending
 from turnlog.agent.jobs.job import keep_jobs
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
 from turnlog.agent.models.errors import ModelError
+from turnlog.agent.models.lanes import telling_other_processes
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.all_processes import answering_for_this_process
@@ -75,6 +76,7 @@ async def playing(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(exported(runtime.settings))
         await stack.enter_async_context(answering_for_this_process(runtime, roles, ROLES))
+        await stack.enter_async_context(telling_other_processes(runtime.log))
         stack.enter_context(metrics.served(metrics_port))
         if roles:
             await stack.enter_async_context(registered(runtime, roles))

@@ -17,7 +17,7 @@ from turnlog.agent.later import Later
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoriesParked, Place
 from turnlog.agent.models.budget import Ledger, ledger
-from turnlog.agent.models.protocol import Embedder, Usage
+from turnlog.agent.models.protocol import LOCAL, Embedder, Usage
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.events.contracts import ChunksEmbedded, Event
@@ -52,6 +52,7 @@ async def embed_pending(
     One process at a time does this (advisory lock); another one returns 0 at once. Ends early when stop is set,
     the hourly budget is spent, or `pauses` returns True after a round; what is left is found again. Raises ModelError.
     """
+    await embedder.ready()
     async with runtime.pool.connection() as conn, work_lock(conn, LockFor.EMBEDDING, "embedder") as held:
         if not held:
             return 0
@@ -68,7 +69,7 @@ async def _embed_all(
     pauses: Callable[[], bool],
 ) -> int:
     done, stuck = 0, set[str]()
-    budget = embedding_ledger(runtime.settings)
+    budget = embedding_ledger(runtime.settings, embedder)
     of_memories = 0 if only else await embed_memories(runtime, conn, embedder, budget, stop, pauses)
     total = 0 if on_progress is no_progress else await pending_count(conn, embedder.model, None, *(only or ()))
     while not stop.is_set() and (found := await pending_chunks(conn, embedder.model, BATCH, stuck, *(only or ()))):
@@ -93,8 +94,8 @@ def _within_chars(found: Sequence[Pending]) -> Sequence[Pending]:
     return found[: next((max(1, at) for at, size in enumerate(sizes) if size > BATCH_CHARS), len(found))]
 
 
-def embedding_ledger(settings: Settings) -> Ledger:
-    return ledger("embedder", settings, is_local=settings.offline_embeddings)
+def embedding_ledger(settings: Settings, embedder: Embedder) -> Ledger:
+    return ledger("embedder", settings, is_local=embedder.provider == LOCAL)
 
 
 async def embed_chunks(

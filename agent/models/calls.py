@@ -111,6 +111,7 @@ _FIXES = {
     403: "the API key may not use this model; check the account behind API_KEY",
     404: "no such model or path; check the model's name and that API_BASE_URL ends where the API begins (…/v1)",
     402: "the account has no credit left",
+    501: "the server does not do this",
 }
 
 _MODERATED = ("content_filter", "content_policy_violation")  # Azure's code, OpenAI's
@@ -236,7 +237,7 @@ class Caller:
             return ModelQuotaExceeded(f"{text} ({_FIXES[402]})", status)
         if status == 429:
             return ModelRateLimited(f"{text} (rate limited)", retry_after_s=retry_after_s)
-        if status >= 500 or status == 408:
+        if (status >= 500 and status != 501) or status == 408:
             return ModelUnavailable(text, retry_after_s=retry_after_s)
         if error.code in _MODERATED:
             return ModelModerated(f"{text} (its moderation refused the request)", status)

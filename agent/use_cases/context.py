@@ -191,6 +191,7 @@ async def _block(
 ) -> MemoryBlock:
     if user is None:
         return MemoryBlock()
+    await runtime.embedder()
     recall, now = runtime.kept(_memory_recall), datetime.now(UTC)
     asking = (tenant, user, question, now, model, window, message_count)
     return await recalled_block(conn, recall, runtime.settings, *asking)
@@ -207,6 +208,7 @@ class _Relevant:
     degraded: str | None = None
 
     async def turns(self) -> Relevant:
+        await self.runtime.embedder()
         recall, settings = recall_of(self.runtime), self.runtime.settings
         count = settings.hybrid_episodes or EPISODES
         found = await relevant_turns(self.conn, recall, self.scope, self.query, count, settings.full_recent_count)

@@ -29,7 +29,7 @@ async def embed_threads(
     except TimeoutError:
         pass
     async with runtime.pool.connection() as conn:
-        left = await pending_count(conn, runtime.settings.vector_model, None, tenant, sorted(threads))
+        left = await pending_count(conn, await runtime.vector_model(), None, tenant, sorted(threads))
     return f"{counted(left, 'chunk')} without a vector yet, found by words alone" if left else None
 
 

@@ -120,6 +120,8 @@ async def recall(
     await _settle(runtime, tenant, user, thread)
     known = MemoriesFound()
     turns: list[Recalled] = []
+    if not keyword_only:
+        await runtime.embedder()
     search = recall_of(runtime, keyword_only)
     async with runtime.pool.connection() as conn:
         if user is not None and topic is None:
@@ -190,7 +192,7 @@ async def _memories(
 ) -> MemoriesFound:
     settings = runtime.settings
     counter = counter_for(settings.model)
-    embedder = None if keyword_only else runtime.models.embedder
+    embedder = None if keyword_only else await runtime.embedder()
 
     def tokens_of(memory: StoredMemory) -> int:
         return counter.text(memory_line(memory, counter))

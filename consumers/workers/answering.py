@@ -137,6 +137,7 @@ class AgentConsumer:
     async def _make(self, request: Event, seq: int, progress: Progress) -> None:
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
+        await self._models.embedder.ready()
         data = request.data
         assert isinstance(data, AnswerRequested)
         async with self._reading() as conn:

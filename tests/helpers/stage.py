@@ -127,8 +127,11 @@ class Play(Protocol):
 
 
 def player(nats_url: str, database_url: str, usual: Sequence[str], **given: Any) -> Play:
+    # The model of a test is on this machine, and a test says itself when background calls wait for answers.
+    usually = {"kek": SecretStr(KEK), "answers_first": "never"}
+
     def play(*roles: str, **more: Any) -> AbstractAsyncContextManager[Stage]:
-        settings = Settings(nats_url=nats_url, database_url=database_url, **{"kek": SecretStr(KEK), **given, **more})
+        settings = Settings(nats_url=nats_url, database_url=database_url, **{**usually, **given, **more})
         return on_stage(settings, roles or usual)
 
     return play

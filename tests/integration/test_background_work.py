@@ -14,11 +14,12 @@ import pytest
 from conftest import Settled
 from faststream.nats import NatsMessage
 from helpers.sample_events import turn
-from helpers.servers import running_projector
+from helpers.servers import eventually, running_projector
 from helpers.stage import player, wait_until_idle
 from nats.js.api import ConsumerConfig
 
 from turnlog.agent.memory.extraction.run import NAME as EXTRACTION
+from turnlog.agent.models.lanes import lane_of, telling_other_processes
 from turnlog.agent.privacy.keys import KeyTable, Owner
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
@@ -27,7 +28,7 @@ from turnlog.consumers.workers.durables import MAX_WAITING_BODIES
 from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.consumers.workers.reactors.memory import NAME as MEMORY
 from turnlog.events.log import Log
-from turnlog.events.subjects import STREAM, type_filter
+from turnlog.events.subjects import ANSWERING, STREAM, type_filter
 from turnlog.projectors.engine import engine
 from turnlog.projectors.engine.changes import Change
 from turnlog.projectors.engine.engine import Runner
@@ -174,3 +175,22 @@ def message(tenant: str = "default", thread: str = "t") -> NatsMessage:
         subject=f"turnlog.log.0.{tenant}.{thread}.turn_recorded", metadata=about, data=b"", headers=None
     )
     return cast(NatsMessage, SimpleNamespace(raw_message=raw, body=b"", ack=ack))
+
+
+async def test_processes_know_of_each_others_answers(log: Log) -> None:
+    """Two of one process stand for two processes: each hears the other as one."""
+    lane = lane_of("http://localhost:1/v1")
+    assert lane is not None
+
+    async def is_heard() -> bool:
+        return len(lane._elsewhere) == 2
+
+    async def is_over() -> bool:
+        return not lane.is_answering
+
+    async with telling_other_processes(log), telling_other_processes(log):
+        await log.nc.publish(ANSWERING, b"[]")
+        with lane.answer():
+            await eventually(is_heard)
+        await eventually(is_over)
+        assert lane._elsewhere == {}

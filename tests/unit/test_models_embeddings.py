@@ -1,14 +1,18 @@
 """The embedding client against a real local server."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.openai_server import OpenAIServer
 
+from turnlog.agent.models import openai_embeddings
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelRefused, ModelUnavailable
+from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.openai_embeddings import OpenAIEmbedder, batches
+from turnlog.agent.settings import OFFLINE_VECTORS, Settings
 
 
 @pytest.fixture
@@ -133,3 +137,71 @@ async def test_a_reply_of_another_form_is_a_model_error(embedder, server, reply)
     server.answer_embeddings(reply, times=4)
     with pytest.raises(ModelUnavailable):
         await embedder().embed_passages(["x", "y"])
+
+
+@pytest.fixture
+async def default_embedder(server: OpenAIServer) -> AsyncIterator[Callable[..., Any]]:
+    """Makes the embedder of settings that name a chat server and no embedding model."""
+    opened: list[Any] = []
+
+    def new(**settings: Any) -> Any:
+        opened.append(make_embedder(Settings(api_base_url=server.url, **settings)))
+        return opened[-1]
+
+    yield new
+    for model in opened:
+        await model.close()
+
+
+LACKING = {
+    "llama.cpp": (501, "This server does not support embeddings. Start it with `--embeddings`"),
+    "Ollama": (404, 'model "embedding-3" not found, try pulling it first'),
+    "vLLM": (400, "The model does not support Embeddings API"),
+    "an older llama.cpp": (500, "This server does not support embeddings"),
+}
+
+
+@pytest.mark.parametrize(("status", "said"), LACKING.values(), ids=LACKING)
+async def test_the_offline_model_serves_where_the_server_has_no_embeddings(
+    default_embedder, server, caplog, status, said
+):
+    server.fail(status, message=said, on="embeddings")
+    model, another = default_embedder(), default_embedder()
+    assert model.model == "embedding-3"
+    await model.ready()
+    await another.ready()
+    assert (model.model, another.model, model.provider) == (OFFLINE_VECTORS, OFFLINE_VECTORS, "local")
+    assert (await model.embed_query("red apple")).shape == (384,)
+    assert len(server.requests) == 1
+    [line] = [record.message for record in caplog.records if "embeddings" in record.message]
+    assert "the offline model makes vectors" in line
+
+
+async def test_no_vector_of_the_offline_model_gets_the_name_of_the_other(default_embedder, server):
+    server.fail(501, on="embeddings")
+    model = default_embedder()
+    with pytest.raises(ModelUnavailable, match="from now on"):
+        await model.embed_passages(["x"])  # its caller stores the vectors under the name that it read before
+    assert model.model == OFFLINE_VECTORS
+    assert (await model.embed_passages(["x"])).shape == (1, 384)
+
+
+async def test_a_server_with_embeddings_keeps_them_and_one_that_is_away_is_asked_again(
+    default_embedder, server, monkeypatch
+):
+    monkeypatch.setattr(openai_embeddings, "PROBE_AGAIN_S", 0.0)
+    model = default_embedder()
+    server.fail(503, on="embeddings")
+    await model.ready()
+    assert not model.is_known
+    await model.ready()
+    assert (model.model, model.is_known) == ("embedding-3", True)
+    assert (await model.embed_passages(["x"])).shape == (1, 32)
+
+
+async def test_an_embedding_model_that_was_named_is_not_replaced(default_embedder, server):
+    server.fail(501, message="no embeddings here", on="embeddings")
+    model = default_embedder(embedding_model="embedding-3")
+    with pytest.raises(ModelRefused, match="501: no embeddings here"):
+        await model.embed_query("x")
+    assert len(server.requests) == 1

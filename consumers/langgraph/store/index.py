@@ -61,6 +61,9 @@ class GivenEmbedder:
         found: Vectors = self._unit([await self._answer(self._embeddings.aembed_query(text))], 1)[0]
         return found
 
+    async def ready(self) -> None:
+        """Does nothing: the model is known."""
+
     async def close(self) -> None:
         """Does nothing: the embeddings belong to the caller."""
 

@@ -41,7 +41,6 @@ class MemoryReactor:
         self._model = Usage(models.chat.provider, models.chat.model)
         self._counter = counter_for(models.chat.model)
         self._ledger = ledger(NAME, runtime.settings, is_local=models.chat.provider == OFFLINE)
-        self._embedding_ledger = embedding_ledger(runtime.settings)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         newest = max(deliveries, key=lambda d: d.seq)
@@ -111,9 +110,11 @@ class MemoryReactor:
     async def _vectors(self, conn: Connection, round_: RoundResult) -> None:
         embedder, place = self._models.embedder, (round_.thread.tenant, [round_.thread.thread])
         done: set[str] = set()
+        await embedder.ready()
+        budget = embedding_ledger(self._runtime.settings, embedder)
         with round_.step("embedding", Usage(embedder.provider, embedder.model)):
             while batch := await pending_chunks(conn, embedder.model, EMBED_BATCH, done, *place):
-                round_.events += await embedding_events(conn, embedder, batch, self._embedding_ledger)
+                round_.events += await embedding_events(conn, embedder, batch, budget)
                 done |= {one.id for one in batch}
 
     async def _store(self, conn: Connection, round_: RoundResult) -> None:
