@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from helpers.openai_server import OpenAIServer
+from helpers.servers import eventually
 
 from turnlog.agent.models import lanes
 from turnlog.agent.models.lanes import Lane, is_near, lane_of
@@ -44,6 +45,11 @@ async def test_a_background_call_gives_way_to_an_answer_and_is_made_again(chats,
     await asyncio.to_thread(server.wait_for_requests, 1)
     answer = aiter(answering.stream(ASK))
     assert (await anext(answer)).text
+
+    async def has_given_way() -> bool:
+        return not lane._has_background
+
+    await eventually(has_given_way)
     assert not working.done() and lane.is_answering
     assert [delta.final async for delta in answer][-1].text == "echo: hello there"
     assert (await working).text == "echo: hello there"
