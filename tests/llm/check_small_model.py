@@ -1,0 +1,87 @@
+"""A local model on a small machine (`make llm-test`): answers come in time, whatever their words are.
+
+What is asked of the model server is asked of a real one, with the settings that everybody has who only names it.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from socket import create_server
+from typing import Any
+
+import pytest
+from helpers.cli_process import COMMAND, environment
+
+TURNS, AT_MOST_S = 76, 60.0
+PLACES = "the harbour", "the library", "a garden", "the old market", "my sister's kitchen", "the office"
+THINGS = "painted a boat", "read a novel", "planted beans", "bought apples", "baked bread", "wrote a report"
+QUESTIONS = (
+    "What did I say about my work?",
+    "Which books did I read?",
+    "What should I do this weekend?",
+    "Tell me everything that you know about me.",
+)
+
+
+@pytest.fixture
+def model() -> Iterator[str]:
+    """The address of the model server."""
+    with create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = [sys.executable, str(Path(__file__).parent / "small_model.py"), str(port)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        try:
+            assert running.stdout is not None
+            yield running.stdout.readline().strip() + "/v1"
+        finally:
+            running.terminate()
+
+
+@pytest.fixture
+def turnlog(model: str, home: Path) -> Iterator[Any]:
+    """turnlog("chat", …) runs a command beside `turnlog up` and returns what it printed."""
+
+    def run(*words: str) -> str:
+        env = environment(home, API_BASE_URL=model)
+        done = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("up", "--detach")
+    yield run
+    run("down")
+
+
+def conversation(path: Path) -> Path:
+    def turn(n: int) -> dict[str, str]:
+        friend = "Bo" if n % 4 else "Cy"
+        about = f"On day {n // 2 + 1} I was in {PLACES[n // 2 % 6]} and {THINGS[n // 3 % 6]} with {friend}."
+        said = {"user": about, "assistant": f"That sounds good. How was it in {PLACES[n // 2 % 6]}?"}
+        role = "assistant" if n % 2 else "user"
+        return {"thread": "diary", "user": "ann", "role": role, "content": said[role], "source_id": str(n)}
+
+    path.write_text("\n".join(json.dumps(turn(n)) for n in range(TURNS)))
+    return path
+
+
+@pytest.mark.timeout(900)
+def test_four_questions_are_answered_in_time(turnlog: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turnlog("import", str(conversation(tmp_path / "diary.jsonl")), "--no-embed")
+    took = []
+    for question in QUESTIONS:
+        began = time.monotonic()
+        answered = json.loads(turnlog("chat", "diary", "--user", "ann", "--message", question, "--json"))
+        took.append(time.monotonic() - began)
+        with capsys.disabled():
+            words = len(answered["answer"].split())
+            print(f"\n{took[-1]:5.1f} s, {words:4} words, {answered['finish_reason']}: {question}", end="", flush=True)
+        assert answered["answer"].strip()
+    assert max(took) < AT_MOST_S
+
+
+def test_the_offline_model_makes_the_vectors_and_doctor_says_so(turnlog: Any) -> None:
+    models = next(line for line in turnlog("doctor").splitlines() if "models" in line)
+    assert "the server has no embeddings" in models
