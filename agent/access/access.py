@@ -1,28 +1,18 @@
 """Access: from the credential of a request to an Identity, and tickets."""
 
 import hmac
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from cachetools import LRUCache
 
-from turnlog.agent.access.identity import (
-    ACT_AS_USER,
-    OWN_DATA,
-    Forbidden,
-    Identity,
-    Role,
-    TokenExpired,
-    Unauthenticated,
-)
+from turnlog.agent.access.identity import Identity, TokenExpired, Unauthenticated
 from turnlog.agent.access.issuer import outside_issuer
 from turnlog.agent.access.keys import PREFIX, identified, is_revoked
 from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tickets import Tickets
 from turnlog.agent.access.tokens import OWN_ISSUER, OwnIssuer, peek
 from turnlog.agent.runtime import Runtime
-from turnlog.events.subjects import check_id
 
 REMEMBERED = 1_000
 
@@ -52,13 +42,7 @@ class Access:
         Raises Unauthenticated, TokenExpired, Forbidden, InvalidToken, IssuerUnavailable.
         """
         identity = await self._identity(credential)
-        if act_as is None or act_as == identity.user:
-            return identity
-        if identity.key_id is None or ACT_AS_USER not in identity.scopes:
-            raise Forbidden(f"only an API key with the scope {ACT_AS_USER!r} may name another user")
-        check_id("user", act_as)
-        role: Role = "user" if identity.role == "admin" else identity.role
-        return replace(identity, user=act_as, role=role, scopes=identity.scopes & OWN_DATA)
+        return identity if act_as is None else identity.acting_as(act_as)
 
     def signature_of(self, document: bytes) -> str:
         """Shows that a document which a client sends back is unchanged; equal in every process with the same secret."""

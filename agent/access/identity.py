@@ -1,17 +1,17 @@
 """The person or program that makes a request, as a verified credential names it, and what it may do."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Literal, get_args
 
 from turnlog.events.errors import TurnlogError
-from turnlog.events.subjects import check_place
+from turnlog.events.subjects import check_id, check_place
 
 Role = Literal["user", "vip", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-ACT_AS_USER, OPERATE = "act-as-user", "operate"
+ACT_AS_USER, OPERATE, KEYS = "act-as-user", "operate", "keys"
 SCOPES: Mapping[str, str] = MappingProxyType(
     {
         "read": "read the user's threads, contexts, memories, entities, receipts and usage",
@@ -20,6 +20,7 @@ SCOPES: Mapping[str, str] = MappingProxyType(
         "erase": "export and erase the user's data",
         ACT_AS_USER: "name another user of the tenant in each request; only an API key can have it",
         OPERATE: "lag, dead letters, rebuilds, metrics, limits and other users' usage; only the role admin can have it",
+        KEYS: "make, list and revoke API keys that may do no more than itself; only the role admin can have it",
     }
 )
 OWN_DATA = frozenset({"read", "write", "ask", "erase"})
@@ -73,6 +74,32 @@ class Identity:
         if role is not None and self.role != role:
             raise Forbidden(f"this needs the role {role!r}, and {self.user!r} has {self.role!r}")
 
+    def acting_as(self, user: str) -> "Identity":
+        """Returns what this identity is while it acts for a user of its tenant: for another one than its own, without
+        role or scope over others' data. Raises Forbidden, InvalidToken."""
+        if user == self.user:
+            return self
+        if self.key_id is None or ACT_AS_USER not in self.scopes:
+            raise Forbidden(f"only an API key with the scope {ACT_AS_USER!r} may name another user")
+        check_id("user", user)
+        return replace(
+            self, user=user, role="user" if self.role == "admin" else self.role, scopes=self.scopes & OWN_DATA
+        )
+
+    def check_grants(self, grant: "Identity") -> None:
+        """Refuses a grant that may do more than this identity, or for longer. Raises Forbidden, InvalidToken."""
+        holder = self.acting_as(grant.user)
+        if grant.tenant != self.tenant:
+            raise Forbidden("a credential cannot be made for another tenant")
+        if ROLES.index(grant.role) > ROLES.index(holder.role):
+            raise Forbidden(f"the role {grant.role!r} is more than yours for this user, {holder.role!r}")
+        if missing := sorted(grant.scopes - holder.scopes):
+            raise Forbidden(f"you cannot give the scope {missing[0]!r} for this user: you do not have it yourself")
+        if self.expires_at is not None and (grant.expires_at is None or grant.expires_at > self.expires_at):
+            raise Forbidden(
+                f"your own credential ends at {self.expires_at:%F %T} UTC, and what you make cannot end later"
+            )
+
 
 def granted(
     tenant: str, user: str, role: str, scopes: Collection[str] | None, expires_at: datetime | None, *, key: bool
@@ -96,4 +123,4 @@ def granted(
 
 def scopes_of(role: Role) -> frozenset[str]:
     """All that a token of this role can have."""
-    return OWN_DATA | {OPERATE} if role == "admin" else OWN_DATA
+    return OWN_DATA | {OPERATE, KEYS} if role == "admin" else OWN_DATA

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from psycopg.rows import class_row
 
-from turnlog.agent.access.identity import InvalidGrant, granted
+from turnlog.agent.access.identity import ROLES, Forbidden, Identity, InvalidGrant, granted
 from turnlog.agent.access.keys import digest_of, new_key
 from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tokens import OwnIssuer
@@ -79,14 +79,21 @@ async def create_key(
     scopes: Collection[str] | None = None,
     label: str | None = None,
     ttl: timedelta | None = None,
+    by: Identity | None = None,
 ) -> NewKey:
-    """The key works when this returns. scopes: None gives all of the role's. ttl: None gives a key without an end.
+    """Makes a key that works when this returns. scopes: None gives all of the role's.
 
-    Raises InvalidGrant, InvalidToken, InvalidSetting, ThreadParked, NotProjectedInTime, LogUnavailable.
+    by: who makes it, and can give no more than they have; None is the operator of this machine. ttl: None gives a key
+    that ends with `by`, or without an end.
+
+    Raises Forbidden, InvalidGrant, InvalidToken, InvalidSetting, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
     if label is not None and len(label) > MAX_LABEL_CHARS:
         raise InvalidGrant(f"a label has at most {MAX_LABEL_CHARS} characters")
-    grant = granted(tenant, user, role, scopes, None if ttl is None else _after(ttl), key=True)
+    ends = by.expires_at if by is not None else None
+    grant = granted(tenant, user, role, scopes, ends if ttl is None else _after(ttl), key=True)
+    if by is not None:
+        by.check_grants(grant)
     key_id, key = new_key()
     data = ApiKeyCreated(
         key_id=key_id,
@@ -100,27 +107,41 @@ async def create_key(
     return NewKey(key_id, key, user, role, list(data.scopes), grant.expires_at)
 
 
-async def list_keys(runtime: Runtime, tenant: str, user: str | None = None) -> list[KeyInfo]:
-    """Revoked and expired ones too, the oldest first. user: None is the whole tenant. Raises InvalidToken."""
+async def list_keys(
+    runtime: Runtime, tenant: str, user: str | None = None, by: Identity | None = None
+) -> list[KeyInfo]:
+    """Returns revoked and expired keys too, the oldest first. user: None is the whole tenant. by: only keys that this
+    identity could have made; None is the operator of this machine. Raises InvalidToken."""
     check_place(tenant, user=user)
     await runtime.settle(names=READS)
     async with runtime.pool.connection() as conn, conn.cursor(row_factory=class_row(KeyInfo)) as cursor:
-        return await (await cursor.execute(_LIST, (tenant, user, user))).fetchall()
+        keys = await (await cursor.execute(_LIST, (tenant, user, user))).fetchall()
+    return [key for key in keys if by is None or _could_make(by, tenant, key)]
 
 
-async def revoke_key(runtime: Runtime, tenant: str, key_id: str) -> KeyInfo:
-    """The key is refused everywhere when this returns; once revoked it stays so.
+def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
+    """Whether the identity may give what the key has. When the key ends does not count: ending it earlier is less."""
+    role = next((role for role in ROLES if role == key.role), "admin")
+    try:
+        by.check_grants(Identity(tenant, key.user, role, frozenset(key.scopes), None, by.expires_at))
+    except Forbidden:
+        return False
+    return True
+
+
+async def revoke_key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None = None) -> KeyInfo:
+    """Revokes a key: it is refused everywhere when this returns, and stays so. by: as for list_keys.
 
     Raises NotFound, InvalidToken, ThreadParked, NotProjectedInTime, LogUnavailable.
     """
-    found = await _key(runtime, tenant, key_id)
+    found = await _key(runtime, tenant, key_id, by)
     if found.revoked_at is None:
         await _append(runtime, tenant, found.user, ApiKeyRevoked(key_id=key_id))
-    return await _key(runtime, tenant, key_id)
+    return await _key(runtime, tenant, key_id, by)
 
 
-async def _key(runtime: Runtime, tenant: str, key_id: str) -> KeyInfo:
-    for found in await list_keys(runtime, tenant):
+async def _key(runtime: Runtime, tenant: str, key_id: str, by: Identity | None) -> KeyInfo:
+    for found in await list_keys(runtime, tenant, by=by):
         if found.id == key_id:
             return found
     raise NotFound(f"there is no API key {key_id[:80]!r}; `turnlog key list` shows the keys by id")

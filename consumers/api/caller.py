@@ -94,6 +94,7 @@ Asker = Annotated[Caller, needs("ask")]
 Eraser = Annotated[Caller, needs("erase")]
 Admin = Annotated[Caller, needs("read", "admin")]
 Operator = Annotated[Caller, needs("operate")]
+KeyMaker = Annotated[Caller, needs("keys")]
 
 
 async def server_operator(caller: Operator) -> Caller:

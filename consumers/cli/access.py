@@ -21,7 +21,9 @@ User = Annotated[str, typer.Option("--user", "-u", help="The user that it acts f
 Role = Annotated[str, typer.Option(help="user, vip or admin.")]
 Scopes = Annotated[
     list[str] | None,
-    typer.Option("--scope", help="What it may do: read, write, ask, erase, operate, act-as-user. All of the role."),
+    typer.Option(
+        "--scope", help="What it may do: read, write, ask, erase, operate, keys, act-as-user. All of the role."
+    ),
 ]
 
 

@@ -950,7 +950,7 @@ export interface paths {
         };
         /**
          * List Keys
-         * @description API keys, revoked and expired ones too, the oldest first.
+         * @description API keys that the caller could have made, revoked and expired ones too, the oldest first.
          */
         get: operations["list_keys_api_operations_keys_get"];
         put?: never;
@@ -975,7 +975,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Revoke Key */
+        /**
+         * Revoke Key
+         * @description Ends a key that the caller could have made.
+         */
         delete: operations["revoke_key_api_operations_keys__key_id__delete"];
         options?: never;
         head?: never;
@@ -3227,7 +3230,9 @@ export interface components {
         JsonValue: unknown;
         /**
          * KeyGrant
-         * @description scopes: null is all of the role. days: null is without end.
+         * @description scopes: null is all of the role. days: null is as long as the caller's own credential.
+         *
+         *     A key can do no more than the credential that makes it; for another user, no more than when acting as them.
          */
         KeyGrant: {
             /** User */

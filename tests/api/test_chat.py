@@ -158,7 +158,7 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
         serve("agent", api_base_url=model.url, model="m") as api,
         api.client("root", role="admin") as admin,
     ):
-        key = (await admin.post("/api/operations/keys", json={"user": "ann"})).json()
+        key = (await admin.post("/api/operations/keys", json={"user": "root"})).json()
         async with (
             httpx2.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {key['key']}"}) as ann,
             socket(api, "t", f"?token={key['key']}") as ws,
@@ -169,7 +169,7 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
                 assert (await anext(events))["event"] == "thread_opened"
                 await admin.delete(f"/api/operations/keys/{key['id']}")
                 turn = NewTurn("user", "more")
-                await add_turn(api.runtime, "default", "t", turn, user="ann")
+                await add_turn(api.runtime, "default", "t", turn, user="root")
                 assert "more" not in str([one async for one in events])
             error = (await said(ws, "what's my color?"))[-1]
             assert (error["type"], error["data"]["code"]) == ("error", "unauthenticated")

@@ -1,12 +1,16 @@
 """Operation over HTTP: lag, dead letters, rebuilds, usage, keys and tickets, each for the operator's tenant alone."""
 
 import json
+from datetime import datetime, timedelta
+from typing import Any
 
+import httpx2
 import pytest
 from helpers.api import Serve
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
+from turnlog.agent.use_cases.access import NewKey, create_key
 from turnlog.events.subjects import publish_subject
 
 SAID = {"turns": [{"role": "user", "content": "My corgi is called Sesame."}]}
@@ -68,7 +72,7 @@ async def test_dead_letters_are_of_the_operators_tenant_alone(serve: Serve) -> N
 
 async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: Serve) -> None:
     async with serve() as api, api.client("root", role="admin") as admin, api.client() as ann:
-        made = (await admin.post("/api/operations/keys", json={"user": "ann", "scopes": ["read"]})).json()
+        made = (await admin.post("/api/operations/keys", json={"user": "root", "scopes": ["read"]})).json()
         header = {"Authorization": f"Bearer {made['key']}"}
         assert (await ann.get("/api/threads", headers=header)).status_code == 200
         assert [one["id"] for one in (await admin.get("/api/operations/keys")).json()["items"]] == [made["id"]]
@@ -80,3 +84,51 @@ async def test_keys_open_routes_until_they_are_revoked_and_tickets_once(serve: S
         assert (await access.redeem(ticket)).user == "ann"
         with pytest.raises(Unauthenticated):
             await access.redeem(ticket)
+
+
+async def test_a_key_makes_no_key_that_may_do_more_than_itself(serve: Serve) -> None:
+    """The way up that was open: from a key for operation alone, valid for an hour, to anything for anybody for ever."""
+    async with serve() as api:
+        hour: dict[str, Any] = {"role": "admin", "ttl": timedelta(hours=1)}
+        operator = await create_key(api.runtime, "default", "op", scopes=["operate"], **hour)
+        maker = await create_key(api.runtime, "default", "op", scopes=["operate", "keys"], **hour)
+        backend = await create_key(
+            api.runtime, "default", "op", "admin", ["operate", "keys", "read", "ask", "act-as-user"]
+        )
+        anns = await create_key(api.runtime, "default", "ann")
+        foreign = await create_key(api.runtime, "other", "op", "admin", ["keys"])
+
+        async def sent(by: NewKey, method: str = "POST", path: str = "", **given: Any) -> httpx2.Response:
+            header = {"Authorization": f"Bearer {by.key}"}
+            async with httpx2.AsyncClient(base_url=api.url, headers=header) as client:
+                body = {"json": given} if method == "POST" else {}
+                return await client.request(method, f"/api/operations/keys{path}", **body)
+
+        async def listed(by: NewKey) -> set[str]:
+            return {one["id"] for one in (await sent(by, "GET")).json()["items"]}
+
+        for refused in (
+            await sent(operator, "GET"),
+            await sent(operator, user="op", role="admin", scopes=["operate"]),
+            await sent(operator, "DELETE", f"/{operator.id}"),
+            await sent(maker, user="ann"),
+            await sent(maker, user="op", scopes=["read"]),
+            await sent(maker, user="op", role="admin", scopes=["operate"], days=1),
+            await sent(maker, user="op", role="admin", scopes=["operate", "act-as-user"]),
+            await sent(backend, user="ann", role="admin", scopes=["operate"]),
+            await sent(backend, user="ann", role="vip", scopes=["read"]),
+            await sent(backend, user="ann", role="admin", scopes=["read", "act-as-user"]),
+            await sent(backend, user="ann", scopes=["erase"]),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), refused.text
+        child = (await sent(maker, user="op", role="admin", scopes=["keys"])).json()
+        assert datetime.fromisoformat(child["expires_at"]) == maker.expires_at
+        made = await sent(backend, user="ann", scopes=["read", "ask"])
+        assert (made.status_code, made.json()["expires_at"]) == (201, None)
+
+        assert await listed(maker) == {operator.id, maker.id, child["id"]}
+        assert await listed(backend) == {operator.id, maker.id, backend.id, child["id"], made.json()["id"]}
+        assert await listed(foreign) == {foreign.id}
+        for by, key in ((maker, backend), (maker, anns), (backend, anns), (foreign, maker)):
+            assert (await sent(by, "DELETE", f"/{key.id}")).status_code == 404
+        assert (await sent(maker, "DELETE", f"/{operator.id}")).status_code == 200

@@ -74,7 +74,7 @@ async def lists(api: Api, ann: httpx2.AsyncClient) -> dict[str, tuple[Write, str
         assert made.is_success, made.text
 
     async def key(n: int) -> None:
-        await ann.post("/api/operations/keys", json={"user": f"user{n}"})
+        await ann.post("/api/operations/keys", json={"user": "ann", "label": f"key {n}"})
 
     async def letter(n: int) -> None:
         await jetstream.publish(publish_subject("default", f"broken-{n}", "turn_recorded"), b"{")

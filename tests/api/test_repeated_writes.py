@@ -66,7 +66,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
         memories[name] = f"/api/memories/{made.json()['memory_id']}"
     for city in ("Oslo", "Lima"):
         await ann.post("/api/memories", json={"content": f"I live in {city}.", "importance": 0.5})
-    key = (await ann.post("/api/operations/keys", json={"user": "bob"})).json()["id"]
+    key = (await ann.post("/api/operations/keys", json={"user": "ann"})).json()["id"]
     letters = [await broken(api, f"broken-{number}") for number in range(2)]
     await api.runtime.settle()
     answer = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
@@ -109,7 +109,7 @@ async def examples(api: Api, ann: httpx2.AsyncClient) -> dict[str, Request]:
             {},
         ),
         "POST /api/operations/rebuild": ("POST", "/api/operations/rebuild", {"projection": "limits"}),
-        "POST /api/operations/keys": ("POST", "/api/operations/keys", {"user": "bob"}),
+        "POST /api/operations/keys": ("POST", "/api/operations/keys", {"user": "ann"}),
         "DELETE /api/operations/keys/{key_id}": ("DELETE", f"/api/operations/keys/{key}", None),
         "POST /api/tickets": ("POST", "/api/tickets", None),
         "POST /v1/chat/completions": ("POST", "/v1/chat/completions", answer | {"stream": True}),

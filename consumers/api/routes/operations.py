@@ -20,7 +20,7 @@ from turnlog.agent.use_cases.access import KeyInfo, NewKey
 from turnlog.agent.use_cases.dead_letters import DeadLetter, Retried
 from turnlog.agent.use_cases.jobs import DecayStats, JobState
 from turnlog.agent.use_cases.usage import By, Usage
-from turnlog.consumers.api.caller import Asker, Caller, Operator, identify
+from turnlog.consumers.api.caller import Asker, Caller, KeyMaker, Operator, identify
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
 from turnlog.consumers.api.pages import Cursor, Limit, Page, moment, page_behind
 from turnlog.consumers.api.routes.limits import UserId
@@ -54,7 +54,10 @@ class WhichLetters(Which):
 
 
 class KeyGrant(BaseModel):
-    """scopes: null is all of the role. days: null is without end."""
+    """scopes: null is all of the role. days: null is as long as the caller's own credential.
+
+    A key can do no more than the credential that makes it; for another user, no more than when acting as them.
+    """
 
     user: str = Field(min_length=1, max_length=255)
     role: Role = "user"
@@ -143,27 +146,28 @@ async def user_usage(user: UserId, caller: Operator, by: By = "day") -> list[Usa
 
 @router.get("/operations/keys")
 async def list_keys(
-    caller: Operator,
+    caller: KeyMaker,
     user: Annotated[str | None, Query(max_length=255)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[KeyInfo]:
-    """API keys, revoked and expired ones too, the oldest first."""
-    found = await access.list_keys(caller.system, caller.tenant, user)
+    """API keys that the caller could have made, revoked and expired ones too, the oldest first."""
+    found = await access.list_keys(caller.system, caller.tenant, user, caller.identity)
     return page_behind(found, limit, cursor, lambda one: (moment(one.created_at), one.id))
 
 
 @router.post("/operations/keys", status_code=201)
-async def create_key(given: KeyGrant, caller: Operator) -> NewKey:
+async def create_key(given: KeyGrant, caller: KeyMaker) -> NewKey:
     """The answer has the key's secret, which is shown this once."""
     ttl = None if given.days is None else timedelta(days=given.days)
-    what = (given.user, given.role, given.scopes, given.label, ttl)
+    what = (given.user, given.role, given.scopes, given.label, ttl, caller.identity)
     return await access.create_key(caller.system, caller.tenant, *what)
 
 
 @router.delete("/operations/keys/{key_id}")
-async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: Operator) -> KeyInfo:
-    return await access.revoke_key(caller.system, caller.tenant, key_id)
+async def revoke_key(key_id: Annotated[str, Path(max_length=100)], caller: KeyMaker) -> KeyInfo:
+    """Ends a key that the caller could have made."""
+    return await access.revoke_key(caller.system, caller.tenant, key_id, caller.identity)
 
 
 @router.post("/tickets", status_code=201, tags=["access"])
