@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from psycopg.rows import class_row
 
-from turnlog.agent.access.identity import ROLES, Forbidden, Identity, InvalidGrant, granted
+from turnlog.agent.access.identity import ROLES, Forbidden, Identity, InvalidGrant, Role, granted
 from turnlog.agent.access.keys import digest_of, new_key
 from turnlog.agent.access.secret import secret_of
 from turnlog.agent.access.tokens import OwnIssuer
@@ -121,7 +121,7 @@ async def list_keys(
 
 def _could_make(by: Identity, tenant: str, key: KeyInfo) -> bool:
     """Whether the identity may give what the key has. When the key ends does not count: ending it earlier is less."""
-    role = next((role for role in ROLES if role == key.role), "admin")
+    role: Role = next((role for role in ROLES if role == key.role), "admin")
     try:
         by.check_grants(Identity(tenant, key.user, role, frozenset(key.scopes), None, by.expires_at))
     except Forbidden:
