@@ -57,6 +57,14 @@ HTTP_SECONDS = Histogram(
     "turnlog_http_request_seconds", "Time of an HTTP request, streams to their end", ("method", "route", "status")
 )
 REFUSALS = Counter("turnlog_throttle_refusals_total", "Requests that the throttle refused", ("limit",))
+UNCOUNTED_REFUSALS = Counter(
+    "turnlog_throttle_uncounted_refusals_total", "Requests refused because they could not be counted in time"
+)
+WAITING_REFUSALS = Counter(
+    "turnlog_waiting_refusals_total", "Requests refused because too many of one user waited", ("kind",)
+)
+THROTTLE_LOCAL = Gauge("turnlog_throttle_local", "1 while Postgres is away and this process counts requests alone")
+LOCAL_ADMISSIONS = Counter("turnlog_throttle_local_admissions_total", "Requests that this process counted alone")
 BEHIND = Gauge("turnlog_projection_behind_events", "Events left to apply, of the slowest partition", ("projection",))
 STALLED = Gauge("turnlog_projection_stalled", "1 while events wait and the projection does not move", ("projection",))
 REBUILDING = Gauge("turnlog_projection_rebuilding", "1 while it is rebuilt for a newer version", ("projection",))
@@ -111,6 +119,8 @@ def _zero() -> None:
         RETRIES.labels(agent)
     for name in get_args(LimitName):
         REFUSALS.labels(name)
+    for kind in ("reads", "asks"):
+        WAITING_REFUSALS.labels(kind)
     for cache in get_args(Cache):
         CACHE_HIT_RATE.labels(cache)
 

@@ -27,6 +27,8 @@ CATEGORIES: dict[str, Category] = {
     "refused": "rate_limit",
     "too-many-at-once": "rate_limit",
     "too-many-streams": "rate_limit",
+    "too-many-waiting": "rate_limit",
+    "not-counted-in-time": "network",
     "quota-exceeded": "quota",
     "model-breaker-open": "circuit_open",
     "model-unavailable": "network",

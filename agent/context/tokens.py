@@ -153,8 +153,8 @@ class TokenCounter:
         known = self._young.get(key)
         if known is None:
             known = self._old.get(key)
-            self._keep(key, count() if known is None else known)
-            return self._young[key]
+            known = count() if known is None else known
+            self._keep(key, known)
         return known
 
     def _keep(self, key: tuple[int, Hashable], tokens: int) -> None:

@@ -1,10 +1,11 @@
 """From the read models to a context: a thread's messages, summary and topics, in two queries."""
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 from cachetools import LRUCache
@@ -24,7 +25,9 @@ from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message, messages_at, thread_messages
 from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 
+T = TypeVar("T")
 KEPT_MESSAGES = 50_000
+MANY_TURNS = 1_000
 FindRelevant = Callable[[], Awaitable[Relevant]]
 
 
@@ -143,16 +146,24 @@ async def _with_relevant(
     """The context in which relevant turns come first; a function is called only where not everything fits."""
     if isinstance(relevant, Sequence):
         pruned = await _pruned(conn, tenant, thread, relevant, now)
-        return prepared(replace(given, messages=[*pruned, *given.messages], relevant=relevant)).context()
-    made = None if now.pruned_through else prepared(given)
+        given = replace(given, messages=[*pruned, *given.messages], relevant=relevant)
+        return await _computed(given, lambda: prepared(given).context())
+    made = None if now.pruned_through else await _computed(given, lambda: prepared(given))
     if made is not None and made.fits:
-        return made.context()
+        return await _computed(given, made.context)
     found = await relevant()
     doubt = _doubt(found, given.messages, block, given.settings.full_recent_count)
     if made is None:
         pruned = await _pruned(conn, tenant, thread, found.seqs, now)
-        made = prepared(replace(given, messages=[*pruned, *given.messages]))
-    return made.with_relevant(found.seqs, doubt).context()
+        whole = replace(given, messages=[*pruned, *given.messages])
+        made = await _computed(whole, lambda: prepared(whole))
+    chosen = made
+    return await _computed(given, lambda: chosen.with_relevant(found.seqs, doubt).context())
+
+
+async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
+    """Computes in a thread where many turns would keep the event loop, and with it everybody else, for long."""
+    return await asyncio.to_thread(compute) if len(given.messages) > MANY_TURNS else compute()
 
 
 async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence[int], now: Overview) -> list[Message]:

@@ -15,6 +15,7 @@ from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.resent import (
@@ -96,15 +97,17 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
 
     The new messages are stored before the model is called. Raises NotFound, InvalidEvent, InvalidToken,
-    WindowTooSmall, the throttle's Refused, ModelError.
+    WindowTooSmall, what the throttle raises, ModelError.
     """
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")
-    place = RequestPlace(None, wanted.messages) if wanted.memory == "off" else await _place(runtime, person, wanted)
-    throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(throttled)
+        async with in_share(runtime, person.tenant, person.user, "asks"):
+            is_alone = wanted.memory == "off"
+            place = RequestPlace(None, wanted.messages) if is_alone else await _place(runtime, person, wanted)
+            throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
+            await stack.enter_async_context(throttled)
         stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
         prepared = await _prepared(runtime, person, wanted, place)
         receipt = uuid5(wanted.id, "receipt") if prepared.basis else None

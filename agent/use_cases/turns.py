@@ -1,7 +1,7 @@
 """Turns of a conversation: append one or many, with the receipt of an answer; read a transcript."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SOURCE = "turnlog/turns"
 READS = ("messages", "thread_activity", "archives")
+PART = 500
 
 
 class WrongReceipt(InvalidEvent):
@@ -151,6 +152,18 @@ async def transcript(
         if not found and not await is_there(conn, tenant, thread):
             raise NotFound(f"there is no thread {thread!r}; `turnlog threads` lists them")
     return Page(found[-limit:] if newest else found[:limit], len(found) > limit, version)
+
+
+async def transcript_in_parts(
+    runtime: Runtime, tenant: str, thread: str, after_seq: int = 0
+) -> AsyncIterator[list[Message]]:
+    """All turns of a conversation after a sequence, oldest first, PART at a time: a long one holds up nobody, and no
+    connection is held between two parts. Raises what transcript raises."""
+    more = True
+    while more:
+        page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
+        yield page.turns
+        more, after_seq = page.more, page.turns[-1].seq if page.turns else after_seq
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:

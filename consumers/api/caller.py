@@ -1,5 +1,6 @@
 """Who calls: the identity of the token, and a runtime that sees its tenant alone. Every route depends on one."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID, uuid5
@@ -12,6 +13,7 @@ from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Forbidden, Identity, Role, Unauthenticated
 from turnlog.agent.access.repeated_writes import Write
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
 from turnlog.consumers.api import repeats
 from turnlog.events.errors import NotFound
@@ -88,7 +90,15 @@ def needs(scope: str, role: Role | None = None) -> Any:
     return Depends(allowed)
 
 
-Reader = Annotated[Caller, needs("read")]
+async def reading(caller: Annotated[Caller, needs("read")]) -> AsyncIterator[Caller]:
+    """The caller, whose reads take their turn until the answer is sent. Raises Forbidden, TooManyWaiting."""
+    async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+        yield caller
+
+
+# A Watcher's answer has no end, so it takes no turn of the reads; streams are counted by themselves.
+Watcher = Annotated[Caller, needs("read")]
+Reader = Annotated[Caller, Depends(reading)]
 Writer = Annotated[Caller, needs("write")]
 Asker = Annotated[Caller, needs("ask")]
 Eraser = Annotated[Caller, needs("erase")]

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases.agents import check_answers
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
 from turnlog.consumers.api.caller import Caller, identify
@@ -38,12 +39,13 @@ async def throttled(
 ) -> AsyncGenerator[Piece]:
     """The pieces of an answer, which holds one of the caller's slots until it ends.
 
-    Raises TooManyAtOnce, RateLimited, QuotaExceeded before anything is asked.
+    Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted before anything is asked.
     """
-    async with (
-        admitted(caller.runtime, caller.tenant, caller.user, caller.identity.role, thread, agent or DEFAULT_AGENT),
-        aclosing(pieces),
-    ):
+    who = (caller.runtime, caller.tenant, caller.user)
+    async with AsyncExitStack() as stack:
+        async with in_share(*who, "asks"):
+            await stack.enter_async_context(admitted(*who, caller.identity.role, thread, agent or DEFAULT_AGENT))
+        await stack.enter_async_context(aclosing(pieces))
         async for piece in pieces:
             yield piece
 
@@ -171,9 +173,10 @@ class Streams:
         Raises NotFound for another user's thread, what `throttled` raises, and what asking raises before the question
         is on the log.
         """
-        if agent is not None:  # before a conversation begins that nobody would answer in
-            await check_answers(caller.runtime, caller.tenant, agent)
-        place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
+        async with in_share(caller.runtime, caller.tenant, caller.user, "asks"):
+            if agent is not None:  # before a conversation begins that nobody would answer in
+                await check_answers(caller.runtime, caller.tenant, agent)
+            place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
         running = self._running.get(asked)
         if running is None or running.error is not None:
             pieces = ask(*place, text, user=caller.user, model=model, agent=agent, turn_id=turn_id)

@@ -2,25 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from helpers.sample_events import event
 from helpers.servers import rows
+from prometheus_client import REGISTRY
 
 from turnlog.agent.access.identity import Role
 from turnlog.agent.jobs.caches import clean_caches
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.throttle import admission
-from turnlog.agent.throttle.admission import admitted
+from turnlog.agent.throttle.admission import NotCounted, admitted
 from turnlog.agent.throttle.guards import HELD_S, QuotaExceeded, RateLimited, Refused, TooManyAtOnce
 from turnlog.agent.use_cases.limits import InvalidLimit, change_limits, limits_of, reset_rate, usage_left
-from turnlog.consumers.runtime import CONNECTIONS, opened, projecting, throttle_connections
+from turnlog.consumers.runtime import CONNECTIONS, THROTTLE_CONNECTIONS, opened, projecting, throttle_connections
 from turnlog.events.contracts import LimitsChanged, UsageMetered
 from turnlog.events.progress import no_progress
 from turnlog.projectors.engine.writer import Connection
@@ -183,19 +185,86 @@ async def test_changed_limits_hold_delivered_twice_and_rebuilt(runtime: Runtime,
             await change_limits(runtime, "default", plan, given)
 
 
-async def test_without_postgres_requests_are_admitted_and_the_log_says_so_once(
-    runtime: Runtime, clock: Clock, db: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_what_is_not_counted_in_time_is_refused_though_postgres_is_slow_or_the_pool_exhausted(
+    runtime: Runtime, clock: Clock, db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "AWAY_S", 0.0)
-    monkeypatch.setattr(admission, "PATIENCE_S", 0.2)
-    caplog.set_level(logging.WARNING, "turnlog.throttle")
+    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
     async with db.transaction():
         await db.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
-        await ask(runtime, clock, 3)
+        with pytest.raises(NotCounted) as refused:
+            await ask(runtime, clock, 1)
+        assert (refused.value.code, refused.value.retry_after_s) == ("not-counted-in-time", 2)
+    async with throttle_connections(runtime), AsyncExitStack() as taken:
+        assert runtime.admissions is not None
+        for _ in range(THROTTLE_CONNECTIONS):
+            await taken.enter_async_context(runtime.admissions.connection())
+        with pytest.raises(NotCounted):
+            await ask(runtime, clock, 1)
+    with silent_server() as address:
+        monkeypatch.setattr(admission, "PING_S", 0.1)
+        with using(runtime, address), pytest.raises(NotCounted):
+            await ask(runtime, clock, 1)
     monkeypatch.undo()
     await ask(runtime, clock, 1)
-    said = [record.message.split(":")[0] for record in caplog.records if record.name == "turnlog.throttle"]
-    assert said == ["the throttle cannot reach Postgres, requests are admitted uncounted", "the throttle counts again"]
+
+
+async def test_while_postgres_is_away_the_process_counts_on_by_the_same_limits(
+    runtime: Runtime, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "AWAY_S", 0.0)
+    caplog.set_level(logging.WARNING, "turnlog.throttle")
+    await change_limits(runtime, "default", "user", {"user_per_minute": 8, "agent_per_minute": 3})
+    await ask(runtime, clock, 5)  # these Postgres counts
+    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
+    counted = REGISTRY.get_sample_value("turnlog_throttle_local_admissions_total") or 0
+    with using(runtime, "postgresql://turnlog@127.0.0.1:1/turnlog"):
+        async with AsyncExitStack() as running:
+            for _ in range(2):
+                await running.enter_async_context(admitted(runtime, "default", "ann", "user", clock=clock))
+            assert isinstance(await refused(runtime, clock), TooManyAtOnce)
+        assert REGISTRY.get_sample_value("turnlog_throttle_local") == 1
+        clock.forward(20)
+        await ask(runtime, clock, 1)
+        error = await refused(runtime, clock)
+        assert (error.code, error.name, error.limit, error.used, error.retry_after_s) == (
+            *("rate-limited", "user_per_minute", 8, 8, 40),
+        )
+        await ask(runtime, clock, 3, user="bob", agent="essay", thread="t")
+        assert (await refused(runtime, clock, user="bob", agent="essay")).name == "agent_per_minute"
+        clock.forward(60)
+        await ask(runtime, clock, 1)
+    monkeypatch.setattr(admission, "PATIENCE_S", 10.0)
+    await ask(runtime, clock, 1)
+    assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
+    assert (REGISTRY.get_sample_value("turnlog_throttle_local_admissions_total") or 0) - counted == 7
+    said = [record.message.partition(",")[0] for record in caplog.records if record.name == "turnlog.throttle"]
+    assert said == ["Postgres is away", "Postgres is back"]
+
+
+@contextmanager
+def using(runtime: Runtime, database_url: str) -> Iterator[None]:
+    """The throttle of this runtime finds its Postgres at another address, where it never gets a connection."""
+    known, runtime.database_url, runtime.admissions = runtime.database_url, database_url, NoConnection()
+    try:
+        yield
+    finally:
+        runtime.database_url, runtime.admissions = known, None
+
+
+class NoConnection:
+    """A pool whose connections are all in use, or cannot be made: psycopg_pool says the same of both."""
+
+    @asynccontextmanager
+    async def connection(self, timeout: float | None = None) -> AsyncIterator[Connection]:
+        await asyncio.Event().wait()
+        yield cast(Connection, None)
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """The address of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"postgresql://turnlog@127.0.0.1:{listening.getsockname()[1]}/turnlog"
 
 
 async def test_requests_are_counted_while_reads_take_every_other_connection(runtime: Runtime, clock: Clock) -> None:

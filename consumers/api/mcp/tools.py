@@ -3,8 +3,8 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from mcp.types import ToolAnnotations
 from pydantic import AwareDatetime, BaseModel, Field
 
 from turnlog.agent.answering.recall_tool import UNSURE
+from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases import memory_changes, threads
 from turnlog.agent.use_cases.context import context_as_of, context_of
 from turnlog.agent.use_cases.recall import recall as search
@@ -113,6 +114,13 @@ class _Tools:
         found.identity.require(scope)
         return found
 
+    @asynccontextmanager
+    async def reader(self, context: Context[Any, Any]) -> AsyncIterator[Caller]:
+        """The caller, whose reads take their turn."""
+        found = self.caller(context, "read")
+        async with in_share(found.runtime, found.tenant, found.user, "reads"):
+            yield found
+
     async def remember(self, text: str, context: Context[Any, Any]) -> Remembered:
         """Stores one fact, preference or decision of the user. It can be recalled when this answers."""
         who = self.caller(context, "write")
@@ -129,22 +137,22 @@ class _Tools:
         after: AwareDatetime | None = None,
     ) -> Found:
         """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
-        who = self.caller(context, "read")
-        if thread_id is not None:
-            await who.owns(thread_id)
-        wanted = MOST_TURNS if before or after else k
-        found = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
-        turns = [
-            FoundTurn(thread_id=one.thread, seq=one.seq, speaker=one.speaker, time=one.time, text=one.text)
-            for one in found.turns
-            if (before is None or one.time < before) and (after is None or one.time > after)
-        ]
-        return Found(
-            turns=turns[:k],
-            memories=[_memory(one.memory) for one in found.memories[:k]],
-            confidence=found.confidence,
-            note=UNSURE if found.is_unsure else None,
-        )
+        async with self.reader(context) as who:
+            if thread_id is not None:
+                await who.owns(thread_id)
+            wanted = MOST_TURNS if before or after else k
+            found = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
+            turns = [
+                FoundTurn(thread_id=one.thread, seq=one.seq, speaker=one.speaker, time=one.time, text=one.text)
+                for one in found.turns
+                if (before is None or one.time < before) and (after is None or one.time > after)
+            ]
+            return Found(
+                turns=turns[:k],
+                memories=[_memory(one.memory) for one in found.memories[:k]],
+                confidence=found.confidence,
+                note=UNSURE if found.is_unsure else None,
+            )
 
     async def context(
         self,
@@ -154,29 +162,31 @@ class _Tools:
         as_of: Annotated[int | None, Field(ge=1, description="A sequence of the log")] = None,
     ) -> Messages:
         """What a model should see of a conversation: summary, condensed turns, the newest in full. as_of: then."""
-        who = self.caller(context, "read")
-        place = await who.owns(thread_id)
-        if as_of is not None:
-            return Messages(messages=(await context_as_of(*place, as_of, window=max_tokens)).context.messages)
-        return Messages(messages=(await context_of(*place, user=who.user, tokens=max_tokens)).context.messages)
+        async with self.reader(context) as who:
+            place = await who.owns(thread_id)
+            if as_of is not None:
+                return Messages(messages=(await context_as_of(*place, as_of, window=max_tokens)).context.messages)
+            return Messages(messages=(await context_of(*place, user=who.user, tokens=max_tokens)).context.messages)
 
     async def threads(
         self, context: Context[Any, Any], query: str | None = None, limit: Limit = 20, cursor: Cursor = None
     ) -> Conversations:
         """The user's conversations. query: only those with it in their label or id."""
-        who, place = self.caller(context, "read"), place_of(cursor, str, str)
-        after = (moment_of(str(place[0])), str(place[1])) if place else None
-        found = await threads.find_threads(who.runtime, who.tenant, who.user, query, limit + 1, after)
-        shown = [
-            Conversation(
-                thread_id=one.thread, label=one.label, messages=one.messages, last_active_at=one.last_active_at
+        place = place_of(cursor, str, str)
+        async with self.reader(context) as who:
+            after = (moment_of(str(place[0])), str(place[1])) if place else None
+            found = await threads.find_threads(who.runtime, who.tenant, who.user, query, limit + 1, after)
+            shown = [
+                Conversation(
+                    thread_id=one.thread, label=one.label, messages=one.messages, last_active_at=one.last_active_at
+                )
+                for one in found[:limit]
+            ]
+            more = len(found) > limit
+            return Conversations(
+                threads=shown,
+                next=cursor_of(shown[-1].last_active_at.isoformat(), shown[-1].thread_id) if more else None,
             )
-            for one in found[:limit]
-        ]
-        more = len(found) > limit
-        return Conversations(
-            threads=shown, next=cursor_of(shown[-1].last_active_at.isoformat(), shown[-1].thread_id) if more else None
-        )
 
     async def memories(
         self,
@@ -186,9 +196,9 @@ class _Tools:
         cursor: Cursor = None,
     ) -> Memories:
         """What is remembered of the user: what was said last. as_of: what held then."""
-        who = self.caller(context, "read")
-        page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
-        return Memories(memories=[_memory(one) for one in page.items], next=page.next)
+        async with self.reader(context) as who:
+            page = await list_memories(who, [type] if type else None, as_of=as_of, limit=MOST_MEMORIES, cursor=cursor)
+            return Memories(memories=[_memory(one) for one in page.items], next=page.next)
 
     async def forget(self, memory_id: UUID, context: Context[Any, Any]) -> Forgotten:
         """Drops the content of a memory, and of all with the same words."""
@@ -236,7 +246,9 @@ def _with_clear_errors(tool: Callable[..., Awaitable[T]]) -> Callable[..., Await
             async with asyncio.timeout(PATIENCE_S):
                 return await tool(*args, **given)
         except TurnlogError as error:
-            raise ToolError(f"{error} [{error.code}]") from None
+            wait = getattr(error, "retry_after_s", None)
+            later = f"; try again in {max(1, round(wait))} s" if wait else ""
+            raise ToolError(f"{error}{later} [{error.code}]") from None
 
     return run
 

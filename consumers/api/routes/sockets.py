@@ -20,7 +20,7 @@ from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Text, ToolReturned, ToolUsed
-from turnlog.agent.use_cases.turns import transcript
+from turnlog.agent.use_cases.turns import transcript, transcript_in_parts
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.problems import problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
@@ -105,9 +105,9 @@ class _Talk:
         self._streams: Streams = socket.app.state.streams
 
     async def replay(self, after: int) -> None:
-        page = await transcript(*self._place, limit=_ALL, after_seq=after)
-        for turn in page.turns:
-            await self._saved(turn, content=turn.content)
+        async for part in transcript_in_parts(*self._place, after):
+            for turn in part:
+                await self._saved(turn, content=turn.content)
         for seq, running in self._streams.under_way(self._caller.tenant, self._thread):
             await self._relay(seq, running, None)
 

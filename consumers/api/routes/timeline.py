@@ -10,11 +10,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
 
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.tailing import tail
-from turnlog.consumers.api.caller import Place, Reader
+from turnlog.consumers.api.caller import Place, Reader, Watcher
 from turnlog.consumers.api.pages import Cursor, Limit
 from turnlog.consumers.api.routes.threads import ThreadId, list_threads
 from turnlog.consumers.api.streams import OF_FEW, until
@@ -42,6 +43,9 @@ class TimelineTurn:
     time: datetime
 
 
+_TURNS = TypeAdapter(list[TimelineTurn])
+
+
 @router.get("/conversations")
 async def list_conversations(
     caller: Reader, request: Request, response: Response, limit: Limit = 200, cursor: Cursor = None
@@ -54,21 +58,24 @@ async def list_conversations(
     return [Conversation(one.thread, one.label, one.last_active_at) for one in page.items]
 
 
-@router.get("/chat/history")
-async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> list[TimelineTurn]:
+@router.get("/chat/history", response_model=list[TimelineTurn])
+async def history(thread_id: Annotated[str, Query(min_length=1, max_length=255)], caller: Reader) -> Response:
     """All turns that are stored, oldest first."""
-    page = await turns.transcript(*await caller.owns(thread_id), limit=_ALL)
-    return [TimelineTurn(one.event_id, one.seq, one.role, turns.blocks_of(one), one.time) for one in page.turns]
+    place, parts = await caller.owns(thread_id), list[bytes]()
+    async for part in turns.transcript_in_parts(*place):  # others are served between two parts
+        shown = [TimelineTurn(one.event_id, one.seq, one.role, turns.blocks_of(one), one.time) for one in part]
+        parts.append(_TURNS.dump_json(shown)[1:-1])
+    return Response(b"[" + b",".join(filter(None, parts)) + b"]", media_type="application/json")
 
 
-async def watched(thread: ThreadId, caller: Reader) -> Place:
+async def watched(thread: ThreadId, caller: Watcher) -> Place:
     return await caller.owns(thread)
 
 
 @router.get("/threads/{thread}/events", response_class=EventSourceResponse, dependencies=OF_FEW)
 async def thread_events(
     place: Annotated[Place, Depends(watched)],
-    caller: Reader,
+    caller: Watcher,
     request: Request,
     after: Annotated[int, Query(ge=0, le=_ALL, description="Events behind this sequence of the log.")] = 0,
     last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,18}$")] = None,

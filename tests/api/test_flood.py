@@ -1,0 +1,125 @@
+"""One user's flood over HTTP: at most their limits are answered, and others go on."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from helpers.api import Serve, server_events
+from helpers.callers import mcp_of, socket
+from helpers.openai_bodies import Step
+from helpers.openai_server import Kind
+from helpers.stage import MemoryServer, task_of
+from prometheus_client import REGISTRY
+
+from turnlog.agent.throttle import admission, shares
+from turnlog.agent.throttle.shares import AT_ONCE, in_share
+from turnlog.agent.use_cases.turns import NewTurn, add_turns
+
+TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 700, 6, 60, 2, 30
+
+
+class SlowModel(MemoryServer):
+    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
+        return Step(text="Yes.", delay=0.02) if kind == "chat" and task_of(body) == "answer" else Step(text="")
+
+
+@pytest.fixture
+def model() -> Iterator[SlowModel]:
+    with SlowModel() as server:
+        yield server
+
+
+def question(thread: str) -> dict[str, Any]:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Is it?"}]}
+    return {"url": "/v1/chat/completions", "json": body, "headers": {"X-Turnlog-Thread": thread}}
+
+
+async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serve, model: SlowModel) -> None:
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:
+        turns = [NewTurn("user", f"message {n}") for n in range(TURNS)]
+        for at in range(0, TURNS, 500):
+            await add_turns(api.runtime, "default", "long", turns[at : at + 500], user="ann")
+        ended = asyncio.Event()
+
+        async def read() -> int:
+            length = 0
+            while not ended.is_set():
+                answer = await ann.get("/api/chat/history", params={"thread_id": "long"})
+                length = len(answer.json()) if answer.status_code == 200 else length
+            return length
+
+        readers = [asyncio.create_task(read()) for _ in range(READERS)]
+        answers = [asyncio.create_task(ann.post(**question(f"a{n}"))) for n in range(QUESTIONS)]
+        others = [(await bob.post(**question(f"b{n}"))).status_code for n in range(3)]
+        found = [await answer for answer in answers]
+        ended.set()
+        assert others == [200] * 3
+        assert [await reader for reader in readers] == [TURNS] * READERS
+        by_status = Counter(answer.status_code for answer in found)
+        assert by_status.keys() == {200, 429}
+        assert AT_ONCE_ANSWERED <= by_status[200] <= A_MINUTE
+        assert all(int(answer.headers["retry-after"]) > 0 for answer in found if answer.status_code == 429)
+
+
+async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(
+    serve: Serve, model: SlowModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
+    before = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
+    async with (
+        serve("agent", api_base_url=model.url, model="m") as api,
+        api.client() as ann,
+        api.runtime.pool.connection() as conn,
+        socket(api, "t", f"?token={api.token()}") as ws,
+        conn.transaction(),
+    ):
+        await conn.execute("LOCK TABLE admissions IN ACCESS EXCLUSIVE MODE")
+        for path, body in (
+            ("/v1/chat/completions", question("t")["json"]),
+            ("/v1/responses", {"model": "m", "input": "Is it?"}),
+            ("/api/threads/t/answers", {"message": "Is it?"}),
+            ("/api/threads/t/answers/stream", {"message": "Is it?"}),
+            ("/ai-agent/chat", {"message": "Is it?"}),
+        ):
+            refused = await ann.post(path, json=body)
+            assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True), refused.text
+        await ws.send(json.dumps({"message": "Is it?"}))
+        error = json.loads(await ws.recv())
+        assert (error["type"], error["data"]["code"]) == ("error", "not-counted-in-time")
+        assert error["data"]["retry_after"] > 0
+        after = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
+        assert (after - before, model.asked("answer")) == (6, [])
+        assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
+
+
+async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "WAITING", 1)
+    async with (
+        serve() as api,
+        api.client() as ann,
+        api.client("bob") as bob,
+        mcp_of(api) as hers,
+        AsyncExitStack() as running,
+    ):
+        await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "hello"}]})
+        for _ in range(AT_ONCE):
+            await running.enter_async_context(in_share(api.runtime, "default", "ann", "reads"))
+        waiting = asyncio.create_task(ann.get("/api/threads"))
+        while api.runtime.kept(shares.Shares)["default", "ann", "reads"].requests <= AT_ONCE:
+            await asyncio.sleep(0.01)
+        refused = await ann.get("/api/threads/t/turns")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
+        assert int(refused.headers["retry-after"]) > 0
+        assert "[too-many-waiting]" in str(await hers.call_tool("recall", {"query": "hello"}))
+        assert (await bob.get("/api/threads")).status_code == 200
+        async with ann.stream("GET", "/api/threads/t/events") as response:  # a stream takes no turn of the reads
+            assert (await anext(server_events(response)))["event"] == "thread_opened"
+        await running.aclose()
+        assert (await waiting).status_code == 200
+        assert api.runtime.kept(shares.Shares) == {}
