@@ -119,7 +119,7 @@ def _zero() -> None:
         RETRIES.labels(agent)
     for name in get_args(LimitName):
         REFUSALS.labels(name)
-    for kind in ("reads", "asks"):
+    for kind in ("reads", "asks", "requests"):
         WAITING_REFUSALS.labels(kind)
     for cache in get_args(Cache):
         CACHE_HIT_RATE.labels(cache)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from turnlog.projectors.models.thread_lookup import Overview, thread_overview
 T = TypeVar("T")
 KEPT_MESSAGES = 50_000
 MANY_TURNS = 1_000
+_LONG_CONTEXTS = ThreadPoolExecutor(1, "turnlog-long-contexts")
 FindRelevant = Callable[[], Awaitable[Relevant]]
 
 
@@ -162,8 +164,11 @@ async def _with_relevant(
 
 
 async def _computed(given: ContextInput, compute: Callable[[], T]) -> T:
-    """Computes in a thread where many turns would keep the event loop, and with it everybody else, for long."""
-    return await asyncio.to_thread(compute) if len(given.messages) > MANY_TURNS else compute()
+    """Computes in a thread where many turns would keep the event loop, and with it everybody else, for long. It is one
+    thread: after each call into the system the loop waits until every computing thread gave up the interpreter."""
+    if len(given.messages) <= MANY_TURNS:
+        return compute()
+    return await asyncio.get_running_loop().run_in_executor(_LONG_CONTEXTS, compute)
 
 
 async def _pruned(conn: Connection, tenant: str, thread: str, relevant: Sequence[int], now: Overview) -> list[Message]:

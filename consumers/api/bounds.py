@@ -1,6 +1,7 @@
-"""Around all routes: refuses foreign hosts and origins, large bodies and slow senders, and catches what goes wrong."""
+"""Around all routes: refuses foreign hosts and origins, large bodies, slow senders and floods, and catches errors."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,11 +10,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from turnlog.agent import metrics
 from turnlog.consumers.api.problems import Refused, problem, unexpected
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS_S = 10.0
 BODY_S = 60.0
+MOST_REQUESTS = 200  # of one credential at once; the rest is refused before it costs anything
+REQUESTS_RETRY_S = 1.0
 MAX_HEADERS = 64 * 1024
 TOO_LARGE = b"HTTP/1.1 431 \r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -27,6 +31,7 @@ class Bounds:
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], max_body: int) -> None:
         self._app, self._hosts, self._origins, self._max_body = app, hosts, origins, max_body
+        self._running: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -38,7 +43,20 @@ class Bounds:
             return await send({"type": "websocket.close", "code": 1008, "reason": refusal[2]})
         if scope["type"] == "websocket":
             return await self._app(scope, receive, send)
-        await self._guarded(scope, _Body(receive, self._max_body).receive, send)
+        headers = Headers(scope=scope)
+        who = headers.get("authorization", ""), headers.get("x-turnlog-user", "")
+        if who[0] and self._running[who] >= MOST_REQUESTS:
+            metrics.WAITING_REFUSALS.labels("requests").inc()
+            detail = f"{MOST_REQUESTS} requests of yours are under way in this process; send fewer at once"
+            refused = problem(429, "too-many-waiting", detail, retry_after=REQUESTS_RETRY_S)
+            return await refused(scope, receive, send)
+        self._running[who] += 1
+        try:
+            await self._guarded(scope, _Body(receive, self._max_body).receive, send)
+        finally:
+            self._running[who] -= 1
+            if not self._running[who]:
+                del self._running[who]
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An error that no handler took becomes a problem, or ends the stream that has begun."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -10,26 +11,20 @@ from typing import Any
 import pytest
 from helpers.api import Serve, server_events
 from helpers.callers import mcp_of, socket
-from helpers.openai_bodies import Step
-from helpers.openai_server import Kind
-from helpers.stage import MemoryServer, task_of
+from helpers.openai_server import OpenAIServer
 from prometheus_client import REGISTRY
 
 from turnlog.agent.throttle import admission, shares
 from turnlog.agent.throttle.shares import AT_ONCE, in_share
 from turnlog.agent.use_cases.turns import NewTurn, add_turns
+from turnlog.consumers.api import bounds
 
 TURNS, READERS, QUESTIONS, AT_ONCE_ANSWERED, A_MINUTE = 700, 6, 60, 2, 30
 
 
-class SlowModel(MemoryServer):
-    def next_step(self, kind: Kind, body: dict[str, Any]) -> Step:
-        return Step(text="Yes.", delay=0.02) if kind == "chat" and task_of(body) == "answer" else Step(text="")
-
-
 @pytest.fixture
-def model() -> Iterator[SlowModel]:
-    with SlowModel() as server:
+def model() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as server:
         yield server
 
 
@@ -38,7 +33,7 @@ def question(thread: str) -> dict[str, Any]:
     return {"url": "/v1/chat/completions", "json": body, "headers": {"X-Turnlog-Thread": thread}}
 
 
-async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serve, model: SlowModel) -> None:
+async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serve, model: OpenAIServer) -> None:
     async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:
         turns = [NewTurn("user", f"message {n}") for n in range(TURNS)]
         for at in range(0, TURNS, 500):
@@ -66,7 +61,7 @@ async def test_a_flood_gets_its_users_limit_and_another_user_goes_on(serve: Serv
 
 
 async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(
-    serve: Serve, model: SlowModel, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "PATIENCE_S", 0.1)
     before = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
@@ -92,8 +87,27 @@ async def test_what_cannot_be_counted_in_time_is_refused_at_every_door(
         assert (error["type"], error["data"]["code"]) == ("error", "not-counted-in-time")
         assert error["data"]["retry_after"] > 0
         after = REGISTRY.get_sample_value("turnlog_throttle_uncounted_refusals_total") or 0
-        assert (after - before, model.asked("answer")) == (6, [])
+        assert (after - before, model.bodies()) == (6, [])
         assert REGISTRY.get_sample_value("turnlog_throttle_local") == 0
+
+
+async def test_more_requests_than_one_credential_may_have_under_way_are_refused_at_once(
+    serve: Serve, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_REQUESTS", 1)
+    until = threading.Event()
+    model.reply("Yes.", until=until)
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann, api.client("bob") as bob:
+        answer = asyncio.create_task(ann.post(**question("t")))
+        while not model.bodies():
+            await asyncio.sleep(0.01)
+        refused = await ann.get("/api/threads")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too-many-waiting")
+        assert int(refused.headers["retry-after"]) > 0
+        assert (await bob.get("/api/threads")).status_code == 200
+        until.set()
+        assert (await answer).status_code == 200
+        assert (await ann.get("/api/threads")).status_code == 200
 
 
 async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
