@@ -61,7 +61,7 @@ UNCOUNTED_REFUSALS = Counter(
     "turnlog_throttle_uncounted_refusals_total", "Requests refused because they could not be counted in time"
 )
 WAITING_REFUSALS = Counter(
-    "turnlog_waiting_refusals_total", "Requests refused because too many of one user waited", ("kind",)
+    "turnlog_waiting_refusals_total", "Requests refused because too many of one user waited", ("type",)
 )
 THROTTLE_LOCAL = Gauge("turnlog_throttle_local", "1 while Postgres is away and this process counts requests alone")
 LOCAL_ADMISSIONS = Counter("turnlog_throttle_local_admissions_total", "Requests that this process counted alone")
