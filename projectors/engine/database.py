@@ -13,6 +13,8 @@ from turnlog.projectors.engine.writer import Connection
 
 SCHEMA = "turnlog"
 CONNECT_TIMEOUT_S = 10
+FROZEN_S = 10.0
+IDLE_IN_TRANSACTION_S = 60
 
 
 async def connect(database_url: str, search_path: str = SCHEMA) -> Connection:
@@ -44,10 +46,12 @@ def session_options(search_path: str = SCHEMA) -> str:
 
     TCP keepalive: the server notices within half a minute that a machine has vanished, and frees its locks. Times are
     returned in UTC: days computed from them must not depend on the server's time zone. JIT is off: the planner
-    overestimates recursive statements a thousandfold.
+    overestimates recursive statements a thousandfold. A transaction of a process that is stopped or whose event loop is
+    blocked ends after IDLE_IN_TRANSACTION_S, and others get its rows.
     """
     alive = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
-    return f"-c search_path={search_path},{SCHEMA},public -c timezone=UTC -c jit=off {alive}"
+    idle = f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S * 1_000}"
+    return f"-c search_path={search_path},{SCHEMA},public -c timezone=UTC -c jit=off {alive} {idle}"
 
 
 async def take_locks(conn: Connection, names: Sequence[str], build: str, partition: int) -> bool:
@@ -57,7 +61,7 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
     """
     for name in sorted(names):
         row = await (
-            await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (_lock_key(name, build), partition))
+            await conn.execute("SELECT pg_try_advisory_lock(%s, %s)", (lock_key(name, build), partition))
         ).fetchone()
         if row is None or not row[0]:
             await conn.execute("SELECT pg_advisory_unlock_all()")
@@ -65,15 +69,28 @@ async def take_locks(conn: Connection, names: Sequence[str], build: str, partiti
     return True
 
 
+async def end_frozen(conn: Connection, key: int, partition: int) -> None:
+    """Ends the sessions that hold this advisory lock and have asked nothing for FROZEN_S: a living holder asks every
+    second, so its process is stopped or its event loop is blocked. Its open transaction is rolled back.
+    """
+    await conn.execute(
+        "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+        "WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.classid::bigint = %s "
+        "AND l.objid::bigint = %s AND a.datname = current_database() AND a.state <> 'active' "
+        "AND a.state_change < clock_timestamp() - make_interval(secs => %s)",
+        (key % 2**32, partition % 2**32, FROZEN_S),
+    )
+
+
 async def is_locked(conn: Connection, name: str, build: str, partition: int) -> bool:
     """Returns True while a session holds the lock that take_locks takes for this name."""
     rows = await conn.execute(
         "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid::bigint = %s "
         "AND objid::bigint = %s AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-        (_lock_key(name, build) % 2**32, partition % 2**32),
+        (lock_key(name, build) % 2**32, partition % 2**32),
     )
     return await rows.fetchone() is not None
 
 
-def _lock_key(name: str, build: str) -> int:
+def lock_key(name: str, build: str) -> int:
     return zlib.crc32(f"{name}/{build}".encode()) - 2**31

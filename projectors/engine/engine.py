@@ -21,7 +21,7 @@ from turnlog.events.signing import Signer
 from turnlog.events.tasks import pause
 from turnlog.projectors.engine import positions
 from turnlog.projectors.engine.apply import TOGETHER_UP_TO, apply_batch
-from turnlog.projectors.engine.database import connect, take_locks
+from turnlog.projectors.engine.database import connect, end_frozen, lock_key, take_locks
 from turnlog.projectors.engine.incoming import Incoming, incoming
 from turnlog.projectors.engine.lag import LARGE_BATCH
 from turnlog.projectors.engine.positions import LIVE, PositionMoved, Positions
@@ -121,7 +121,9 @@ class Runner:
     async def _take(self, conn: Connection) -> bool:
         if self._share is not None and not self._share.room():
             return False
-        if not await take_locks(conn, [p.name for p in self._projections], LIVE, self._partition):
+        names = [p.name for p in self._projections]
+        if not await take_locks(conn, names, LIVE, self._partition):
+            await end_frozen(conn, lock_key(names[0], LIVE), self._partition)
             return False
         if self._share is None or self._share.take(self._partition):
             return True

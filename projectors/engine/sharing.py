@@ -14,7 +14,7 @@ import psycopg
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.tasks import pause
-from turnlog.projectors.engine.database import connect
+from turnlog.projectors.engine.database import connect, end_frozen
 from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.projectors")
@@ -71,6 +71,7 @@ class Share:
         while not stop.is_set():
             if beat is not None:
                 beat.beat()
+            await end_frozen(conn, MEMBERS, 1)
             row = await (await conn.execute(_COUNT, (MEMBERS,))).fetchone()
             self._limit = math.ceil(self._partitions / max(1, row[0] if row else 1))
             await pause(stop, COUNT_EVERY_S)

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import pytest
 from conftest import TestServers
 from helpers.sample_events import turn
 from helpers.servers import eventually, rows
 
+from turnlog.consumers.own_loop import LoopThread
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
+from turnlog.projectors.engine import database
 from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.engine import Runner
 from turnlog.projectors.engine.lag import lag, wait_for
@@ -72,6 +76,50 @@ async def test_workers_divide_the_partitions_and_take_over_from_one_that_ends(na
                 assert await rows(conn, "SELECT count(*) FROM messages") == [(200,)]
     finally:
         await log.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_partitions_of_a_process_whose_event_loop_is_blocked_are_taken_over(
+    nats_url: str, database_url: str, db: Connection, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    """Its projectors run in a loop of their own, which a callback blocks, as a user's program may block its own."""
+    monkeypatch.setattr(database, "FROZEN_S", 1.5)
+    frozen, go_on = LoopThread("frozen"), threading.Event()
+
+    async def opened_runners() -> tuple[Log, list[Runner], list[asyncio.Task[None]], asyncio.Event]:
+        log, stop = await Log.connect(nats_url, StreamOptions(partitions=PARTITIONS)), asyncio.Event()
+        share = Share(database_url, PARTITIONS) if is_shared else None
+        runners = [Runner(log, database_url, [MESSAGES], at, share) for at in range(PARTITIONS)]
+        tasks = [asyncio.create_task(runner.run()) for runner in runners]
+        if share is not None:
+            tasks.append(asyncio.create_task(share.run(stop)))
+        return log, runners, tasks, stop
+
+    async def end(log: Log, runners: list[Runner], tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
+        stop.set()
+        for runner in runners:
+            runner.stop()
+        await asyncio.gather(*tasks)
+        await log.close()
+
+    async def projected(log: Log) -> None:
+        for partition in range(PARTITIONS):
+            await wait_for(db, ("messages",), partition, await log.partition_head(partition), 20)
+
+    theirs = await asyncio.to_thread(frozen.run, opened_runners())
+    mine = await opened_runners()
+    try:
+        await mine[0].append_many([turn(thread=f"t{n}") for n in range(20)])
+        await projected(mine[0])
+        frozen.loop.call_soon_threadsafe(go_on.wait)
+        await mine[0].append_many([turn(thread=f"t{n}") for n in range(20)])
+        await projected(mine[0])
+        assert await rows(db, "SELECT count(*) FROM messages") == [(40,)]
+    finally:
+        go_on.set()
+        await end(*mine)
+        await asyncio.to_thread(frozen.run, end(*theirs))
+        frozen.close()
 
 
 async def test_workers_of_another_database_do_not_count(servers: TestServers, database_url: str) -> None:
