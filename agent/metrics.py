@@ -69,6 +69,12 @@ BEHIND = Gauge("turnlog_projection_behind_events", "Events left to apply, of the
 STALLED = Gauge("turnlog_projection_stalled", "1 while events wait and the projection does not move", ("projection",))
 REBUILDING = Gauge("turnlog_projection_rebuilding", "1 while it is rebuilt for a newer version", ("projection",))
 DEAD_LETTERS = Gauge("turnlog_dead_letters", "Parked events", ("projection",))
+LOOP_LAG = Histogram(
+    "turnlog_event_loop_lag_seconds",
+    "For how long a callback kept the event loop from all others",
+    ("process",),
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
 STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
 STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")
 

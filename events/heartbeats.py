@@ -16,6 +16,7 @@ from turnlog.events.tasks import cancel, pause
 logger = logging.getLogger("turnlog.heartbeats")
 ROUND_S = 60.0  # how long a round may take, unless the loop has its own limit
 AGAIN_S = 1.0
+WINDOW_S = 60.0
 
 
 @dataclass(slots=True)
@@ -28,10 +29,16 @@ class Heartbeat:
     round_s: float = ROUND_S
     at: float = field(default_factory=time.monotonic)
     problem: str | None = None
+    _slowest: tuple[float, float] = (0.0, 0.0)  # before this window of WINDOW_S, and in it
+    _window_at: float = field(default_factory=time.monotonic)
 
     def beat(self, problem: str | None = None) -> None:
         """Notes a round; problem: it got no work done, and why."""
-        self.at = time.monotonic()
+        now = time.monotonic()
+        before, within = self._slowest
+        if now - self._window_at > WINDOW_S:
+            before, within, self._window_at = within, 0.0, now
+        self._slowest, self.at = (before, max(within, now - self.at)), now
         self._show(problem)
 
     def fail(self, problem: str) -> None:
@@ -42,6 +49,11 @@ class Heartbeat:
         if problem != self.problem:
             self.problem = problem
             self.changed.set()
+
+    @property
+    def slowest_s(self) -> float:
+        """The longest time between two rounds, of the last WINDOW_S at least."""
+        return max(self._slowest)
 
     @property
     def seconds(self) -> float:

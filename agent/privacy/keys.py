@@ -239,6 +239,7 @@ class KeyStore:
         self._unissued: set[str] = set()
         self._unissued_until = 0.0
         self._forgotten = 0
+        self._changing = threading.Lock()  # keys are fetched in threads too
         self._used = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -287,8 +288,9 @@ class KeyStore:
 
     def forget(self, tenant: str, user: str) -> None:
         """The user's keys are looked up again before they are used again."""
-        self._forgotten += 1
-        self._drop((tenant, user))
+        with self._changing:
+            self._forgotten += 1
+            self._drop((tenant, user))
 
     def close(self) -> None:
         self._table.close()
@@ -310,7 +312,7 @@ class KeyStore:
     async def _listen(self, beat: Heartbeat) -> None:
         async with await connect(self._url) as conn:
             await conn.execute(f"LISTEN {CHANNEL}")
-            ids = [UUID(key_id) for held in self._held.values() for key_id in held.keys]
+            ids = [UUID(key_id) for held in list(self._held.values()) for key_id in held.keys]
             for tenant, user in await (await conn.execute(_CHANGED, (ids,))).fetchall():
                 self.forget(tenant, user)
             while True:
@@ -348,9 +350,11 @@ class KeyStore:
         if missing:
             self._unissued, self._unissued_until = missing, time.monotonic() + UNISSUED_S
         found = {owner: self._table.opened(mine) for owner, mine in rows.items()}
-        if found and before == self._forgotten:
-            for owner, keys in found.items():
+        with self._changing:
+            is_held = bool(found) and before == self._forgotten
+            for owner, keys in found.items() if is_held else ():
                 self._hold(owner, keys)
+        if is_held:
             self._loop.call_soon_threadsafe(self._used.set)
         return found
 

@@ -5,6 +5,7 @@ which is kept until the scope has grown or shrunk by a tenth. A query then reads
 its rare words, chunks with pairs of its common words, chunks with the nearest vectors, and the neighbours of the best.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -67,7 +68,7 @@ async def sample_scope(conn: Connection, scope: Scope, model: str | None, kept: 
     now = await probe(conn, scope, model)
     share = min(SAMPLE / max(now.chunks, 1), 1.0)
     columns = await sample(conn, scope, model, share)
-    index = _index(columns, None, range(len(columns.keys)), None)
+    index = await asyncio.to_thread(_index, columns, None, range(len(columns.keys)), None)
     if now.enough > now.one_in:
         now = await probe(conn, scope, model, now.enough)
     return ScopeSample(now, index.statistics.of_size(round(index.count / share)), frozenset(index.speakers))

@@ -42,6 +42,7 @@ from turnlog.projectors.models.chunks.lookup import (
 EMBEDDING_PATIENCE_S = 5.0  # then what is sought is found by words; a server that hangs must stop nobody
 CACHED_ROWS = 64_000  # of small scopes, of 384 dimensions 100 MB
 CACHED_SAMPLES = 16
+INDEXED_AT_ONCE = 500  # chunks; an index of more is made in a thread, so that others do not wait for it
 
 
 class TurnReranker(Protocol):
@@ -242,7 +243,9 @@ class Recall:
         kept = self._whole.get(scope)
         if kept and (kept[0] == state.whole or (before_seq is not None and kept[1].serves(before_seq, state.before))):
             return kept[1]
-        loaded = _indexed(await whole_scope(conn, scope, self._model))
+        columns = await whole_scope(conn, scope, self._model)
+        in_thread = len(columns.chunks) > INDEXED_AT_ONCE
+        loaded = await asyncio.to_thread(_indexed, columns) if in_thread else _indexed(columns)
         self._whole[scope] = (state.whole, loaded)
         return loaded
 

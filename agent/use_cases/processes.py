@@ -7,6 +7,7 @@ is seen by all others, on whatever machine.
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -16,6 +17,7 @@ import psutil
 import psycopg
 from psycopg.types.json import Jsonb
 
+from turnlog.agent import metrics
 from turnlog.agent.runtime import Runtime
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
@@ -24,6 +26,8 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 
 BEAT_S, DEAD_AFTER_S, FORGOTTEN_AFTER_S = 2.0, 15.0, 60.0
+LAG_EVERY_S = 0.1
+EVENT_LOOP = "event-loop"
 CLIENT = "turnlog-client"  # a program with turnlog in it: when it ends, nobody expects its roles
 AWAY = (psycopg.Error, TurnlogError, OSError, TimeoutError)
 
@@ -39,12 +43,15 @@ FROM processes ORDER BY name, beat_at"""
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """seconds: since its last round, as of the process's last beat. fault: why it counts as dead, or None."""
+    """seconds: since its last round, as of the process's last beat. fault: why it counts as dead, or None.
+    slowest_s: the longest time between two of its last rounds.
+    """
 
     role: str
     loop: str
     seconds: float
     fault: str | None
+    slowest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,11 @@ def deaths(found: Sequence[Process]) -> list[str]:
     return said
 
 
+def blocked_s(process: Process) -> float:
+    """For how long its event loop was blocked at most within the last minute or two."""
+    return max((one.slowest_s - LAG_EVERY_S for one in process.loops if one.loop == EVENT_LOOP), default=0.0)
+
+
 def faults(found: Sequence[Process]) -> list[tuple[str, str]]:
     """(loop, sentence) of each loop of a living process that does not work."""
     return [
@@ -115,7 +127,8 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
     }
     beating, stop = partial(_beating, runtime, given), asyncio.Event()
     try:
-        async with runtime.heartbeats.running("process", "heartbeat", beating, stop):
+        running, watch = partial(runtime.heartbeats.running, "process"), partial(_watch_loop, runtime.name)
+        async with running("heartbeat", beating, stop), running(EVENT_LOOP, watch, stop):
             yield
     finally:
         with contextlib.suppress(*AWAY):  # Postgres is away: others see a process that does not beat
@@ -140,6 +153,18 @@ async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) 
         beat.beat(problem)
         await pause(changed, BEAT_S)
         await asyncio.sleep(BEAT_S / 20)  # several changes at once are one row
+
+
+async def _watch_loop(process: str, beat: Heartbeat) -> None:
+    """Measures for how long callbacks keep the event loop from all others. One that does so is named in debug mode of
+    asyncio (PYTHONASYNCIODEBUG=1).
+    """
+    lag = metrics.LOOP_LAG.labels(process)
+    while True:
+        before = time.monotonic()
+        await asyncio.sleep(LAG_EVERY_S)
+        lag.observe(max(0.0, time.monotonic() - before - LAG_EVERY_S))
+        beat.beat()
 
 
 async def forget_killed(database_url: str) -> None:
@@ -168,7 +193,10 @@ async def _forget(conn: Connection, dead: Sequence[Process]) -> None:
 
 
 def _loops(runtime: Runtime) -> list[LoopState]:
-    return [LoopState(one.role, one.loop, round(one.seconds, 1), one.fault) for one in runtime.heartbeats.loops]
+    return [
+        LoopState(one.role, one.loop, round(one.seconds, 1), one.fault, round(one.slowest_s, 3))
+        for one in runtime.heartbeats.loops
+    ]
 
 
 def _process(
@@ -181,7 +209,10 @@ def _process(
     loops: list[dict[str, Any]],
     seconds: float,
 ) -> Process:
-    states = [LoopState(one["role"], one["loop"], one["seconds"] + seconds, one["fault"]) for one in loops]
+    states = [
+        LoopState(one["role"], one["loop"], one["seconds"] + seconds, one["fault"], one.get("slowest_s", 0.0))
+        for one in loops
+    ]
     return Process(id_, name, host, pid, roles, seconds, host == _host() and _is_gone(pid, started_at), states)
 
 

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import math
+import re
+import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import httpx2
@@ -12,9 +14,11 @@ import pytest
 from helpers.api import Api, Serve
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
+from prometheus_client import REGISTRY
 
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases import processes as of_processes
+from turnlog.agent.use_cases.checkup import checkup
 from turnlog.agent.use_cases.gauges import measuring
 from turnlog.agent.use_cases.processes import deaths, processes
 from turnlog.consumers.servers import background
@@ -28,7 +32,8 @@ INBOXES = ("memory", "segments", "extraction", "contradictions", "agent", "analy
 LOOPS = {
     *INBOXES,
     *(f"{name}-durable" for name in INBOXES),
-    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log", "gauges", "heartbeat"),
+    *("projectors-0", "embedder", "extraction-sweep", "jobs", "keys-follow", "same-log"),
+    *("gauges", "heartbeat", "event-loop"),
     *("reactors-subscriptions", "agent-subscriptions", "analytics-subscriptions"),
 }
 FETCHES = {f"{name}-fetch" for name in INBOXES}
@@ -193,6 +198,25 @@ async def test_a_process_that_is_not_heard_of_is_missed_wherever_it_is(
             )
         [said] = deaths(await processes(api.runtime))
         assert said == "turnlog worker jobs (pid 1 on elsewhere) was last heard of 60 s ago, nobody plays jobs"
+
+
+async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: Serve) -> None:
+    async with serve() as api:
+        beats = {one.loop: one for one in api.runtime.heartbeats.loops}
+
+        async def goes_round() -> bool:
+            return beats["event-loop"].slowest_s > 0
+
+        async def is_seen() -> bool:
+            return beats["event-loop"].slowest_s > 0.7
+
+        await eventually(goes_round)
+        time.sleep(0.8)  # noqa: ASYNC251 — as a callback that computes would
+        await eventually(is_seen)
+        found = {one.check: one for one in await checkup(api.runtime.settings, lambda: nullcontext(api.runtime))}
+        assert re.search(r"event loop of .* blocked for 0\.[78] s", found["processes"].detail)
+        told = REGISTRY.get_sample_value("turnlog_event_loop_lag_seconds_sum", {"process": api.runtime.name})
+        assert told is not None and told > 0.7
 
 
 async def test_a_watch_over_the_servers_that_ends_is_started_again(tmp_path: Path) -> None:
