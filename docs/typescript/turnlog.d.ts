@@ -1213,7 +1213,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description The metrics of this process, as Prometheus reads them.
+         * @description The metrics of all processes, by role, as Prometheus reads them.
          */
         get: operations["prometheus_admin_ai_agent_metrics_prometheus_get"];
         put?: never;
@@ -1233,7 +1233,7 @@ export interface paths {
         };
         /**
          * Prometheus
-         * @description The metrics of this process, as Prometheus reads them.
+         * @description The metrics of all processes, by role, as Prometheus reads them.
          */
         get: operations["prometheus_metrics_get"];
         put?: never;
@@ -1797,7 +1797,7 @@ export interface paths {
         };
         /**
          * Metrics Summary
-         * @description Of this process since it began; /admin/ai-agent/metrics/prometheus has all of them.
+         * @description Of all processes since each began; /admin/ai-agent/metrics/prometheus has all of them, by role.
          */
         get: operations["metrics_summary_admin_ai_agent_metrics_get"];
         put?: never;
@@ -1817,7 +1817,7 @@ export interface paths {
         };
         /**
          * Recent Traces
-         * @description The tenant's latest requests that this process answered, newest first.
+         * @description The tenant's latest requests, whichever process answered them, newest first.
          */
         get: operations["recent_traces_admin_ai_agent_traces_recent_get"];
         put?: never;
@@ -2601,7 +2601,8 @@ export interface components {
         };
         /**
          * Circuit
-         * @description state: the worst of all processes. processes: how many have a breaker for the service.
+         * @description state: the worst of all processes. processes: how many have a breaker for the service. roles: the state in each
+         *     role, the worst where several processes play it.
          */
         Circuit: {
             /** Service */
@@ -2613,6 +2614,10 @@ export interface components {
             state: "closed" | "half-open" | "open";
             /** Processes */
             processes: number;
+            /** Roles */
+            roles: {
+                [key: string]: "closed" | "half-open" | "open";
+            };
         };
         /**
          * Clearing
@@ -4161,15 +4166,16 @@ export interface components {
         /**
          * Ready
          * @description ready: every projection keeps up with the log, and every reactor works. behind: events left to apply, of the
-         *     slowest projection. stalled: projections that have stopped; stuck: reactors, the agent among them; broken: loops
-         *     that have ended or get no work; died: processes whose roles nobody plays since. rebuilding: projections that are
-         *     rebuilt for a newer version of turnlog.
+         *     slowest projection, null where it is not known. stalled: projections that have stopped; stuck: reactors, the agent
+         *     among them; broken: loops that have ended or get no work; died: processes whose roles nobody plays since.
+         *     rebuilding: projections that are rebuilt for a newer version of turnlog. log: why nothing can be written, where the
+         *     rows were made from another log than the connected one.
          */
         Ready: {
             /** Ready */
             ready: boolean;
             /** Behind */
-            behind: number;
+            behind: number | null;
             /** Stalled */
             stalled: string[];
             /** Stuck */
@@ -4180,6 +4186,8 @@ export interface components {
             died: string[];
             /** Rebuilding */
             rebuilding: components["schemas"]["Rebuilding"][];
+            /** Log */
+            log?: string | null;
         };
         /** Reason */
         Reason: {
@@ -4628,9 +4636,13 @@ export interface components {
         };
         /**
          * TraceRecord
-         * @description One request and its spans, the request's own first. slow: over 5 s.
+         * @description One request and its spans, the request's own first. slow: over 5 s. role, process: who answered it.
          */
         TraceRecord: {
+            /** Role */
+            role: string;
+            /** Process */
+            process: string;
             /** Traceid */
             traceId: string;
             /** Name */
