@@ -52,9 +52,11 @@ class _WatchedJetStream(JetStreamContext):
 
     async def pull_subscribe(self, *args: Any, **options: Any) -> JetStreamContext.PullSubscription:
         found = await super().pull_subscribe(*args, **options)
-        fetch_now, durable = found.fetch, self._durables.get(str(options.get("durable")))
+        fetch_now, name, said = found.fetch, str(options.get("durable")), ""
+        durable = self._durables.get(name)
 
         async def fetch(*args: Any, **options: Any) -> list[Msg]:
+            nonlocal said
             began, problem = time.monotonic(), "NATS is away"
             try:
                 if self._client.is_connected:  # else requests would pile up and all be sent after the reconnect
@@ -65,6 +67,9 @@ class _WatchedJetStream(JetStreamContext):
                 problem = ""  # nothing waits
             except Exception as error:  # any error: this loop must not end silently
                 problem = await _failed(durable, cause(error))
+                if problem != said:
+                    logger.warning("%s gets no messages: %s", name, problem)
+            said = problem if problem != "NATS is away" else said
             _fetched(durable, problem or None)
             await asyncio.sleep(began + PAUSE_S - time.monotonic())
             return []
@@ -75,10 +80,8 @@ class _WatchedJetStream(JetStreamContext):
 
 
 def _fetched(durable: Durable | None, problem: str | None) -> None:
-    """Notes a fetch, and logs a problem once."""
+    """Notes a fetch."""
     if durable is not None and durable.pulls is not None:
-        if problem is not None and problem != durable.pulls.problem:
-            logger.warning("%s gets no messages: %s", durable.inbox.name, problem)
         durable.pulls.beat(problem)
 
 
