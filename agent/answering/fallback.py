@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from turnlog.agent.models.protocol import BROKE_OFF, REPETITION, TIME_UP
 from turnlog.events.errors import TurnlogError
 
 Locale = Literal["zh", "en"]
@@ -11,11 +12,13 @@ Category = Literal["timeout", "rate_limit", "quota", "circuit_open", "network", 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """message, suggestions: in the language asked for. retry_after_s: None is unknown. action: what helps instead."""
+    """message, suggestions: in the language asked for. status: of HTTP. retry_after_s: None is unknown. action: what
+    helps instead."""
 
     category: Category
     message: str
     should_retry: bool
+    status: int
     retry_after_s: int | None = None
     suggestions: tuple[str, ...] = ()
     action: str | None = None
@@ -52,42 +55,94 @@ CATEGORIES: dict[str, Category] = {
     "switch-refused": "circuit_open",
     "vector-mismatch": "circuit_open",
 }
-_TEXTS: dict[Locale, dict[Category, str]] = {
-    "zh": {
-        "timeout": "处理时间较长，请稍后再试或简化您的问题。",
-        "rate_limit": "请求过于频繁，请稍等片刻后再试。",
-        "quota": "今日使用额度已达上限，请明天再试或升级套餐。",
-        "circuit_open": "服务暂时不可用，我们正在处理中，请稍后再试。",
-        "network": "网络连接不稳定，请稍后重试。",
-        "moderation": "这个问题我无法回答，请换一种说法。",
-        "unknown": "出了点问题，已经记录下来，请稍后再试。",
-    },
-    "en": {
-        "timeout": "This takes longer than expected. Try again later, or ask a simpler question.",
-        "rate_limit": "There were too many requests. Wait a moment and try again.",
-        "quota": "Today's quota is used up. Try again tomorrow, or upgrade your plan.",
-        "circuit_open": "The service is not available for the moment. Try again soon.",
-        "network": "The connection is unstable. Try again later.",
-        "moderation": "I cannot answer this question. Try to put it differently.",
-        "unknown": "Something went wrong, and it was recorded. Try again later.",
-    },
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """status: of HTTP. retry_after_s: where the error itself does not say."""
+
+    status: int
+    zh: str
+    en: str
+    retry_after_s: int | None = None
+    should_retry: bool = True
+
+
+_TABLE: dict[Category, _Row] = {
+    "timeout": _Row(
+        504,
+        "处理时间较长，请稍后再试或简化您的问题。",
+        "This takes longer than expected. Try again later, or ask a simpler question.",
+    ),
+    "rate_limit": _Row(
+        429,
+        "请求过于频繁，请稍等片刻后再试。",
+        "There were too many requests. Wait a moment and try again.",
+        60,
+    ),
+    "quota": _Row(
+        402,
+        "今日使用额度已达上限，请明天再试或升级套餐。",
+        "Today's quota is used up. Try again tomorrow, or upgrade your plan.",
+        should_retry=False,
+    ),
+    "circuit_open": _Row(
+        503,
+        "服务暂时不可用，我们正在处理中，请稍后再试。",
+        "The service is not available for the moment. Try again soon.",
+        30,
+    ),
+    "network": _Row(502, "网络连接不稳定，请稍后重试。", "The connection is unstable. Try again later.", 5),
+    "moderation": _Row(
+        422,
+        "这个问题我无法回答，请换一种说法。",
+        "I cannot answer this question. Try to put it differently.",
+        should_retry=False,
+    ),
+    "unknown": _Row(
+        502,
+        "出了点问题，已经记录下来，请稍后再试。",
+        "Something went wrong, and it was recorded. Try again later.",
+        10,
+    ),
 }
 _SUGGESTIONS: dict[Locale, tuple[str, ...]] = {
     "zh": ("简化问题", "分步询问"),
     "en": ("Ask a simpler question", "Ask step by step"),
 }
-_RETRY_AFTER_S: dict[Category, int] = {"rate_limit": 60, "circuit_open": 30, "network": 5, "unknown": 10}
+_ENDED: dict[str, dict[Locale, str]] = {
+    TIME_UP: {"zh": "回答超时，到此为止", "en": "the answer took too long and ends here"},
+    BROKE_OFF: {"zh": "回答中断，到此为止", "en": "the answer broke off and ends here"},
+    REPETITION: {"zh": "回答不断重复，到此为止", "en": "the answer repeated itself and ends here"},
+}
+
+
+def category_of(code: str) -> Category:
+    """code: of the error that prevented the answer."""
+    return CATEGORIES.get(code, "unknown")
 
 
 def fallback_of(error: TurnlogError, locale: Locale) -> Fallback:
     """An error without an answer may carry the code of its cause as `cause`, and `retry_after_s`."""
-    category = CATEGORIES.get(getattr(error, "cause", None) or error.code, "unknown")
-    wait = getattr(error, "retry_after_s", None)
+    category = category_of(getattr(error, "cause", None) or error.code)
+    wait, row = getattr(error, "retry_after_s", None), _TABLE[category]
     return Fallback(
         category,
-        _TEXTS[locale][category],
-        category not in ("quota", "moderation"),
-        _RETRY_AFTER_S.get(category) if wait is None else max(1, round(wait)),
+        row.zh if locale == "zh" else row.en,
+        row.should_retry,
+        row.status,
+        row.retry_after_s if wait is None else max(1, round(wait)),
         _SUGGESTIONS[locale] if category == "timeout" else (),
         "upgrade" if category == "quota" else None,
     )
+
+
+def ended_early(finish_reason: str | None, locale: Locale) -> str | None:
+    """What a person reads after an answer that turnlog ended, or None after a whole one."""
+    said = _ENDED.get(finish_reason or "")
+    return None if said is None else said[locale]
+
+
+def locale_of(languages: str | None) -> Locale:
+    """languages: the header Accept-Language, in the order of preference, as browsers send it."""
+    return "zh" if (languages or "").strip().lower().startswith("zh") else "en"

@@ -10,6 +10,7 @@ from uuid import UUID
 from turnlog.agent.answering.progress import Progress
 from turnlog.agent.answering.recall_tool import SCHEMA, ToolResult
 from turnlog.agent.models import observed
+from turnlog.agent.models.errors import EmptyAnswer, ModelModerated
 from turnlog.agent.models.protocol import ChatModel, ChatRequest, Completion
 from turnlog.events.contracts import ToolCall
 
@@ -77,6 +78,10 @@ async def _stream(model: ChatModel, request: ChatRequest, progress: Progress) ->
             await progress.tell("text", delta.text)
         final = delta.final or final
     assert final is not None
+    if not final.text.strip() and not final.tool_calls:
+        if final.finish_reason == "content_filter":
+            raise ModelModerated(f"The moderation of {final.model} withheld the answer.")
+        raise EmptyAnswer(f"The answer of {final.model} was empty ({final.finish_reason}).", final.usage)
     return final
 
 

@@ -2,7 +2,7 @@
 
 Each is a ProgressStep as JSON. On start and restart a subscriber drops the text so far: an earlier attempt died.
 context: also "context"; tool: also "id", "name", "arguments"; result: also "id", "name", "latency_ms", "is_error", with
-what the tool gave as "text"; error: also "code"; end: also "finish_reason".
+what the tool gave as "text"; error: also "code", "retry_after_s"; end: also "finish_reason".
 The answer of record is the event on the log.
 """
 
@@ -39,6 +39,7 @@ class ProgressStep(BaseModel):
     attempt: int = Field(1, description="Higher after a restart: what was shown before is void")
     final: bool = Field(False, description="No further attempt follows an error")
     code: str | None = Field(None, description="Of an error")
+    retry_after_s: float | None = Field(None, description="Of an error: when a new question may be answered")
     finish_reason: str | None = Field(None, description="Of the end: why the model ended")
     context: Seen | None = None
     id: str | None = Field(None, description="Of a tool's call, with name and arguments, and of its result")

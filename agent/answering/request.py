@@ -11,6 +11,7 @@ from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
 from turnlog.events.log import Log
 
 SOURCE = "turnlog/chat"
+FAILURE = "failure-1"  # the id part of the event that says why there is no answer
 AGENT = "agent"  # the name of the consumer that answers, in its dead letters
 
 

@@ -83,6 +83,11 @@ class ChatRequest:
     asker: str | None = None
 
 
+def asker_of(tenant: str, user: str) -> str:
+    """The `asker` of a user's requests."""
+    return f"{tenant}/{user}"
+
+
 LOCAL = "local"  # the provider of what this machine does at no cost
 CUT_OFF = "length"
 # Finish reasons of answers that turnlog ended: out of time; the stream broke; it said the same again and again.
@@ -106,6 +111,16 @@ class Completion:
     latency_ms: float
     price_known: bool = True
     finish_reason: str | None = None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether turnlog ended the answer, so that it may lack its end."""
+        return self.finish_reason in ENDED_HERE
+
+    def metered(self, agent: str) -> UsageMetered:
+        """The usage of an answer; its error is the finish reason where the answer ended early."""
+        usage = self.usage.metered("answer", agent)
+        return usage.model_copy(update={"error": self.finish_reason}) if self.ended_early else usage
 
     @property
     def usage(self) -> Usage:

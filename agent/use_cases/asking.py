@@ -9,14 +9,16 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
+from turnlog.agent.answering.fallback import category_of
 from turnlog.agent.answering.progress import ProgressStep
 from turnlog.agent.answering.progress import Seen as Seen
-from turnlog.agent.answering.request import AGENT, Question, answer_id, question_events
+from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.agents import check_answers
-from turnlog.events.contracts import REMOVALS, AnswerRequested, Event
+from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_place, progress_subject
@@ -24,19 +26,24 @@ from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse
 from turnlog.projectors.models.message import message_by_event
 from turnlog.projectors.models.speech import OFFLINE_MODEL
 
-ANSWER_TIMEOUT_S = 180.0
+MORE_S = 10.0  # than the answer's own time: until it is taken up and recorded
 LOOK_AGAIN_S = 1.0
 Steps = asyncio.Queue[ProgressStep | None]  # None: nothing came for a while
 
 
 class NoAnswer(TurnlogError):
-    """The model could not answer; the question stays on the log. cause: the code of the error, where it is known."""
+    """The model could not answer; the question stays on the log.
+
+    cause: the code of the error, where it is known. category: the kind of failure. retry_after_s: when it may be asked
+    again.
+    """
 
     code = "no-answer"
 
-    def __init__(self, message: str, cause: str | None = None) -> None:
+    def __init__(self, message: str, cause: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.cause = cause
+        self.cause, self.category = cause, category_of(cause or self.code)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +189,11 @@ async def _follow(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
 
 async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) -> AsyncGenerator[Piece]:
     """The progress may be lost, the log may not: now and then the log is asked whether the answer is there."""
-    shown, problem = "", ""  # shown: text since the last tool, as the answer of record begins there
+    shown = ""  # shown: text since the last tool, as the answer of record begins there
     began = False
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + ANSWER_TIMEOUT_S
+    patience_s = runtime.settings.answer_timeout_s + MORE_S
+    deadline = loop.time() + patience_s
     while loop.time() < deadline:
         step = await _next(arrived)
         match step:
@@ -202,16 +210,14 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
             case ProgressStep(kind="start" | "restart") if began:
                 began, shown = False, ""
                 yield Restarted()
-            case ProgressStep(kind="error", text=problem, final=True):
-                raise NoAnswer(problem, step.code)
             case ProgressStep(kind="error", text=problem):
-                pass  # the agent tries again
+                raise NoAnswer(problem, step.code, step.retry_after_s)
             case None | ProgressStep(kind="end") if found := await _recorded(runtime, request, seq):
                 for piece in _missing(shown, found.answer):
                     yield piece
                 yield replace(found, finish_reason=step.finish_reason if step else None)
                 return
-    raise NoAnswer(problem or f"no answer came within {ANSWER_TIMEOUT_S:g} s; is an agent running (`turnlog up`)?")
+    raise NoAnswer(f"no answer came within {patience_s:g} s; is an agent running (`turnlog up`)?", ModelTimedOut.code)
 
 
 def _missing(shown: str, answer: str) -> list[Piece]:
@@ -230,7 +236,7 @@ async def _next(arrived: Steps) -> ProgressStep | None:
 
 
 async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | None:
-    """Raises NoAnswer when none can be shown, or the agent gave the request up."""
+    """Raises NoAnswer when none can be shown, or the log says why there is none."""
     place = (request.tenant, request.thread)
     await runtime.settle_thread(*place, ("messages",))
     async with runtime.pool.connection() as conn:
@@ -242,6 +248,8 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
                 raise NoAnswer(str(parked)) from parked
             if given_up := await first_parked(conn, (AGENT,), *place, since=seq):
                 raise NoAnswer(f"the agent failed on the question ({given_up}); `turnlog dead-letters list` shows it")
+    if message is None:
+        await _check_failure(runtime, request, seq)
     if message is None or request.causation is None:
         return None
     return Answered(
@@ -252,3 +260,50 @@ async def _recorded(runtime: Runtime, request: Event, seq: int) -> Answered | No
         message.model,
         content_text(message.content),
     )
+
+
+async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
+    """Raises NoAnswer where the agent recorded why there is no answer."""
+    log, place = runtime.log, (request.tenant, request.thread)
+    if await log.thread_head(*place) <= seq:
+        return
+    failure = answer_id(request.id, FAILURE)
+    async for one in log.read_thread(*place, seq, types=("usage_metered",)):
+        if one.event.id == failure and isinstance(one.event.data, UsageMetered):
+            cause, _, problem = (one.event.data.error or "").partition(": ")
+            raise NoAnswer(problem, cause)
+
+
+class Continued:
+    """The text of an answer for a face that cannot take back what it showed.
+
+    After a restart it keeps the new text as long as that repeats what was shown, and goes on from there. Only a text
+    that differs is given again, after `notice`.
+    """
+
+    def __init__(self, notice: str) -> None:
+        self._notice, self._shown = notice, ""
+        self._again: str | None = None
+
+    def restart(self) -> None:
+        self._again = ""
+
+    def tool(self) -> None:
+        """What comes after a tool is a text of its own."""
+        self._shown, self._again = "", None
+
+    def add(self, text: str) -> str:
+        """Returns what to show now."""
+        if self._again is None:
+            self._shown += text
+            return text
+        self._again += text
+        if self._shown.startswith(self._again):
+            return ""
+        known, self._shown, self._again = self._shown, self._again, None
+        return self._shown.removeprefix(known) if self._shown.startswith(known) else self._notice + self._shown
+
+    def end(self) -> str:
+        """Returns what is left to show: a new text that is only the beginning of the first."""
+        again, self._again = self._again, None
+        return "" if again is None or again == self._shown else self._notice + again

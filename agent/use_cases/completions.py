@@ -1,6 +1,7 @@
 """A completion with memory: the caller's new messages, the context of their conversation, the configured model's answer
 with the caller's own tools, and its record on the log."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.access.identity import Role
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models import observed
-from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion
+from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, asker_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.throttle.shares import in_share
@@ -99,6 +100,8 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     The new messages are stored before the model is called. Raises NotFound, InvalidEvent, InvalidToken,
     WindowTooSmall, what the throttle raises, ModelError.
     """
+    ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
+    wanted = replace(wanted, chat=replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user)))
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")
@@ -210,7 +213,7 @@ async def _answer(
 
 async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Completion) -> None:
     """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota."""
-    usage = made.usage.metered("answer", AGENT)
+    usage = made.metered(AGENT)
     if prepared.thread is None or prepared.basis is None or not (made.text or made.tool_calls):
         about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
         await runtime.log.append(Event(**about, data=usage))

@@ -15,10 +15,12 @@ from psycopg.errors import QueryCanceled
 from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.routing import Match
 
-from turnlog.agent.answering.fallback import Category, Locale, fallback_of
-from turnlog.agent.models.errors import BreakerOpen
+from turnlog.agent.answering.fallback import Category, Locale, fallback_of, locale_of
+from turnlog.agent.models.errors import ModelError
+from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
@@ -120,8 +122,8 @@ STATUS: Mapping[str, int] = {
 class Problem(BaseModel):
     """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
 
-    message, category, suggestions, shouldRetry, action: for a person, in the language of the request's `locale`, where
-    an answer was asked for under /ai-agent.
+    message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
+    request's `locale` under /ai-agent, of its Accept-Language elsewhere.
     """
 
     type: str
@@ -189,10 +191,11 @@ def new_id() -> str:
 
 
 def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONResponse:
-    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads."""
+    """Errors may carry `retry_after_s`; for servers that are away it is RETRY_S. locale: of what a person reads, which
+    the lack of an answer always has."""
     status = _status(error)
-    if locale is not None:
-        said = fallback_of(error, locale)
+    if locale is not None or isinstance(error, NoAnswer | ModelError):
+        said = fallback_of(error, locale or "en")
         shown: dict[str, Any] = {"message": said.message, "category": said.category, "action": said.action}
         again = said.should_retry and (status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS)
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
@@ -208,8 +211,14 @@ def retry_after(error: TurnlogError) -> float | None:
 
 
 def _status(error: TurnlogError) -> int:
-    is_open = getattr(error, "cause", None) == BreakerOpen.code
-    return 503 if is_open else STATUS.get(error.code, 500)
+    is_no_answer = isinstance(error, NoAnswer | ModelError)
+    return fallback_of(error, "en").status if is_no_answer else STATUS.get(error.code, 500)
+
+
+def language_of(connection: HTTPConnection) -> Locale:
+    """Of what a person reads: the `locale` of the request's body, or else the first of Accept-Language."""
+    asked: Locale | None = getattr(connection.state, "locale", None)
+    return asked or locale_of(connection.headers.get("accept-language"))
 
 
 def too_slow() -> JSONResponse:
@@ -221,7 +230,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(TurnlogError)
     async def expected(request: Request, error: TurnlogError) -> JSONResponse:
-        return problem_of(error, getattr(request.state, "locale", None))
+        is_no_answer = isinstance(error, NoAnswer | ModelError)
+        return problem_of(error, language_of(request) if is_no_answer else getattr(request.state, "locale", None))
 
     @app.exception_handler(Repeated)
     async def repeated(_: Request, error: Repeated) -> Response:

@@ -27,6 +27,7 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
+    from turnlog.agent.answering.fallback import Locale
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.asking import Answered, Piece
     from turnlog.agent.use_cases.extraction import Remembered
@@ -55,6 +56,8 @@ _WHY_NOT = {
     "ended": ("what was said later holds in its place", "之后说的话已取代它"),
 }
 
+_AGAIN: dict["Locale", str] = {"en": "\n[the answer starts again]\n", "zh": "\n[回答重新开始]\n"}
+
 # Between Chinese characters a line may end anywhere.
 _WORD = re.compile(r"[^\s\u2e80-\uffef]+")
 _PARTS = re.compile(rf"\n|[^\S\n]+|[\u2e80-\uffef]|{_WORD.pattern}")
@@ -77,7 +80,9 @@ def chat(
     """
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent.use_cases.asking import Answered, ask
+        from turnlog.agent.answering.fallback import fallback_of
+        from turnlog.agent.models.language import is_chinese
+        from turnlog.agent.use_cases.asking import Answered, NoAnswer, ask
         from turnlog.agent.use_cases.extraction import remembered
         from turnlog.agent.use_cases.threads import label_thread
         from turnlog.consumers.roles import playing
@@ -97,18 +102,24 @@ def chat(
             async for text in _lines(message):
                 if questions and await questions.take(text):
                     continue
-                flow = Flow()
-                async for piece in ask(runtime, *place, text, user=user, model=model):
+                locale: Locale = "zh" if is_chinese(text) else "en"
+                flow = Flow(locale)
+                try:
+                    async for piece in ask(runtime, *place, text, user=user, model=model):
+                        if not as_json:
+                            flow.show(piece)
+                        if isinstance(piece, Answered):
+                            made = await remembered(runtime, *place, user, piece.question_id, text)
+                            if as_json:
+                                (emit if message else emit_line)({**asdict(piece), "remembered": made})
+                            else:
+                                _show_remembered(made)
+                                if note := answered_elsewhere(settings, piece):
+                                    err.print(note)
+                except NoAnswer as error:
                     if not as_json:
-                        flow.show(piece)
-                    if isinstance(piece, Answered):
-                        made = await remembered(runtime, *place, user, piece.question_id, text)
-                        if as_json:
-                            (emit if message else emit_line)({**asdict(piece), "remembered": made})
-                        else:
-                            _show_remembered(made)
-                            if note := answered_elsewhere(settings, piece):
-                                err.print(note)
+                        err.print(fallback_of(error, locale).message, markup=False)
+                    raise
                 await label_thread(runtime, *place)
                 if questions:
                     await questions.put()
@@ -186,21 +197,32 @@ class Questions:
 
 
 class Flow:
-    """Writes an answer piece by piece so that a terminal breaks no word at its edge; elsewhere as it comes."""
+    """Writes an answer piece by piece so that a terminal breaks no word at its edge; elsewhere as it comes.
 
-    def __init__(self) -> None:
-        self._column, self._word = 0, ""
+    locale: of the notes that are not the answer's.
+    """
+
+    def __init__(self, locale: "Locale") -> None:
+        from turnlog.agent.use_cases.asking import Continued
+
+        self._column, self._word, self._locale = 0, "", locale
+        self._text = Continued(_AGAIN[locale])
 
     def show(self, piece: "Piece") -> None:
-        from turnlog.agent.use_cases.asking import Answered, Restarted, Text
+        from turnlog.agent.answering.fallback import ended_early
+        from turnlog.agent.use_cases.asking import Answered, Restarted, Text, ToolUsed
 
         match piece:
             case Text(text):
-                self._write(shown(text))
+                self._write(shown(self._text.add(text)))
             case Restarted():
-                self._end()
-                self._write("[the answer starts again]\n")
-            case Answered():
+                self._text.restart()
+            case ToolUsed():
+                self._text.tool()
+            case Answered(finish_reason=reason):
+                self._write(shown(self._text.end()))
+                if note := ended_early(reason, self._locale):
+                    self._write(f" […{note}]")
                 self._end()
         sys.stdout.flush()
 

@@ -11,6 +11,7 @@ import httpx2
 from pydantic import TypeAdapter
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.events.errors import TurnlogError, cause
 
 PAGE = 200
@@ -136,11 +137,12 @@ class Http:
 
 
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:
-    """The error of the class that has the problem's code, with `status` and `retry_after_s`; TurnlogError with the code
-    where this process has no such class."""
+    """The error of the class that has the problem's code, with `status`, `retry_after_s` and `category`; TurnlogError
+    with the code where this process has no such class."""
     kind = _classes(TurnlogError).get(problem["code"], TurnlogError)
     error = kind.__new__(kind, problem["detail"])
     vars(error).update(code=problem["code"], status=problem["status"], retry_after_s=problem.get("retryAfter"))
+    vars(error).update(category=problem.get("category"))
     return error
 
 
@@ -169,6 +171,9 @@ def _headers(user: str | None, write_id: UUID | None) -> dict[str, Any]:
 
 
 def _passing(error: BaseException) -> bool:
+    """Whether a repetition may help. The server has tried for an answer as long as it may."""
+    if isinstance(error, NoAnswer):
+        return False
     return isinstance(error, httpx2.TransportError) or getattr(error, "status", None) == UNAVAILABLE
 
 

@@ -13,13 +13,14 @@ from pydantic_core import to_jsonable_python
 
 from turnlog._http import Http, decoded, error_of
 from turnlog._memory import Memory
-from turnlog._thread import RESTARTED, Context, Thread
+from turnlog._thread import RESTARTED, Context, Thread, early_note
 from turnlog.agent.context import Tier
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.recall.questions import Question
 from turnlog.agent.recall.search import Recalled
 from turnlog.agent.threads.given_receipts import ReceiptGone
+from turnlog.agent.use_cases.asking import Continued
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
@@ -71,14 +72,21 @@ class RemoteThread(Thread):
         return Context(made["messages"], tiers, made["budget"], receipt, made["degraded"])
 
     async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
-        body = {"message": text, "model": model}
+        body, answer = {"message": text, "model": model}, Continued(RESTARTED)
         async with aclosing(self._http.events(f"{self._path}/answers", body, self.user, ("done",))) as events:
             async for event in events:
+                said = ""
                 match event.event:
                     case "content":
-                        yield json.loads(event.data)["chunk"]
+                        said = answer.add(json.loads(event.data)["chunk"])
                     case "restart":
-                        yield RESTARTED
+                        answer.restart()
+                    case "tool_start":
+                        answer.tool()
+                    case "done":
+                        said = answer.end() + early_note(json.loads(event.data)["response"].get("finish_reason"))
+                if said:
+                    yield said
 
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False

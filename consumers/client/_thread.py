@@ -8,6 +8,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.context import Tier
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases import asking, threads, turns
@@ -20,6 +21,13 @@ from turnlog.events.publish import Appended
 from turnlog.projectors.models.message import Message
 
 RESTARTED = "\n[the answer starts again]\n"
+
+
+def early_note(finish_reason: str | None) -> str:
+    note = ended_early(finish_reason, "en")
+    return f"\n[{note}]\n" if note else ""
+
+
 Content = str | Sequence[Mapping[str, Any]] | None
 
 
@@ -132,15 +140,25 @@ class Thread(LoopBound):
     async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
         """Turnlog's own agent answers: pieces of text as they come. The turns and the receipt are on the log then.
 
-        Where a stream broke and the answer starts again, a line says so. Raises NoAnswer.
+        Where a stream broke and the answer starts again, it goes on with what was not given yet; a line says so where
+        it is another text. An answer that ended early has a note at its end. Raises NoAnswer, whose `category` says
+        why.
         """
         place = (self._runtime, self.tenant, self.id)
+        answer = asking.Continued(RESTARTED)
         async for piece in asking.ask(*place, text, user=self.user, model=model):
+            said = ""
             match piece:
-                case asking.Text(text=said):
-                    yield said
+                case asking.Text():
+                    said = answer.add(piece.text)
                 case asking.Restarted():
-                    yield RESTARTED
+                    answer.restart()
+                case asking.ToolUsed():
+                    answer.tool()
+                case asking.Answered():
+                    said = answer.end() + early_note(piece.finish_reason)
+            if said:
+                yield said
 
     async def messages(
         self, *, limit: int = 1_000, after_seq: int = 0, before_seq: int | None = None, newest: bool = False

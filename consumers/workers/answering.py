@@ -15,15 +15,14 @@ from turnlog.agent.answering.loop import Answer, Round, answer
 from turnlog.agent.answering.memories import AnswerMemories
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
-from turnlog.agent.answering.request import answer_id
+from turnlog.agent.answering.request import FAILURE, answer_id
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.later import Later
 from turnlog.agent.models import observed
-from turnlog.agent.models.errors import ModelError, ModelUnavailable
+from turnlog.agent.models.errors import EmptyAnswer, ModelError
 from turnlog.agent.models.factory import Models
-from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.episodes import Relevant, relevant_turns
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
@@ -48,35 +47,25 @@ from turnlog.projectors.models.thread_lookup import thread_overview
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the log has for a request. failures: attempts that ended with a model's error."""
+    """What the log has for a request: an answer, or that there is none."""
 
     answered: bool
-    failures: int
+    failed: bool
 
 
-async def outcome(log: Log, request: Event, seq: int, most: int) -> Outcome:
-    """Reads the thread's event ids after the request, if there are any; counts up to `most` failures.
-
-    Raises GapInLog, LogUnavailable.
-    """
+async def outcome(log: Log, request: Event, seq: int) -> Outcome:
+    """Reads the thread's event ids after the request, if there are any. Raises GapInLog, LogUnavailable."""
     if await log.thread_head(request.tenant, request.thread) == seq:
-        return Outcome(False, 0)
+        return Outcome(False, False)
     stored = await log.stored_ids(request.tenant, request.thread, seq)
-    failures = sum(answer_id(request.id, failure_part(number)) in stored for number in range(1, most + 1))
-    return Outcome(answer_id(request.id, "answer") in stored, failures)
-
-
-def failure_part(number: int) -> str:
-    """The id part of a request's number-th failure, from 1."""
-    return f"failure-{number}"
+    return Outcome(answer_id(request.id, "answer") in stored, answer_id(request.id, FAILURE) in stored)
 
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
 READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
-# Only an unavailable model is tried again.
+# The model's client has tried again as long as the budget allows; the person was told, and asks again.
 FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
-TRIES = 5
 RETRY_S = 5.0
 # Answers that read the database at once; each takes a second connection of the pool's 16 for memories.
 READING = 8
@@ -105,21 +94,16 @@ class AgentConsumer:
         if not await self._is_first(request, delivery):
             return  # the same request again, much later: one event (L4)
         async with self._locks.alone(request, delivery.attempt):
-            before = await outcome(self._runtime.log, request, delivery.seq, TRIES)
-            if before.answered:
+            before = await outcome(self._runtime.log, request, delivery.seq)
+            if before.answered or before.failed:  # delivered again: who asked reads it on the log
                 await progress.tell("end")
                 return
-            number = before.failures + 1
-
-            def is_final(error: BaseException) -> bool:
-                return isinstance(error, FINAL) and not _is_tried_again(error, number)
-
             try:
                 place = (request.tenant, request.thread, request.traceparent)
-                with observed.answer(_agent_of(request), *place, is_final):
+                with observed.answer(_agent_of(request), *place, _is_final):
                     await self._make(request, delivery.seq, progress)
             except FINAL as error:
-                await self._failed(request, number, progress, error)
+                await self._failed(request, progress, error)
 
     @contextlib.asynccontextmanager
     async def _reading(self) -> AsyncIterator[Connection]:
@@ -135,6 +119,8 @@ class AgentConsumer:
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
 
     async def _make(self, request: Event, seq: int, progress: Progress) -> None:
+        # The budget of the answer begins when its worker takes it up, however long the workers were away.
+        ends_at = asyncio.get_running_loop().time() + self._runtime.settings.answer_timeout_s
         check_conversation(request.thread)  # anyone may publish a request on any thread
         await progress.tell("start")
         await self._models.embedder.ready()
@@ -159,12 +145,21 @@ class AgentConsumer:
             async with self._reading() as conn:
                 return await run_tool(call, conn, copy(self._recall), scope, top_k, first_shown, memories)
 
-        first = ChatRequest(context.messages, (), data.model, agent.temperature, agent.max_tokens, restart=True)
+        first = ChatRequest(
+            context.messages,
+            (),
+            data.model,
+            agent.temperature,
+            agent.max_tokens,
+            restart=True,
+            ends_at=ends_at,
+            asker=asker_of(request.tenant, request.user or request.thread),
+        )
         made = await answer(self._models.chat, first, run, progress)
         if await self._is_gone(request, data, seq):
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
-        if not (await outcome(self._runtime.log, request, seq, 0)).answered:
+        if not (await outcome(self._runtime.log, request, seq)).answered:
             await self._append(self._events(request, data, context, made))
         await progress.tell("end", finish_reason=made.rounds[-1].completion.finish_reason)
         await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
@@ -242,30 +237,29 @@ class AgentConsumer:
             recalled_chunks=made.chunks,
         )
         usages = [
-            _event(request, f"usage-{number}", one.completion.usage.metered("answer", _agent_of(request)))
+            _event(request, f"usage-{number}", one.completion.metered(_agent_of(request)))
             for number, one in enumerate(made.rounds)
         ]
         return [*turns, _event(request, "receipt", receipt), *usages]
 
-    async def _failed(self, request: Event, failures: int, progress: Progress, error: TurnlogError) -> None:
-        """Records the failure: an unavailable model is retried up to TRIES times; any other error ends the request."""
-        final = not _is_tried_again(error, failures)
-        await progress.tell("error", str(error), final, code=error.code)
+    async def _failed(self, request: Event, progress: Progress, error: TurnlogError) -> None:
+        """Tells who asked, and records the failure, which ends the request."""
+        wait_s = getattr(error, "retry_after_s", None)
+        await progress.tell("error", str(error), True, code=error.code, retry_after_s=wait_s)
         failed = UsageMetered(
             purpose="answer",
             agent=_agent_of(request),
             provider=self._models.chat.provider,
             model=self._models.chat.model,
-            error=f"{error.code}: {error}"[:500],
         )
-        await self._runtime.log.append(_event(request, failure_part(failures), failed))
-        if not final:
-            wait_s = error.retry_after_s if isinstance(error, ModelError) else None
-            raise Later(wait_s or RETRY_S * failures, str(error)) from error
+        if isinstance(error, EmptyAnswer) and isinstance(error.usage, Usage):
+            failed = error.usage.metered("answer", _agent_of(request))
+        failed = failed.model_copy(update={"error": f"{error.code}: {error}"[:500]})
+        await self._runtime.log.append(_event(request, FAILURE, failed))
 
 
-def _is_tried_again(error: BaseException, failures: int) -> bool:
-    return isinstance(error, ModelUnavailable) and failures < TRIES
+def _is_final(error: BaseException) -> bool:
+    return isinstance(error, FINAL)
 
 
 def _agent_of(request: Event) -> str:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
 from turnlog.agent.use_cases import asking as conversing
 from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
-from turnlog.consumers.workers import answering as agent
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
 from turnlog.events.read import recorded
@@ -186,19 +186,19 @@ async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, data
     assert secret not in str(refused.value) + log
 
 
-async def test_a_model_that_was_away_answers_when_it_is_back(
-    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four tries fail, then the request is delivered again and answered. It counts as one request."""
-    monkeypatch.setattr(agent, "RETRY_S", 0.2)
-    model.fail(503, times=4)
+async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play, model: OpenAIServer) -> None:
+    model.fail(503, times=20)
     before = counted_requests()
-    async with play() as stage:
-        assert await ask(stage, "still there?") == "echo: still there?"
-        failed, answered = await stage.until("usage_metered", 2)
-    assert failed.error.startswith("model-unavailable")
-    assert answered.error is None
-    assert counted_requests() - before == Counter(success=1, by_agent=1, retries=1)
+    async with play(model_timeout_s=0.9) as stage:  # no second try fits
+        with pytest.raises(NoAnswer) as refused:
+            await ask(stage, "still there?")
+        assert refused.value.category == "network"
+        await stage.rest("agent")
+        [failed] = await stage.all("usage_metered")
+        assert failed.error.startswith("model-unavailable")
+        assert [one.content for one in await stage.all("turn_recorded")] == ["still there?"]
+    assert len(model.bodies()) == 1
+    assert counted_requests() - before == Counter(error=1, by_agent=1)
 
 
 def counted_requests() -> Counter[str]:
@@ -215,6 +215,48 @@ def counted_requests() -> Counter[str]:
             for key, (name, labels) in names.items()
         }
     )
+
+
+async def test_a_question_that_waited_for_its_worker_has_its_whole_time(play: Play, model: OpenAIServer) -> None:
+    asked = question_events(Question("default", "t", "late?", "ann"))
+    async with play("projectors", answer_timeout_s=60.0) as stage:
+        old = asked.request.model_copy(update={"time": asked.request.time - timedelta(hours=1)})
+        await stage.runtime.log.append_many([asked.turn, old])
+    async with play(answer_timeout_s=60.0) as stage:
+        await stage.until("answer_receipt", 1)
+        assert [one.content for one in await stage.all("turn_recorded")] == ["late?", "echo: late?"]
+
+
+async def test_who_lost_the_progress_reads_on_the_log_why_there_is_no_answer(play: Play, model: OpenAIServer) -> None:
+    model.fail(429, code="insufficient_quota")
+    async with play() as stage:
+        with pytest.raises(NoAnswer):
+            await ask(stage, "hello")
+        [request] = [one for one in await stage.events() if one.type == "answer_requested"]
+        seq = await stage.runtime.log.thread_head_of("default", "t", ("answer_requested",))
+        with pytest.raises(NoAnswer, match="no credit left") as refused:
+            [piece async for piece in conversing.follow(stage.runtime, "default", "t", seq)]
+    assert request.correlation is None and refused.value.category == "quota"
+
+
+async def test_an_answer_that_breaks_twice_ends_with_what_came_and_is_marked(play: Play, model: OpenAIServer) -> None:
+    model.drop(after=2)
+    model.drop(after=3)
+    async with play() as stage:
+        *_, answer = await pieces_of(stage.runtime, PLACE, "hello")
+        [usage] = await stage.all("usage_metered")
+    assert isinstance(answer, Answered)
+    assert (answer.answer, answer.finish_reason, usage.error) == ("one two ", "broken", "broken")
+    assert len(model.bodies()) == 2
+
+
+async def test_an_empty_answer_is_no_answer_and_its_tokens_are_counted(play: Play, model: OpenAIServer) -> None:
+    model.reply("")
+    async with play() as stage:
+        with pytest.raises(NoAnswer, match="was empty"):
+            await ask(stage, "hello")
+        [usage] = await stage.all("usage_metered")
+    assert usage.error.startswith("model-empty-answer") and usage.tokens_in > 0
 
 
 async def test_a_stream_that_breaks_starts_again_and_the_asker_is_told(play: Play, model: OpenAIServer) -> None:

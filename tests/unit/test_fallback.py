@@ -5,12 +5,22 @@ from typing import get_args
 import pytest
 
 from turnlog.agent.answering.fallback import Category, Locale, fallback_of
-from turnlog.agent.models.errors import BreakerOpen, ModelModerated, ModelRefused, ModelTimedOut, ModelUnavailable
+from turnlog.agent.models.errors import (
+    BreakerOpen,
+    ModelModerated,
+    ModelQuotaExceeded,
+    ModelRateLimited,
+    ModelRefused,
+    ModelTimedOut,
+    ModelUnavailable,
+)
 from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
 
 ERRORS: dict[Category, TurnlogError] = {
+    "rate_limit": ModelRateLimited("slower"),
+    "quota": ModelQuotaExceeded("spent"),
     "timeout": ModelTimedOut("slow"),
     "circuit_open": BreakerOpen("open", retry_after_s=12.4),
     "network": ModelUnavailable("away"),
@@ -25,7 +35,7 @@ def test_a_lost_answer_is_explained_by_its_cause_in_both_languages(category: Cat
     said = {locale: fallback_of(NoAnswer(str(error), error.code), locale) for locale in get_args(Locale)}
     assert {one.category for one in said.values()} == {category}
     assert said["zh"].message != said["en"].message and said["en"].message.isascii()
-    assert said["zh"].should_retry == (category != "moderation")
+    assert said["zh"].should_retry == (category not in ("moderation", "quota"))
 
 
 def test_the_words_of_the_seed_and_its_times() -> None:
@@ -39,7 +49,7 @@ def test_the_words_of_the_seed_and_its_times() -> None:
     assert fallback_of(NoAnswer("unknown why"), "zh").retry_after_s == 10
 
 
-@pytest.mark.parametrize(("locale", "wait"), [("zh", "30"), (None, "5")])
+@pytest.mark.parametrize(("locale", "wait"), [("zh", "30"), (None, "30")])
 def test_an_answer_that_an_open_breaker_prevented_may_be_asked_for_again(locale: Locale | None, wait: str) -> None:
     error = NoAnswer("the breaker is open", ERRORS["circuit_open"].code)
     answer = problem_of(error, locale)

@@ -109,7 +109,7 @@ class _Chunks:
                         yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})
         except Exception as error:  # the response has begun: the client learns of it in the stream
             repeats.failed(self._started.request)
-            yield f"data: {error_body(error)}\n\n"
+            yield f"data: {error_body(error, self._started.request)}\n\n"
             return
         yield "data: [DONE]\n\n"
 

@@ -14,13 +14,15 @@ from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut
-from turnlog.consumers.api.problems import RETRY_S, new_id, problem, problem_of, too_slow, unexpected
+from turnlog.agent.answering.fallback import fallback_of
+from turnlog.agent.models.errors import ModelError, ModelRefused
+from turnlog.consumers.api.problems import RETRY_S, language_of, new_id, problem, problem_of, too_slow, unexpected
 from turnlog.consumers.api.repeats import Repeated
 from turnlog.events.errors import TurnlogError
 
 _TYPES = {401: "authentication_error", 402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 CODES = {"unauthenticated": "invalid_api_key", "quota-exceeded": "insufficient_quota"}
+CODES |= {"model-quota-exceeded": "insufficient_quota", "model-rate-limited": "rate_limit_exceeded"}
 _OWN_FAULT = (400, 404, 413, 422)  # what a model server may answer because of the caller's request
 
 
@@ -54,7 +56,7 @@ class OpenAIRoute(APIRoute):
             except RequestValidationError as error:
                 response = refused(*_invalid(error))
             except Exception as error:  # the last resort of the server: an id, never a traceback
-                response = response_of(error, request.url.path)
+                response = response_of(error, request)
             response.headers["x-request-id"] = f"req_{new_id()}"
             return response
 
@@ -87,10 +89,17 @@ class Unusable(TurnlogError):
         self.param = param
 
 
-def response_of(error: Exception, path: str = "") -> JSONResponse:
-    """The same status and headers as problem details have, but 400 for what cannot be used, and the model's errors."""
+def response_of(error: Exception, request: Request) -> JSONResponse:
+    """The same status and headers as problem details have, but 400 for what cannot be used, and the model's errors.
+
+    A model's error begins with what a person reads, in the language of the request.
+    """
     if isinstance(error, ModelError):
-        given = problem(_status(error), error.code, str(error), retry_after=error.retry_after_s)
+        said = fallback_of(error, language_of(request))
+        own = isinstance(error, ModelRefused) and error.status in _OWN_FAULT
+        status = error.status if own and isinstance(error, ModelRefused) and error.status else said.status
+        wait = said.retry_after_s if said.should_retry and not own else None
+        given = problem(status, error.code, f"{said.message} ({error})", retry_after=wait)
     elif isinstance(error, TurnlogError):
         given = problem_of(error)
     elif isinstance(error, HTTPException):
@@ -100,7 +109,7 @@ def response_of(error: Exception, path: str = "") -> JSONResponse:
     elif isinstance(error, OperationalError | PoolTimeout):
         given = problem(503, "database-unavailable", "the database cannot be reached now", retry_after=RETRY_S)
     else:
-        given = unexpected(error, path)
+        given = unexpected(error, request.url.path)
     said = json.loads(bytes(given.body))
     status = 400 if given.status_code == 422 else given.status_code
     code = "model_not_found" if isinstance(error, ModelRefused) and status == 404 else said["code"]
@@ -117,15 +126,9 @@ def refused(status: int, message: str, param: str | None, code: str) -> JSONResp
     return JSONResponse({"error": error}, status)
 
 
-def error_body(error: Exception) -> str:
+def error_body(error: Exception, request: Request) -> str:
     """For an event in mid-stream: JSON of the whole body."""
-    return bytes(response_of(error).body).decode()
-
-
-def _status(error: ModelError) -> int:
-    if isinstance(error, ModelRefused):
-        return error.status if error.status in _OWN_FAULT else 502
-    return 504 if isinstance(error, ModelTimedOut) else 503
+    return bytes(response_of(error, request).body).decode()
 
 
 def _invalid(error: RequestValidationError) -> tuple[int, str, str | None, str]:

@@ -135,7 +135,7 @@ class _Answer:
                     number += 1
         except Exception as error:  # the response has begun: the client learns of it in the stream
             repeats.failed(self._started.request)
-            said = json.loads(error_body(error))["error"]
+            said = json.loads(error_body(error, self._started.request))["error"]
             failed = self._response("failed", error={"code": said["code"], "message": said["message"]})
             yield _line({"type": "response.failed", "response": failed}, number)
 

@@ -9,9 +9,11 @@ from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
+from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.use_cases.asking import (
     Answered,
     Asked,
+    NoAnswer,
     Piece,
     Restarted,
     Seen,
@@ -21,7 +23,7 @@ from turnlog.agent.use_cases.asking import (
     follow,
 )
 from turnlog.consumers.api.caller import Asker, Caller, WriteId
-from turnlog.consumers.api.problems import problem_of
+from turnlog.consumers.api.problems import language_of, problem_of
 from turnlog.consumers.api.routes.threads import ThreadId
 from turnlog.consumers.api.streams import OF_FEW, Running, Streams
 from turnlog.events.errors import TurnlogError
@@ -40,13 +42,13 @@ class Message(BaseModel):
 class Begun:
     """An answer under way, before its first event is sent."""
 
-    def __init__(self, caller: Caller, thread: str, seq: int, running: Running[Piece]) -> None:
-        self.caller, self.thread, self.seq, self.running = caller, thread, seq, running
+    def __init__(self, caller: Caller, thread: str, seq: int, running: Running[Piece], locale: Locale) -> None:
+        self.caller, self.thread, self.seq, self.running, self.locale = caller, thread, seq, running, locale
 
 
 async def begin(thread: ThreadId, given: Message, caller: Asker, write_id: WriteId, request: Request) -> Begun:
     seq, running = await _streams(request).ask(caller, thread, given.message, given.model, write_id)
-    return Begun(caller, thread, seq, running)
+    return Begun(caller, thread, seq, running, language_of(request))
 
 
 Begin = Annotated[Begun, Depends(begin)]
@@ -65,18 +67,21 @@ async def whole(begun: Begin) -> Answered:
 async def stream(begun: Begin) -> AsyncIterator[ServerSentEvent]:
     """Appends the message; events: started {seq}, context, content {chunk}, tool_start, tool_end, restart,
     done {response}, error. A client that leaves does not lose the answer: GET …/answers/{seq} has the rest."""
-    async with aclosing(_events(begun.running, 0, 0)) as events:
+    async with aclosing(_events(begun.running, 0, 0, begun.locale)) as events:
         async for event in events:
             yield event
 
 
 async def found(
-    thread: ThreadId, seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")], caller: Asker
+    thread: ThreadId,
+    seq: Annotated[int, Path(ge=1, description="`seq` of the event `started`.")],
+    caller: Asker,
+    request: Request,
 ) -> Begun:
     """The answer again, from the log; its first piece shows that there is such a question."""
     running = Running(follow(*await caller.owns(thread), seq))
     await running.asked()
-    return Begun(caller, thread, seq, running)
+    return Begun(caller, thread, seq, running, language_of(request))
 
 
 @router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)
@@ -90,15 +95,15 @@ async def rest(
     streamed = _streams(request).find(begun.caller.tenant, begun.thread, begun.seq)
     if streamed is not None and (last is None or last[1] == streamed.id):
         begun.running.task.cancel()
-        events = _events(streamed, int(last[2]) if last else 0, int(last[3]) if last else 0)
+        events = _events(streamed, int(last[2]) if last else 0, int(last[3]) if last else 0, begun.locale)
     else:
-        events = _recorded(begun.running, int(last[3]) if last else 0)
+        events = _recorded(begun.running, int(last[3]) if last else 0, begun.locale)
     async with aclosing(events):
         async for event in events:
             yield event
 
 
-async def _events(running: Running[Piece], after: int, chars: int) -> AsyncGenerator[ServerSentEvent]:
+async def _events(running: Running[Piece], after: int, chars: int, locale: Locale) -> AsyncGenerator[ServerSentEvent]:
     """chars: of the text that the client has since the last restart; every id ends with it."""
     try:
         async with aclosing(running.read(after)) as pieces:
@@ -108,10 +113,10 @@ async def _events(running: Running[Piece], after: int, chars: int) -> AsyncGener
                 name, data = _event(piece)
                 yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{chars}")
     except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error).body).decode())
+        yield ServerSentEvent(event="error", raw_data=_failure(error, locale))
 
 
-async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[ServerSentEvent]:
+async def _recorded(running: Running[Piece], chars: int, locale: Locale) -> AsyncGenerator[ServerSentEvent]:
     """For a stream of another process: waits for the answer of record, and sends what the client has not."""
     try:
         async with aclosing(running.read()) as pieces:
@@ -122,7 +127,11 @@ async def _recorded(running: Running[Piece], chars: int) -> AsyncGenerator[Serve
                     name, data = _event(piece)
                     yield ServerSentEvent(event=name, data=data, id=f"{running.id}-{number}-{len(piece.answer)}")
     except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error).body).decode())
+        yield ServerSentEvent(event="error", raw_data=_failure(error, locale))
+
+
+def _failure(error: TurnlogError, locale: Locale) -> str:
+    return bytes(problem_of(error, locale if isinstance(error, NoAnswer) else None).body).decode()
 
 
 def _event(piece: Piece) -> tuple[str, Any]:

@@ -10,12 +10,13 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT
+from turnlog.agent.answering.fallback import Locale
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Seen, Text, ToolReturned, ToolUsed
 from turnlog.agent.use_cases.context import context_as_of
 from turnlog.agent.use_cases.turns import json_or_text
 from turnlog.consumers.api.caller import Asker, Caller, WriteId
-from turnlog.consumers.api.problems import problem_of
+from turnlog.consumers.api.problems import language_of, problem_of
 from turnlog.consumers.api.routes.seed_e_admin import AGENT_TYPE
 from turnlog.consumers.api.streams import Running, Streams
 from turnlog.events.errors import TurnlogError
@@ -46,6 +47,7 @@ class Begun:
     agent: str
     debug: bool
     running: Running[Piece]
+    locale: Locale
 
 
 async def begin(given: ChatRequest, caller: Asker, write_id: WriteId, request: Request) -> Begun:
@@ -53,7 +55,7 @@ async def begin(given: ChatRequest, caller: Asker, write_id: WriteId, request: R
     streams: Streams = request.app.state.streams
     thread, agent = given.conversation_id or str(write_id), given.agent_type and given.agent_type.lower()
     _, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
-    return Begun(caller, thread, agent or DEFAULT_AGENT, given.debug, running)
+    return Begun(caller, thread, agent or DEFAULT_AGENT, given.debug, running, language_of(request))
 
 
 @router.post("/stream", response_class=EventSourceResponse)
@@ -65,7 +67,7 @@ async def stream(begun: Annotated[Begun, Depends(begin)]) -> AsyncIterator[Serve
             async for node, result in results:
                 yield ServerSentEvent(event=node, data=result)
     except TurnlogError as error:
-        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error).body).decode())
+        yield ServerSentEvent(event="error", raw_data=bytes(problem_of(error, begun.locale).body).decode())
 
 
 async def _results(begun: Begun) -> AsyncGenerator[Result]:
@@ -89,7 +91,10 @@ async def _results(begun: Begun) -> AsyncGenerator[Result]:
                 case Restarted():
                     yield "restart", {}
                 case Answered():
-                    yield "generate", {"message": piece.answer, "model": piece.model}
+                    yield (
+                        "generate",
+                        {"message": piece.answer, "model": piece.model, "finish_reason": piece.finish_reason},
+                    )
                     yield "persist", await _stored(begun, asked, piece)
 
 

@@ -56,8 +56,8 @@ class AgentCall(Question):
 
 
 class AgentResponse(BaseModel):
-    """data.fastRoute: whether the answer came without a model. delegatedTo: the agent that another one asked to answer.
-    suggestions: what to ask next."""
+    """data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
+    that another one asked to answer. suggestions: what to ask next."""
 
     message: str
     agentType: str
@@ -224,15 +224,15 @@ class _Answer:
                     case Restarted():
                         used.clear()
                         yield "restart", {}
-                    case Answered(answer=answer):
-                        yield "done", {"response": self._response(answer, used)}
+                    case Answered():
+                        yield "done", {"response": self._response(piece, used)}
 
-    def _response(self, answer: str, used: list[str]) -> AgentResponse:
+    def _response(self, made: Answered, used: list[str]) -> AgentResponse:
         return AgentResponse(
-            message=answer,
+            message=made.answer,
             agentType=self.agent,
             conversationId=self.thread,
-            data={"fastRoute": False},
+            data={"fastRoute": False, "finishReason": made.finish_reason},
             toolsUsed=list(dict.fromkeys(used)),
             delegatedTo=None,
             suggestions=[],

@@ -17,12 +17,22 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
+from turnlog.agent.answering.fallback import fallback_of
 from turnlog.agent.answering.request import answer_id
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.asking import Answered, Asked, Piece, Restarted, Text, ToolReturned, ToolUsed
+from turnlog.agent.use_cases.asking import (
+    Answered,
+    Asked,
+    NoAnswer,
+    Piece,
+    Restarted,
+    Text,
+    ToolReturned,
+    ToolUsed,
+)
 from turnlog.agent.use_cases.turns import transcript, transcript_in_parts
 from turnlog.consumers.api.caller import Caller
-from turnlog.consumers.api.problems import problem_of, retry_after
+from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import TurnlogError
@@ -168,13 +178,15 @@ class _Talk:
             if turn.seq <= answered.seq:
                 await self._saved(turn)
         log, (_, tenant, thread) = self._caller.system.log, self._place
+        reason = answered.finish_reason
         usage = {"tokens_in": 0, "tokens_out": 0, "cost_usd": 0.0}
         async for one in log.read_thread(tenant, thread, answered.seq, types=("usage_metered",)):
             if one.event.causation == request and isinstance(one.event.data, UsageMetered):
+                reason = reason or one.event.data.error  # the end of the progress may have been lost
                 for name in usage:
                     usage[name] += getattr(one.event.data, name)
         receipt = answer_id(request, "receipt")
-        about = {"finish_reason": answered.finish_reason or "stop", "usage": usage, "receipt_id": receipt}
+        about = {"finish_reason": reason or "stop", "usage": usage, "receipt_id": receipt}
         await self._send("streaming_end", stream_id=stream, **about)
 
     async def _saved(self, turn: Message, **more: Any) -> None:
@@ -182,8 +194,12 @@ class _Talk:
 
     async def _error(self, error: TurnlogError) -> None:
         wait = retry_after(error)
-        later = {} if wait is None else {"retry_after": max(1, round(wait))}
-        await self._send("error", code=error.code, message=str(error), **later)
+        about: dict[str, Any] = {} if wait is None else {"retry_after": max(1, round(wait))}
+        if isinstance(error, NoAnswer):
+            said = fallback_of(error, language_of(self._socket))
+            about = {"retry_after": said.retry_after_s} if said.should_retry and said.retry_after_s else {}
+            about |= {"category": said.category, "text": said.message, "should_retry": said.should_retry}
+        await self._send("error", code=error.code, message=str(error), **about)
 
     async def _send(self, type_: Type, **data: Any) -> None:
         await self._socket.send_json(to_jsonable_python({"type": type_, "data": data}))

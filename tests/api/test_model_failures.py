@@ -1,0 +1,117 @@
+"""A model that misbehaves: what each face says, in which words, and how often the model was asked."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from helpers.api import Api, Serve, openai_client, server_events
+from helpers.callers import socket
+from helpers.openai_bodies import Step
+from helpers.stage import MemoryServer
+
+from turnlog.agent import metrics
+from turnlog.agent.answering.fallback import Category, fallback_of
+from turnlog.agent.models.errors import (
+    ModelError,
+    ModelModerated,
+    ModelQuotaExceeded,
+    ModelRateLimited,
+    ModelTimedOut,
+    ModelUnavailable,
+    NotAnAPI,
+)
+
+Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
+# What it does, category, the status of /api and of /v1.
+TABLE: list[Misbehaves] = [
+    ("429 for ever", Step(status=429), "rate_limit", ModelRateLimited, 429, 429),
+    ("429, wait long", Step(status=429, headers={"Retry-After": "600"}), "rate_limit", ModelRateLimited, 429, 429),
+    ("no credit", Step(status=429, code="insufficient_quota"), "quota", ModelQuotaExceeded, 402, 402),
+    ("500 for ever", Step(status=500), "network", ModelUnavailable, 502, 502),
+    ("no headers", Step(delay=60), "timeout", ModelTimedOut, 504, 504),
+    ("headers alone", Step(hang_after=0), "timeout", ModelTimedOut, 504, 504),
+    ("hangs up", Step(drop_after=0), "network", ModelUnavailable, 502, 502),
+    ("a web page", Step(page="<html>Sign in</html>"), "unknown", NotAnAPI, 502, 502),
+    ("moderation", Step(status=400, code="content_filter"), "moderation", ModelModerated, 422, 400),
+]
+
+
+def said(error: type[ModelError], locale: Any) -> str:
+    return fallback_of(error("x"), locale).message
+
+
+async def test_every_face_says_at_once_what_is_wrong(serve: Serve) -> None:
+    settings: dict[str, Any] = {"model": "m", "model_timeout_s": 0.9, "recall_top_k": 1}
+    with MemoryServer() as model:
+        async with serve("agent", api_base_url=model.url, **settings) as api:
+            for name, step, category, error, status, of_v1 in TABLE:
+                model.first["answer"] = [step] * 50
+                await check(api, model, name, category, error, status, of_v1, step)
+
+
+async def check(
+    api: Api,
+    model: MemoryServer,
+    name: str,
+    category: Category,
+    error: type[ModelError],
+    status: int,
+    of_v1: int,
+    step: Step,
+) -> None:
+    """Asks on each face once; a single request of the model fits in the time."""
+    metrics.reset_breakers("llm")
+    user, zh = f"user {name}", {"Accept-Language": "zh-CN,zh;q=0.9"}
+    before = len(model.asked("answer"))
+    async with api.client(user) as client:
+        whole = await client.post(f"/api/threads/{name}/answers", json={"message": "hi"}, headers=zh)
+        problem = whole.json()
+        assert (whole.status_code, problem["category"]) == (status, category), name
+        assert problem["message"] == said(error, "zh")
+        if "Retry-After" in step.headers:
+            assert whole.headers["retry-after"] == step.headers["Retry-After"]
+        stream = f"/api/threads/{name}/answers/stream"
+        async with client.stream("POST", stream, json={"message": "hi"}) as response:
+            last = [one async for one in server_events(response)][-1]
+        assert (last["event"], last["data"]["category"]) == ("error", category)
+        assert last["data"]["message"] == said(error, "en")
+    async with socket(api, f"{name} ws", f"?token={api.token(user)}") as ws:
+        await ws.send(json.dumps({"message": "hi"}))
+        while (heard := json.loads(await ws.recv()))["type"] != "error":
+            pass
+        assert (heard["data"]["category"], heard["data"]["text"]) == (category, said(error, "en"))
+    async with openai_client(api, user) as client:
+        messages: Any = [{"role": "user", "content": "hi"}]
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.chat.completions.create(model="m", messages=messages, extra_headers=zh)
+        assert refused.value.status_code == of_v1, name
+        assert said(error, "zh") in str(refused.value)
+        metrics.reset_breakers("llm")
+        with pytest.raises(openai.APIError, match=".") as cut:
+            async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
+                pass
+        assert said(error, "en") in str(cut.value)
+        events = [one async for one in await client.responses.create(model="m", input="hi", stream=True)]
+        assert events[-1].type == "response.failed" and events[-1].response.error is not None
+        assert said(error, "en") in events[-1].response.error.message
+    assert len(model.asked("answer")) - before == 6, name
+    failures = [one async for one in api.runtime.log.read_thread("default", name, types=("usage_metered",))]
+    assert len(failures) == 2
+
+
+async def test_an_answer_that_never_ends_is_ended_and_marked_on_every_face(serve: Serve) -> None:
+    settings: dict[str, Any] = {"model": "m", "answer_timeout_s": 1.5}
+    with MemoryServer() as model:
+        async with serve("agent", api_base_url=model.url, **settings) as api, api.client() as ann:
+            model.first["answer"] = [Step(text="on and on " * 5_000, between=0.01)] * 3
+            made = (await ann.post("/api/threads/t/answers", json={"message": "hi"})).json()
+            assert made["finish_reason"] == "timeout" and made["answer"].startswith("on and on")
+            whole = {"message": "hi", "locale": "en"}
+            other = (await ann.post("/ai-agent/chat", json=whole)).json()
+            assert other["data"]["finishReason"] == "timeout"
+            body = {"messages": [{"role": "user", "content": "hi"}]}
+            cut = (await ann.post("/v1/chat/completions", json=body)).json()
+            assert cut["choices"][0]["finish_reason"] == "length"
+            metered = api.runtime.log.read_thread("default", "t", types=("usage_metered",))
+            assert [one.event.data.error async for one in metered] == ["timeout"]
