@@ -25,14 +25,14 @@ from turnlog.agent.models.errors import (
 Misbehaves = tuple[str, Step, Category, type[ModelError], int, int]
 # What it does, category, the status of /api and of /v1.
 TABLE: list[Misbehaves] = [
-    ("429 for ever", Step(status=429), "rate_limit", ModelRateLimited, 429, 429),
-    ("429, wait long", Step(status=429, headers={"Retry-After": "600"}), "rate_limit", ModelRateLimited, 429, 429),
-    ("no credit", Step(status=429, code="insufficient_quota"), "quota", ModelQuotaExceeded, 402, 402),
-    ("500 for ever", Step(status=500), "network", ModelUnavailable, 502, 502),
-    ("no headers", Step(delay=60), "timeout", ModelTimedOut, 504, 504),
-    ("headers alone", Step(hang_after=0), "timeout", ModelTimedOut, 504, 504),
-    ("hangs up", Step(drop_after=0), "network", ModelUnavailable, 502, 502),
-    ("a web page", Step(page="<html>Sign in</html>"), "unknown", NotAnAPI, 502, 502),
+    ("rate", Step(status=429), "rate_limit", ModelRateLimited, 429, 429),
+    ("rate-long", Step(status=429, headers={"Retry-After": "600"}), "rate_limit", ModelRateLimited, 429, 429),
+    ("no-credit", Step(status=429, code="insufficient_quota"), "quota", ModelQuotaExceeded, 402, 402),
+    ("broken", Step(status=500), "network", ModelUnavailable, 502, 502),
+    ("no-headers", Step(delay=60), "timeout", ModelTimedOut, 504, 504),
+    ("headers-alone", Step(hang_after=0), "timeout", ModelTimedOut, 504, 504),
+    ("hangs-up", Step(drop_after=0), "network", ModelUnavailable, 502, 502),
+    ("web-page", Step(page="<html>Sign in</html>"), "unknown", NotAnAPI, 502, 502),
     ("moderation", Step(status=400, code="content_filter"), "moderation", ModelModerated, 422, 400),
 ]
 
@@ -62,7 +62,7 @@ async def check(
 ) -> None:
     """Asks on each face once; a single request of the model fits in the time."""
     metrics.reset_breakers("llm")
-    user, zh = f"user {name}", {"Accept-Language": "zh-CN,zh;q=0.9"}
+    user, zh = f"user-{name}", {"Accept-Language": "zh-CN,zh;q=0.9"}
     before = len(model.asked("answer"))
     async with api.client(user) as client:
         whole = await client.post(f"/api/threads/{name}/answers", json={"message": "hi"}, headers=zh)
@@ -76,7 +76,7 @@ async def check(
             last = [one async for one in server_events(response)][-1]
         assert (last["event"], last["data"]["category"]) == ("error", category)
         assert last["data"]["message"] == said(error, "en")
-    async with socket(api, f"{name} ws", f"?token={api.token(user)}") as ws:
+    async with socket(api, f"{name}-ws", f"?token={api.token(user)}") as ws:
         await ws.send(json.dumps({"message": "hi"}))
         while (heard := json.loads(await ws.recv()))["type"] != "error":
             pass
@@ -88,7 +88,7 @@ async def check(
         assert refused.value.status_code == of_v1, name
         assert said(error, "zh") in str(refused.value)
         metrics.reset_breakers("llm")
-        with pytest.raises(openai.APIError, match=".") as cut:
+        with pytest.raises(openai.APIError) as cut:
             async for _ in await client.chat.completions.create(model="m", messages=messages, stream=True):
                 pass
         assert said(error, "en") in str(cut.value)
