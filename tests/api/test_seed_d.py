@@ -29,7 +29,7 @@ async def test_every_node_streams_its_result(serve: Serve) -> None:
             assert result["recall"]["memories"] == [memory] and result["recall"]["dropped"] == 0
             assert result["recall"]["tiers"][0]["turns"] == 1 and result["recall"]["tiers"][0]["tokens"] > 0
             assert (result["retrieve"]["arguments"], result["retrieve"]["is_error"]) == ({"query": "dog"}, False)
-            assert result["generate"] == {"message": "A corgi.", "model": "m"}
+            assert result["generate"] == {"message": "A corgi.", "model": "m", "finish_reason": "stop"}
             assert result["persist"]["messages"] == model.asked("answer")[0]["messages"]
             receipts = api.runtime.log.read_thread("default", "t", types=("answer_receipt",))
             assert [str(one.event.id) async for one in receipts] == [result["persist"]["receipt_id"]]
