@@ -9,13 +9,15 @@ from uuid import UUID
 
 from pydantic import ValidationError
 
-from turnlog.agent.answering.fallback import category_of
+from turnlog.agent.answering.fallback import Locale as Locale
+from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
 from turnlog.agent.answering.progress import ProgressStep
 from turnlog.agent.answering.progress import Seen as Seen
 from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models.errors import ModelTimedOut
+from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.agents import check_answers
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
@@ -44,6 +46,10 @@ class NoAnswer(TurnlogError):
         super().__init__(message)
         self.cause, self.category = cause, category_of(cause or self.code)
         self.retry_after_s = retry_after_s
+
+    def said(self, locale: Locale) -> str:
+        """What a person reads."""
+        return fallback_of(self, locale).message
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,10 @@ class Answered:
     def is_offline(self) -> bool:
         """It was made of quotes, without a language model."""
         return self.model == OFFLINE_MODEL
+
+    def note(self, locale: Locale) -> str | None:
+        """What a person reads after an answer that turnlog ended; None after a whole one."""
+        return ended_early(self.finish_reason, locale)
 
 
 Piece = Asked | Seen | Text | ToolUsed | ToolReturned | Restarted | Answered
@@ -272,6 +282,11 @@ async def _check_failure(runtime: Runtime, request: Event, seq: int) -> None:
         if one.event.id == failure and isinstance(one.event.data, UsageMetered):
             cause, _, problem = (one.event.data.error or "").partition(": ")
             raise NoAnswer(problem, cause)
+
+
+def locale_of_text(text: str) -> Locale:
+    """The language to answer a question in."""
+    return "zh" if is_chinese(text) else "en"
 
 
 class Continued:

@@ -27,9 +27,8 @@ from turnlog.events.errors import TurnlogError
 from turnlog.events.subjects import check_conversation
 
 if TYPE_CHECKING:
-    from turnlog.agent.answering.fallback import Locale
     from turnlog.agent.runtime import Runtime
-    from turnlog.agent.use_cases.asking import Answered, Piece
+    from turnlog.agent.use_cases.asking import Answered, Locale, Piece
     from turnlog.agent.use_cases.extraction import Remembered
     from turnlog.projectors.models.memories.lookup import Conflict
 
@@ -80,9 +79,7 @@ def chat(
     """
 
     async def work(settings: Settings) -> int:
-        from turnlog.agent.answering.fallback import fallback_of
-        from turnlog.agent.models.language import is_chinese
-        from turnlog.agent.use_cases.asking import Answered, NoAnswer, ask
+        from turnlog.agent.use_cases.asking import Answered, NoAnswer, ask, locale_of_text
         from turnlog.agent.use_cases.extraction import remembered
         from turnlog.agent.use_cases.threads import label_thread
         from turnlog.consumers.roles import playing
@@ -102,7 +99,7 @@ def chat(
             async for text in _lines(message):
                 if questions and await questions.take(text):
                     continue
-                locale: Locale = "zh" if is_chinese(text) else "en"
+                locale = locale_of_text(text)
                 flow = Flow(locale)
                 try:
                     async for piece in ask(runtime, *place, text, user=user, model=model):
@@ -118,7 +115,7 @@ def chat(
                                     err.print(note)
                 except NoAnswer as error:
                     if not as_json:
-                        err.print(fallback_of(error, locale).message, markup=False)
+                        err.print(error.said(locale), markup=False)
                     raise
                 await label_thread(runtime, *place)
                 if questions:
@@ -209,7 +206,6 @@ class Flow:
         self._text = Continued(_AGAIN[locale])
 
     def show(self, piece: "Piece") -> None:
-        from turnlog.agent.answering.fallback import ended_early
         from turnlog.agent.use_cases.asking import Answered, Restarted, Text, ToolUsed
 
         match piece:
@@ -219,9 +215,9 @@ class Flow:
                 self._text.restart()
             case ToolUsed():
                 self._text.tool()
-            case Answered(finish_reason=reason):
+            case Answered():
                 self._write(shown(self._text.end()))
-                if note := ended_early(reason, self._locale):
+                if note := piece.note(self._locale):
                     self._write(f" […{note}]")
                 self._end()
         sys.stdout.flush()
