@@ -1,5 +1,6 @@
 """The unchanged `openai` client with turnlog's base URL and key: chat completions with a memory."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -206,6 +207,34 @@ async def test_errors_have_openais_form(serve: Serve, model: MemoryServer) -> No
         choices = [chunk.choices[0] async for chunk in stream if chunk.choices]
         assert "".join(one.delta.content or "" for one in choices) == "one two "  # ended with what came, and marked
         assert choices[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
+    serve: Serve, model: MemoryServer, streamed: bool
+) -> None:
+    """The connection to the model is closed, and the next question does not wait."""
+    go = threading.Event()
+    model.reply("word " * 50_000, until=go, after=2)
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        asking = client.chat.completions.create(
+            model="m", messages=[said("user", "hi")], store=False, stream=streamed, timeout=2.0
+        )
+        if streamed:
+            async with await asking as chunks:
+                await anext(chunks)
+                await asyncio.to_thread(model.wait_for_requests, 1)
+        else:
+            with pytest.raises(openai.APITimeoutError):
+                await asking
+        running = api.runtime.models.clients[0]._caller.breaker
+
+        async def is_over() -> bool:
+            return running._running == 0
+
+        await eventually(is_over)
+        go.set()
+        await asyncio.to_thread(model.wait_until_left)
 
 
 async def test_the_throttle_refuses_as_openai_does(serve: Serve, model: MemoryServer) -> None:

@@ -1,6 +1,7 @@
 """What chat completions and responses share: whose conversation it is, what is remembered, the start of an answer."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
@@ -12,7 +13,9 @@ from turnlog.agent.models.protocol import Completion
 from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.streams import Running, Streams
+from turnlog.events.tasks import cancel
 
+LOOK_AGAIN_S = 0.5
 ThreadName = Annotated[str | None, Header(max_length=255)]
 MODEL_FIELDS = (
     "top_p",
@@ -80,17 +83,40 @@ class Started:
         found = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
         return {name: str(value) for name, value in found.items() if value is not None}
 
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """What follows `begun`. An answer that is not stored ends with its reader, at the model's server too."""
+        has_ended = False
+        try:
+            async with aclosing(self.running.read(1)) as pieces:
+                async for _, piece in pieces:
+                    has_ended = isinstance(piece, Completion)
+                    yield piece
+        finally:
+            if self.begun.receipt is None and not has_ended:
+                self.running.task.cancel()
+
     async def whole(self) -> Completion:
         """The answer when it is recorded. Raises ModelError."""
-        async for _, piece in self.running.read(1):
-            if isinstance(piece, Completion):
-                return piece
+        leaving = asyncio.create_task(self._end_when_left()) if self.begun.receipt is None else None
+        try:
+            async with aclosing(self.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Completion):
+                        return piece
+        finally:
+            if leaving is not None:
+                await cancel(leaving)
         raise AssertionError("an answer ends with the whole of it")
+
+    async def _end_when_left(self) -> None:
+        while not await self.request.is_disconnected():
+            await asyncio.sleep(LOOK_AGAIN_S)
+        self.running.task.cancel()
 
 
 async def start(request: Request, caller: Caller, wanted: Wanted, id_: UUID) -> Started:
-    """id_: of the answer. Raises what `complete` raises before it calls the model; it is made though the client
-    leaves."""
+    """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
+    though the client leaves."""
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
     running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)))

@@ -102,8 +102,8 @@ class _Chunks:
         """Server-sent events; an error in mid-stream is one too, and ends the stream."""
         yield self._chunk({"role": "assistant", "content": ""}, usage=usage)
         try:
-            async with aclosing(self._started.running.read(1)) as pieces:
-                async for _, piece in pieces:
+            async with aclosing(self._started.pieces()) as pieces:
+                async for piece in pieces:
                     yield self._chunk_of(piece, usage)
                     if usage and isinstance(piece, Completion):
                         yield _event({**self._base, **_CHUNK, "choices": [], "usage": _usage(piece)})

@@ -143,8 +143,8 @@ class _Answer:
         """Raises ModelError."""
         yield {"type": "response.created", "response": self._response("in_progress")}
         yield {"type": "response.in_progress", "response": self._response("in_progress")}
-        async with aclosing(self._started.running.read(1)) as pieces:
-            async for _, piece in pieces:
+        async with aclosing(self._started.pieces()) as pieces:
+            async for piece in pieces:
                 match piece:
                     case Said(text=text):
                         for event in self._text(text):
