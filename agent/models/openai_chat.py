@@ -203,7 +203,15 @@ class OpenAIChat:
     async def _complete(self, request: ChatRequest) -> Completion:
         answer = Answer(time.perf_counter())
         within_s = None if request.ends_at is None else request.ends_at - _now()
-        answer.take_whole(await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s))
+        if self._background and self._lane is not None:
+            # As a stream, whose end llama.cpp notices at once; a whole answer is made though its client has left.
+            ends_at = _now() + (self._caller.timeout_s if within_s is None else within_s)
+            async for _ in self._pieces(request, answer, ends_at):
+                pass
+        else:
+            answer.take_whole(
+                await self._caller.call(lambda: self._create(request, stream=False), request.asker, within_s)
+            )
         return self._completion(request, answer)
 
     async def stream(self, request: ChatRequest) -> AsyncIterator[Delta]:

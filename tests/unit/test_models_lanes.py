@@ -53,6 +53,8 @@ async def test_a_background_call_gives_way_to_an_answer_and_is_made_again(chats,
     assert not working.done() and lane.is_answering
     assert [delta.final async for delta in answer][-1].text == "echo: hello there"
     assert (await working).text == "echo: hello there"
+    # llama.cpp notices only of a stream that its client has left.
+    assert all(body.get("stream") for body in server.bodies())
     assert (len(server.bodies()), background._caller.breaker._failures) == (3, 0)
 
 
