@@ -94,7 +94,7 @@ async def compare(log: Log, rows: Projected) -> int:
             f"the rows were made from events up to sequence {rows.position:,}, and the log ends at {state.head:,}: an "
             f"older backup of the log was restored. {WAYS_OUT}"
         )
-    if rows.stored_at is not None and not await _was_stored(log, rows.position, rows.stored_at):
+    if rows.position and rows.stored_at is not None and not await _was_stored(log, rows.position, rows.stored_at):
         raise OtherLog(
             f"the event at sequence {rows.position:,} is another than the one that the rows were made from: an older "
             f"backup of the log was restored and appended to. {WAYS_OUT}"

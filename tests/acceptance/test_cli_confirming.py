@@ -19,6 +19,9 @@ COMMANDS = {
     "dead-letters drop": ("1",),
     "rederive promote": ("shadow",),
     "threads delete": ("t",),
+    "log adopt": (),
+    "log rebuild": (),
+    "log restore": ("backup",),
 }
 
 

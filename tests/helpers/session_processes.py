@@ -19,6 +19,7 @@ from turnlog.events.contracts import (
     TurnRecorded,
 )
 from turnlog.events.log import Log
+from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import SESSION_BUCKET, session_key
 from turnlog.projectors.models.sessions.state import SessionState
 
@@ -44,6 +45,10 @@ class Processes:
         return await self._stack.enter_async_context(
             Sessions(self.log, self.pool, "default", lambda level, seconds: self.reads.append((level, seconds)))
         )
+
+    async def reconnect(self, nats_url: str) -> None:
+        self.log = await Log.connect(nats_url, StreamOptions())
+        self._stack.push_async_callback(self.log.close)
 
     async def empty_bucket(self) -> None:
         await self.log.nc.jetstream().purge_stream(KV_STREAM)

@@ -337,7 +337,7 @@ async def test_a_question_behind_a_parked_event_is_refused_with_the_cause_and_no
         with pytest.raises(NoAnswer, match=r"could not be projected \(1: .*dead-letters list"):
             await ask(stage, "hello")
         await stage.rest("agent")
-    assert model.requests == []
+    assert model.bodies() == []
 
 
 async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, model: OpenAIServer) -> None:
@@ -345,7 +345,7 @@ async def test_a_window_without_room_is_said_and_not_tried_again(play: Play, mod
         with pytest.raises(NoAnswer, match="MEMORY_CONTEXT_WINDOW"):
             await ask(stage, "hello")
         await stage.rest("agent")
-    assert model.requests == []
+    assert model.bodies() == []
 
 
 async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_asked(
@@ -359,7 +359,7 @@ async def test_a_request_on_a_thread_of_turnlogs_own_fails_before_the_model_is_a
         assert await stage.rows("SELECT thread_id, content FROM messages") == [("memories/ann", "hello")]
         [failed] = await stage.all("usage_metered", "memories/ann")
     assert failed.error.startswith("invalid-id: thread id 'memories/ann' cannot be a conversation's")
-    assert model.requests == []
+    assert model.bodies() == []
 
 
 @pytest.mark.parametrize(

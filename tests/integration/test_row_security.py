@@ -52,6 +52,7 @@ WITHOUT_TENANT = {
     "alembic_version": "of migrations",
     "processes": "the server's processes, for readiness and doctor",
     "durables": "sequences: how far workers are",
+    "projected_log": "which log the rows were made from",
 }
 OF_TENANT = sorted(table.name for table in metadata.tables.values() if "tenant" in table.c)
 READABLE = [name for name in OF_TENANT if name not in UNREADABLE]
