@@ -7,6 +7,8 @@ from turnlog.projectors.models.message import Message
 
 TOOL_MAX = 200
 MARK = "... (truncated)"
+# Addresses in ChatGPT's exports, which only ChatGPT can open. Imports now keep text instead; older ones are stored.
+EXPORT_POINTERS = ("sediment:", "file-service:")
 THINKING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 
 
@@ -64,5 +66,5 @@ def _block_text(block: dict[str, Any]) -> str:
         return str(block["text"])
     if block["type"] == "image":
         url = str(block.get("url", ""))
-        return "[image]" if url.startswith("data:") or not url else f"[image: {url}]"
+        return "[image]" if not url or url.startswith(("data:", *EXPORT_POINTERS)) else f"[image: {url}]"
     return f"[{block['type']}]"

@@ -10,7 +10,7 @@ import re
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from turnlog.agent.context.condense import THINKING_TYPES, result_text
+from turnlog.agent.context.condense import EXPORT_POINTERS, THINKING_TYPES, result_text
 from turnlog.projectors.models.message import Message
 
 Wire = dict[str, Any]
@@ -135,7 +135,7 @@ def _part(block: dict[str, Any], role: str, options: WireOptions) -> dict[str, A
     kind = block["type"]
     if kind == "text":
         return {"type": "text", "text": block["text"]} if block["text"] else None
-    if kind == "image" and role == "user":
+    if kind == "image" and role == "user" and not block["url"].startswith(EXPORT_POINTERS):
         return {"type": "image_url", "image_url": {"url": block["url"]}}
     if kind == "image":
         return {"type": "text", "text": result_text([block])}

@@ -31,6 +31,14 @@ def test_blocks_become_parts() -> None:
     ]
 
 
+@pytest.mark.parametrize("url", ["sediment://file_1", "file-service://file-1"])
+def test_an_address_that_only_chatgpt_can_open_never_reaches_a_model(url: str) -> None:
+    assert wire(user([image(url), text("look")])) == [
+        {"role": "user", "content": [{"type": "text", "text": "[image]"}, {"type": "text", "text": "look"}]}
+    ]
+    assert "file" not in json.dumps(wire(tool("c1", [image(url)])))
+
+
 def test_a_single_text_block_is_sent_as_a_string() -> None:
     assert wire(assistant([text("only this")])) == [{"role": "assistant", "content": "only this"}]
 
