@@ -2,14 +2,17 @@
 
 A conversation is a tree of nodes (edits and retries branch it); the branch that ends in `current_node`, which the
 person saw last, is imported. thread = the conversation's id, label = its title, source_id = message id. Hidden and
-empty messages are skipped.
+empty messages and other branches are skipped. Files are named in the text: the export points to them with addresses
+that only ChatGPT can open (`sediment://`, `file-service://`).
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from turnlog.agent.importers.branches import OTHER_BRANCH, path_to
 from turnlog.agent.importers.imported import (
+    EMPTY,
     MALFORMED,
     Conversation,
     Defaults,
@@ -21,7 +24,7 @@ from turnlog.agent.importers.imported import (
     reason_of,
 )
 from turnlog.agent.importers.jsontext import Record
-from turnlog.events.contracts import Block, Content, ImageBlock, TextBlock, ThinkingBlock, ToolCall, TurnRecorded
+from turnlog.events.contracts import Block, Content, TextBlock, ThinkingBlock, ToolCall, TurnRecorded
 
 HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
 Part = dict[str, Any]
@@ -47,14 +50,13 @@ def _multimodal(content: Part) -> Content:
 
 
 def _part(part: Any) -> Block:
-    """Keeps the export's pointer to an image or audio file in its zip, not the bytes."""
     if isinstance(part, str):
         return TextBlock(text=part)
     kind = part.get("content_type")
-    if kind == "image_asset_pointer":
-        return ImageBlock(url=part["asset_pointer"])
     if kind == "audio_transcription":
         return TextBlock(text=part["text"])
+    if "asset_pointer" in part:
+        return TextBlock(text="[attached image]" if kind == "image_asset_pointer" else "[attached recording]")
     return TextBlock(text=f"[{kind}]")
 
 
@@ -115,6 +117,10 @@ def read_chatgpt(records: Iterable[Record], defaults: Defaults, stem: str) -> It
         for node in nodes:
             if node.get("message") is not None:
                 yield conversation.item(node["message"])
+        shown = {id(node) for node in nodes}
+        for key, node in record.value["mapping"].items():
+            if id(node) not in shown and node.get("message") is not None:
+                yield Skipped(f"{conversation.thread}, message {key}", OTHER_BRANCH)
 
 
 def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tuple["ChatGPTConversation", list[Node]]:
@@ -124,17 +130,13 @@ def _conversation(record: Record, defaults: Defaults, names: ThreadNames) -> tup
     label = value.get("title") if isinstance(value.get("title"), str) else None
     thread = names.next(value.get("conversation_id") or value.get("id"))
     opened = Conversation(defaults, thread, label, None, value.get("create_time"))
-    return ChatGPTConversation(opened), branch(value["mapping"], value.get("current_node"))
+    nodes = branch(value["mapping"], value.get("current_node"))
+    return ChatGPTConversation(opened, value.get("default_model_slug")), nodes
 
 
 def branch(mapping: dict[str, Node], current: Any) -> list[Node]:
     """The nodes from the root to `current`; without a current node, along the newest children."""
-    node_id = current if current in mapping else _newest_leaf(mapping)
-    path: dict[str, Node] = {}
-    while node_id in mapping and node_id not in path:
-        path[node_id] = mapping[node_id]
-        node_id = mapping[node_id].get("parent")
-    return list(reversed(path.values()))
+    return path_to(current if current in mapping else _newest_leaf(mapping), mapping, "parent")
 
 
 def _newest_leaf(mapping: dict[str, Node]) -> Any:
@@ -150,10 +152,15 @@ def _newest_leaf(mapping: dict[str, Node]) -> Any:
 
 
 class ChatGPTConversation:
-    """Turns messages into turns; pairs a tool's answer with the open call to that tool."""
+    """Turns messages into turns; pairs a tool's answer with the open call to that tool.
 
-    def __init__(self, conversation: Conversation) -> None:
+    model: of answers that name none.
+    """
+
+    def __init__(self, conversation: Conversation, model: str | None) -> None:
         self._conversation = conversation
+        self.thread = conversation.thread
+        self._model = model
         self._open_calls: dict[str, str] = {}
 
     def item(self, message: Any) -> Item:
@@ -173,10 +180,10 @@ class ChatGPTConversation:
         data = TurnRecorded(
             role=role,
             name=tool if role == "tool" else None,
-            content=content_of(message["content"]) if call is None else "",
+            content=_with_files(content_of(message["content"]), message) if call is None else "",
             tool_calls=(call,) if call else (),
             tool_call_id=self._open_calls.get(tool) if role == "tool" else None,
-            model=(message.get("metadata") or {}).get("model_slug") if role == "assistant" else None,
+            model=(message.get("metadata") or {}).get("model_slug") or self._model if role == "assistant" else None,
             source_id=message.get("id"),
         )
         return self._conversation.turn(data, message.get("create_time"), data.source_id)
@@ -192,6 +199,17 @@ class ChatGPTConversation:
         return ToolCall(id=message["id"], name=tool, arguments=text)
 
 
+def _with_files(content: Content, message: Node) -> Content:
+    """The content, after the names of the attached files that are not among its parts."""
+    parts = [part for part in message["content"].get("parts") or () if isinstance(part, dict)]
+    among = {str(part.get("asset_pointer")).rpartition("/")[2].partition("#")[0] for part in parts}
+    files = (message.get("metadata") or {}).get("attachments") or ()
+    names = [TextBlock(text=f"[attached file: {file['name']}]") for file in files if file.get("id") not in among]
+    if not names:
+        return content
+    return (*names, *((TextBlock(text=content),) if isinstance(content, str) else content))
+
+
 def _hidden(message: Node) -> str | None:
     """Why a message is left out: hidden by ChatGPT, or empty."""
     content = message.get("content") or {}
@@ -199,5 +217,7 @@ def _hidden(message: Node) -> str | None:
         return "hidden in ChatGPT"
     if content.get("content_type") in HIDDEN:
         return f"hidden in ChatGPT: {content['content_type']}"
+    if not content:
+        return EMPTY
     empty = not content.get("text") and not any(content.get("parts") or ())
-    return "empty" if content.get("content_type") in ("text", "code", "multimodal_text") and empty else None
+    return EMPTY if content.get("content_type") in ("text", "code", "multimodal_text") and empty else None

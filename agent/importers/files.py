@@ -1,4 +1,4 @@
-"""Opens a plain, gzip or ChatGPT export zip file, recognised by its first bytes."""
+"""Opens a plain file, a gzip file or the zip of an export, recognised by its first bytes, and names its format."""
 
 import gzip
 import re
@@ -6,46 +6,51 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 from turnlog.agent.importers.imported import ImportFailed
 from turnlog.agent.importers.jsontext import parse
 
-_CHATGPT_PART = re.compile(r"(^|/)conversations(-\d+)?\.json$")
+# One file, several numbered ones, or one per conversation.
+_PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\.json$")
+# JSON shrinks to a tenth at most; what shrinks to less than a thousandth was made to fill memory or disk.
+_LARGEST_RATIO = 1000
+
+
+class Part(NamedTuple):
+    """A decompressed file. name: inside a zip; else empty."""
+
+    name: str
+    stream: IO[bytes]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[list[IO[bytes]]]:
-    """The decompressed streams of the file: one, or one per conversations*.json of a zip."""
+def opened(path: Path) -> Iterator[Iterator[Part]]:
+    """The decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its turn."""
     with _open(path) as raw:
         start = raw.read(4)
         raw.seek(0)
         if start.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(raw) as archive:
-                yield [archive.open(name) for name in _chatgpt_parts(path, archive)]
+                yield _parts(path, archive)
         elif start.startswith(b"\x1f\x8b"):
             with gzip.open(raw) as stream:
-                yield [cast(IO[bytes], stream)]
+                yield iter([Part("", cast(IO[bytes], stream))])
         elif start.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")
         else:
-            yield [raw]
+            yield iter([Part("", raw)])
 
 
 def head(path: Path, size: int) -> bytes:
-    """The first `size` decompressed bytes."""
-    with opened(path) as streams:
-        return streams[0].read(size)
+    """The first `size` decompressed bytes, of a zip those of its first part."""
+    with opened(path) as parts:
+        return next(parts).stream.read(size)
 
 
 def is_blank(path: Path) -> bool:
     """Whether the first 64 KiB of the file are only white space."""
     return not head(path, 1 << 16).strip()
-
-
-def is_zip(path: Path) -> bool:
-    with _open(path) as raw:
-        return raw.read(4) == b"PK\x03\x04"
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -59,11 +64,20 @@ def _open(path: Path) -> IO[bytes]:
         raise ImportFailed(f"{path} cannot be opened: {error.strerror}") from error
 
 
-def _chatgpt_parts(path: Path, archive: zipfile.ZipFile) -> list[str]:
-    names = sorted(name for name in archive.namelist() if _CHATGPT_PART.search(name))
-    if not names:
+def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
+    """Raises ImportFailed for a zip without conversations, one with a password and one that inflates too much."""
+    infos = sorted((info for info in archive.infolist() if _PART.search(info.filename)), key=lambda info: info.filename)
+    if not infos:
         raise ImportFailed(f"{path} is a zip without a conversations.json; unpack it and import its files")
-    return names
+    for info in infos:
+        if info.file_size > _LARGEST_RATIO * max(info.compress_size, 1):
+            raise ImportFailed(f"{path}: {info.filename} would grow to {info.file_size:,} bytes; it is no export")
+        try:
+            stream = archive.open(info)
+        except RuntimeError as error:  # encrypted, or compressed by a method that Python lacks
+            raise ImportFailed(f"{path}: {info.filename} cannot be unpacked ({error}); unpack it yourself") from error
+        with stream:
+            yield Part(info.filename, stream)
 
 
 Format = Literal["openai", "chatgpt", "locomo", "jsonl", "memorybank"]
@@ -80,8 +94,6 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 
 def detect_format(path: Path) -> Format | None:
     """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable)."""
-    if is_zip(path):
-        return "chatgpt"
     start = head(path, _HEAD)
     lines = start.splitlines()[: -1 if len(start) == _HEAD else None]
     return _by_lines(lines[:20]) or _by_signs(start.decode("utf-8", "replace"))

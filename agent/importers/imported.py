@@ -76,8 +76,11 @@ class Rejected(NamedTuple):
     error: str
 
 
+EMPTY = "empty"
+
+
 class Skipped(NamedTuple):
-    """A piece that is left out on purpose, such as a hidden system message."""
+    """A piece that is left out on purpose, such as a hidden system message. Equal reasons are counted together."""
 
     where: str
     reason: str

@@ -2,13 +2,12 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import IO, get_args
+from typing import get_args
 from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
-from turnlog.agent.importers.files import Format, detect_format, is_blank, opened
+from turnlog.agent.importers.files import Format, Part, detect_format, is_blank, opened
 from turnlog.agent.importers.imported import (
     Defaults,
     ImportedTurn,
@@ -70,19 +69,18 @@ def _refuse_empty(path: Path) -> None:
 
 def _items(path: Path, format: Format, defaults: Defaults) -> Iterator[Item]:
     stem = path.name.split(".")[0] or path.name
-    with opened(path) as streams:
-        for stream in streams:
-            yield from _reader(format)(stream, defaults, stem)
+    with opened(path) as parts:
+        if format == "jsonl":
+            yield from read_jsonl((line for part in parts for line in lines(part.stream)), defaults, stem)
+        else:
+            yield from _RECORD_READERS[format](_records(parts), defaults, stem)
 
 
-def _reader(format: Format) -> Callable[[IO[bytes], Defaults, str], Iterator[Item]]:
-    if format == "jsonl":
-        return lambda stream, defaults, stem: read_jsonl(lines(stream), defaults, stem)
-    return partial(_read_records, _RECORD_READERS[format])
-
-
-def _read_records(reader: RecordReader, stream: IO[bytes], defaults: Defaults, stem: str) -> Iterator[Item]:
-    return reader(records(stream), defaults, stem)
+def _records(parts: Iterable[Part]) -> Iterator[Record]:
+    """The records of all parts; their places begin with the part's name, if it has one."""
+    for part in parts:
+        for record in records(part.stream):
+            yield record._replace(where=f"{part.name}, {record.where}") if part.name else record
 
 
 def _detected(path: Path) -> Format:

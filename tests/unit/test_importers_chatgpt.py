@@ -5,8 +5,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from turnlog.agent.importers import ImportedTurn, Item, Rejected, Skipped, detect_format, read
-from turnlog.events.contracts import ImageBlock, TextBlock, ThinkingBlock
+import pytest
+
+from turnlog.agent.importers import ImportedTurn, ImportFailed, Item, Rejected, Skipped, detect_format, read
+from turnlog.events.contracts import TextBlock, ThinkingBlock
 
 Node = dict[str, Any]
 
@@ -97,7 +99,7 @@ def test_every_content_type_keeps_what_it_says(tmp_path: Path) -> None:
                 "parts": [image, speech, "written", {"content_type": "video"}],
             },
             (
-                ImageBlock(url="file-service://file-1"),
+                TextBlock(text="[attached image]"),
                 TextBlock(text="spoken"),
                 TextBlock(text="written"),
                 TextBlock(text="[video]"),
@@ -134,6 +136,37 @@ def test_a_call_to_a_tool_and_its_answer_are_paired(tmp_path: Path) -> None:
     assert (result.role, result.name, result.content, result.tool_call_id) == ("tool", "python", "1", "call")
 
 
+def test_an_answer_without_a_model_has_that_of_its_conversation(tmp_path: Path) -> None:
+    named = message("b", "assistant", "hello", metadata={"model_slug": "gpt-5"})
+    mapping = tree(message("a", "user", "hi"), named, message("c", "assistant", "again"))
+    found = imported(items(tmp_path, conversation(mapping, "c", default_model_slug="gpt-5-thinking")))
+    assert [turn.data.model for turn in found] == [None, "gpt-5", "gpt-5-thinking"]
+
+
+def test_attached_files_are_named_and_no_pointer_into_the_export_stays(tmp_path: Path) -> None:
+    image = {"content_type": "image_asset_pointer", "asset_pointer": "sediment://file_1"}
+    voice = {"content_type": "audio_asset_pointer", "asset_pointer": "sediment://file_2"}
+    files = [{"id": "file_1", "name": "me.png"}, {"id": "file_3", "name": "essay.pdf"}]
+    content = {"content_type": "multimodal_text", "parts": [image, voice, "look"]}
+    mapping = tree(message("a", "user", content, metadata={"attachments": files}))
+    [turn] = imported(items(tmp_path, conversation(mapping, "a")))
+    assert turn.data.content == tuple(
+        TextBlock(text=text)
+        for text in ("[attached file: essay.pdf]", "[attached image]", "[attached recording]", "look")
+    )
+
+
+def test_messages_without_content_and_of_other_branches_are_left_out_with_their_reason(tmp_path: Path) -> None:
+    mapping = tree(message("a", "user", "hi"), {**message("b", "assistant", "hello"), "content": None})
+    mapping["c"] = {"id": "c", "message": message("c", "assistant", "old answer"), "parent": "a", "children": []}
+    found = items(tmp_path, conversation(mapping, "b"))
+    assert [item for item in found if isinstance(item, Skipped)] == [
+        ("c-1, message b", "empty"),
+        ("c-1, message c", "on a branch that was not shown last"),
+    ]
+    assert not [item for item in found if isinstance(item, Rejected)]
+
+
 def test_a_bad_message_or_conversation_is_named_and_the_others_stay(tmp_path: Path) -> None:
     mapping = tree(
         message("x", "user", {"content_type": "riddle"}),
@@ -162,3 +195,27 @@ def test_the_zip_of_an_export_is_read_with_all_its_parts(tmp_path: Path) -> None
         archive.writestr("user.json", "{}")
     assert detect_format(path) == "chatgpt"
     assert [turn.data.content for turn in imported(list(read(path)))] == ["part 0", "part 1"]
+
+
+def test_a_zip_with_one_file_for_each_conversation_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key in "ab":
+            one = conversation(tree(message(key, "user", f"said {key}")), key, conversation_id=None)
+            archive.writestr(f"conversations/{key}.json", json.dumps(one))
+        archive.writestr("conversations/c.json", '{"title": "no tree"}')
+        archive.writestr("conversations/index.json", '{"count": 3}')
+    found = list(read(path))
+    assert [(turn.thread, turn.data.content) for turn in imported(found)] == [
+        ("export", "said a"),
+        ("export-2", "said b"),
+    ]
+    assert [item.where for item in found if isinstance(item, Rejected)] == ["conversations/c.json, line 1"]
+
+
+def test_a_zip_that_was_made_to_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("conversations.json", b" " * 20_000_000)
+    with pytest.raises(ImportFailed, match=r"conversations\.json would grow to 20,000,000 bytes"):
+        list(read(path))
