@@ -4,7 +4,8 @@ import json
 import pickle
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import StateGraph
+from langgraph.types import Command, Send, interrupt
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from turnlog.agent.runtime import Pool
@@ -25,6 +29,7 @@ from turnlog.consumers.runtime import connection_pool
 from turnlog.events.codec import encode
 from turnlog.events.contracts import Blob, CheckpointSaved, CheckpointWritesSaved, Event, ListGrowth, PendingWrite
 from turnlog.events.log import Log
+from turnlog.events.signing import Signer
 from turnlog.events.subjects import publish_subject
 from turnlog.projectors.engine.engine import Runner
 
@@ -199,9 +204,9 @@ async def planning(state: Planned) -> Any:
     return {"plan": Plan([*state["plan"].steps, "next"])}
 
 
-async def test_a_type_of_the_applications_own_is_refused_before_it_is_stored(log: Log, pool: Pool) -> None:
+async def test_a_type_of_the_applications_own_is_refused_where_nothing_is_signed(log: Log, pool: Pool) -> None:
     saver = TurnlogSaver(log, pool)
-    with pytest.raises(TypeNotAllowed, match=r"test_langgraph_forged\.Plan .*TurnlogSaver\(…, allowed=\[Plan\]\)"):
+    with pytest.raises(TypeNotAllowed, match=r"test_langgraph_forged\.Plan is .*TurnlogSaver\(…, allowed=\[Plan\]\)"):
         await one_node(Planned, planning, saver).ainvoke({"plan": Plan(["first"])}, config())
     assert await saver.aget_tuple(config()) is None
 
@@ -218,3 +223,81 @@ async def test_types_that_langgraph_finds_in_a_graph_are_allowed_in_its_strict_m
     graph = one_node(Planned, planning, TurnlogSaver(log, pool).with_allowlist([(Plan.__module__, "Plan")]))
     await graph.ainvoke({"plan": Plan(["first"])}, config())
     assert (await graph.aget_state(config())).values == {"plan": Plan(["first", "next"])}
+
+
+class Mood(Enum):
+    GOOD = "good"
+
+
+class Trip(BaseModel):
+    city: str
+    mood: Mood
+
+
+class Travelling(TypedDict, total=False):
+    trip: Trip
+    plan: Plan
+    moods: list[Mood]
+    answer: str
+
+
+def travelling(saver: TurnlogSaver) -> Any:
+    async def propose(state: Travelling) -> Travelling:
+        return {"trip": Trip(city="Genoa", mood=Mood.GOOD), "moods": [Mood.GOOD]}
+
+    def send(state: Travelling) -> list[Send]:
+        return [Send("ask", {"plan": Plan(["pack"])})]
+
+    async def ask(state: Travelling) -> Travelling:
+        return {"answer": interrupt(Plan(["go", *state["plan"].steps])), "plan": state["plan"]}
+
+    graph = StateGraph(Travelling).add_node("propose", propose).add_node("ask", ask)
+    return graph.set_entry_point("propose").add_conditional_edges("propose", send, ["ask"]).compile(saver)
+
+
+def signing(log: Log, secret: bytes = b"s") -> Log:
+    return replace(log, signer=Signer(lambda: secret * 32))
+
+
+async def test_types_of_the_application_are_read_where_they_were_signed(log: Log, pool: Pool) -> None:
+    asked = await travelling(TurnlogSaver(signing(log), pool)).ainvoke({"plan": Plan(["start"])}, config())
+    assert asked["__interrupt__"][0].value == Plan(["go", "pack"])
+    done = await travelling(TurnlogSaver(signing(log), pool)).ainvoke(Command(resume="yes"), config())
+    kept = await travelling(TurnlogSaver(signing(log), pool)).aget_state(config())
+    trip = Trip(city="Genoa", mood=Mood.GOOD)
+    assert done == kept.values == {"trip": trip, "plan": Plan(["pack"]), "moods": [Mood.GOOD], "answer": "yes"}
+
+
+async def test_a_signature_of_another_secret_or_tenant_counts_as_none(log: Log, pool: Pool) -> None:
+    await travelling(TurnlogSaver(signing(log), pool)).ainvoke({"plan": Plan(["start"])}, config())
+    with pytest.raises(TypeNotAllowed, match="not signed with the secret"):
+        await TurnlogSaver(signing(log, b"o"), pool).aget_tuple(config())
+    found = await TurnlogSaver(signing(log, b"o"), pool, allowed=[Plan, Trip, Mood]).aget_tuple(config())
+    assert found is not None
+    codec, other = (TurnlogSaver(signing(log), pool, tenant)._codec for tenant in ("default", "other"))
+    with pytest.raises(TypeNotAllowed):
+        other.loads(*codec.dumps(Plan(["x"])))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "pickled"])
+async def test_a_signature_of_one_value_does_not_fit_another(log: Log, pool: Pool, tmp_path: Path, name: str) -> None:
+    marker, saver = tmp_path / "made", TurnlogSaver(signing(log), pool)
+    encoding, signed = saver._codec.dumps(Plan(["x"]))
+    await publish(log, "t", "channel", (encoding, signed[:32] + values(str(marker))[name][1]))
+    with pytest.raises(TypeNotAllowed):
+        await saver.aget_tuple(config())
+    assert not marker.exists()
+
+
+async def test_a_type_that_cannot_be_found_again_is_refused_before_a_node_runs(log: Log, pool: Pool) -> None:
+    @dataclass
+    class Local:
+        steps: list[str]
+
+    async def paid(state: Planned) -> Any:
+        raise AssertionError
+
+    with pytest.raises(TypeNotAllowed, match=r"Local cannot be read again.*top level of its module"):
+        await one_node(Planned, paid, TurnlogSaver(signing(log), pool)).ainvoke(
+            {"plan": Local(["x"])}, config(), durability="sync"
+        )

@@ -1,5 +1,9 @@
-"""Which types a stored value may make: whoever can publish an event chooses the bytes in it."""
+"""Which types a stored value may make: whoever can publish an event chooses the bytes in it.
 
+A value of other types is stored with a signature, under a key that only turnlog's processes have, and read by it.
+"""
+
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +29,7 @@ def allow_list(types: Iterable[type | tuple[str, str]]) -> Allowed:
 
 
 def check(encoding: str, data: bytes, allowed: Allowed) -> None:
-    """Checks bytes of LangGraph's JsonPlusSerializer that are not encrypted, without making an object of them.
+    """Checks unsigned bytes of LangGraph's JsonPlusSerializer that are not encrypted, without making an object of them.
 
     Raises TypeNotAllowed, also where the bytes are not what the serializer writes.
     """
@@ -34,17 +38,32 @@ def check(encoding: str, data: bytes, allowed: Allowed) -> None:
             f"a value written as {encoding} is not read, since it could run any code: whoever can publish on NATS may "
             "have written it. Use types that LangGraph's serializer writes as msgpack, or an EncryptedSerializer"
         )
+    if refused := sorted(own_types(encoding, data) - allowed):
+        raise TypeNotAllowed(
+            f"a value of the type {'.'.join(refused[0])} is not signed with the secret of this turnlog "
+            f"(TURNLOG_API_SECRET), so it is not allowed: whoever can publish on NATS could choose the type. If it is "
+            f"one of yours: TurnlogSaver(…, allowed=[{refused[0][1]}])"
+        )
+
+
+def own_types(encoding: str, data: bytes) -> Allowed:
+    """The types and methods in the bytes that are neither LangGraph's nor plain ones. Raises TypeNotAllowed."""
     if encoding != "msgpack":
-        return
+        return frozenset()
     try:
-        refused = sorted(_types_in(data) - allowed - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS)
+        return _types_in(data) - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS
     except ValueError:  # ormsgpack's for whatever `note` raises, too
         raise TypeNotAllowed("a value is not what LangGraph's serializer writes, or too deep; it is not read") from None
-    if refused:
-        raise TypeNotAllowed(
-            f"a value of the type {'.'.join(refused[0])} is not allowed: whoever can publish on NATS could choose the "
-            f"type. If it is one of yours: TurnlogSaver(…, allowed=[{refused[0][1]}])"
-        )
+
+
+def check_importable(types: Allowed) -> None:
+    """Raises TypeNotAllowed for a type that cannot be found again by the name that is stored of it."""
+    for module, name, *_ in sorted(types):
+        if not hasattr(sys.modules.get(module), name):
+            raise TypeNotAllowed(
+                f"a value of the type {name} cannot be read again: {module}.{name} does not exist. Define the class at "
+                "the top level of its module, not in a function or another class"
+            )
 
 
 def _types_in(data: bytes) -> Allowed:

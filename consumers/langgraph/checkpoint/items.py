@@ -1,7 +1,8 @@
 """Items of lists and values: a message as turn and marker, a plain value, or a serializer's bytes."""
 
+import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from langchain_core.messages import BaseMessage
@@ -9,41 +10,63 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from turnlog.consumers.langgraph.checkpoint.allowed import Allowed, check
+from turnlog.consumers.langgraph.checkpoint.allowed import RUNS_CODE, Allowed, check, check_importable, own_types
 from turnlog.consumers.langgraph.checkpoint.messages import Said, marked, message_of, said
 from turnlog.events.contracts import TurnRecorded
 
 Marker = dict[str, Any]
+SIGNED = "turnlog.signed."  # before the serializer's encoding; the bytes begin with their signature
+SIGNATURE_BYTES = 32
 
 
 class Codec:
     """A saver's serializer. private: it encrypts, so nothing may be stored in the clear beside it.
 
-    dumps and loads raise TypeNotAllowed for what is in the clear and has a type that is not allowed.
+    sign: signs values in the clear whose types are not on the allow-list; without it they are refused.
+    dumps and loads raise TypeNotAllowed for what is in the clear and has a type that cannot be read.
     """
 
-    def __init__(self, serde: SerializerProtocol, allowed: Allowed = frozenset()) -> None:
+    def __init__(
+        self, serde: SerializerProtocol, allowed: Allowed = frozenset(), sign: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self.private = isinstance(serde, EncryptedSerializer)
-        self._serde, self._allowed = serde, allowed
+        self._serde, self._allowed, self._sign = serde, allowed, sign
         self._clear = serde.serde if isinstance(serde, EncryptedSerializer) else serde
 
     def dumps(self, value: Any) -> tuple[str, bytes]:
         encoding, data = self._serde.dumps_typed(value)
-        self._check(encoding, bytes(data))
+        if isinstance(self._clear, JsonPlusSerializer):
+            own = own_types(encoding, bytes(data)) - self._allowed
+            if self._sign is None:
+                check(encoding, bytes(data), self._allowed)
+            elif own or encoding in RUNS_CODE:
+                check_importable(own)
+                return SIGNED + encoding, self._sign(_signed(encoding, data)) + bytes(data)
         return encoding, bytes(data)
 
     def loads(self, encoding: str, data: bytes) -> Any:
-        self._check(encoding, data)
-        return self._serde.loads_typed((encoding, data))
-
-    def _check(self, encoding: str, data: bytes) -> None:
+        if encoding.startswith(SIGNED):
+            encoding, signature, data = encoding.removeprefix(SIGNED), data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
+            if self._sign is not None and hmac.compare_digest(signature, self._sign(_signed(encoding, data))):
+                return self._loads_signed(encoding, data)
         if isinstance(self._clear, JsonPlusSerializer):
             check(encoding, data, self._allowed)
+        return self._serde.loads_typed((encoding, data))
+
+    def _loads_signed(self, encoding: str, data: bytes) -> Any:
+        serde = self._clear
+        if isinstance(serde, JsonPlusSerializer):
+            serde = serde.with_msgpack_allowlist(own_types(encoding, data))
+        return serde.loads_typed((encoding, data))
 
     def fingerprint(self, value: Any) -> tuple[str, bytes]:
         """Equal for equal values, unlike encrypted bytes."""
         encoding, data = self._clear.dumps_typed(value)
         return encoding, bytes(data)
+
+
+def _signed(encoding: str, data: bytes) -> bytes:
+    return encoding.encode() + b"\0" + data
 
 
 class Item(Protocol):
@@ -118,7 +141,8 @@ def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> Ser
     encoding, data = codec.dumps(value)
     marker: Marker = {"turn": turn_id} if turn_id else {}
     marker |= {"type": encoding, "data": b64encode(data).decode()}
-    return SerializedItem(marker, encoding, data, codec.fingerprint(value) if codec.private else (encoding, data))
+    is_as_serialized = not codec.private and not encoding.startswith(SIGNED)
+    return SerializedItem(marker, encoding, data, (encoding, data) if is_as_serialized else codec.fingerprint(value))
 
 
 def value_item(value: Any, codec: Codec) -> Item:

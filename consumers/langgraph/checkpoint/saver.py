@@ -7,6 +7,7 @@ the tables. A read needs no table while the log has the very events that this sa
 import asyncio
 import contextlib
 import copy
+import functools
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,8 +75,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     Make it inside a running event loop; its async methods may be awaited in any. Something must run the projectors
     (`turnlog up`, or `TurnlogSaver.open`).
-    allowed: types of the graph's state, as classes or (module, name), beside those that LangGraph's serializer
-    counts as safe: no other is written, or made from what an event holds.
+    allowed: types, as classes or (module, name), that are made from unsigned values too, beside those that LangGraph's
+    serializer counts as safe. Values of other types are signed with the log's signer, and read where that fits.
     prune: a run begins without the messages that turnlog pruned from the conversation (C5), so that its next checkpoint
     has lost them, as after a RemoveMessage; MEMORY_MAX_MESSAGES_PER_THREAD, by the reactors of `turnlog up`.
     config["configurable"]["user_id"]: whose data a thread is. held_threads: how many are held in memory.
@@ -148,7 +149,9 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
     @property
     def _codec(self) -> Codec:
-        return Codec(self.serde, self._allowed)
+        signer = self._log.signer
+        sign = functools.partial(signer.value_signature, self._tenant) if signer is not None else None
+        return Codec(self.serde, self._allowed, sign)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """For LangGraph, which under LANGGRAPH_STRICT_MSGPACK adds the types of a graph's state."""
