@@ -80,9 +80,10 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
             yield Part(info.filename, stream)
 
 
-Format = Literal["openai", "chatgpt", "locomo", "jsonl", "memorybank"]
+Format = Literal["openai", "chatgpt", "claude", "locomo", "jsonl", "memorybank"]
 _HEAD = 1 << 18
 _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
+    ("claude", ("chat_messages",)),
     ("chatgpt", ("mapping",)),
     ("locomo", ("dia_id",)),
     ("locomo", ("qa", "evidence")),
@@ -113,6 +114,8 @@ def _by_lines(lines: list[bytes]) -> Format | None:
 
 
 def _by_keys(value: dict[str, Any]) -> Format | None:
+    if "chat_messages" in value:
+        return "claude"
     if "mapping" in value:
         return "chatgpt"
     if "conversation" in value:

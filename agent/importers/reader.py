@@ -7,6 +7,7 @@ from typing import get_args
 from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
+from turnlog.agent.importers.claude import read_claude
 from turnlog.agent.importers.files import Format, Part, detect_format, is_blank, opened
 from turnlog.agent.importers.imported import (
     Defaults,
@@ -31,6 +32,7 @@ RecordReader = Callable[[Iterable[Record], Defaults, str], Iterator[Item]]
 _RECORD_READERS: dict[Format, RecordReader] = {
     "openai": read_openai,
     "chatgpt": read_chatgpt,
+    "claude": read_claude,
     "locomo": read_locomo,
     "memorybank": read_memorybank,
 }

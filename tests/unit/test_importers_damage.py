@@ -12,7 +12,7 @@ from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Skipped, read
+from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Repeated, Skipped, read
 from turnlog.agent.importers.jsontext import MAX_BYTES
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -69,6 +69,26 @@ SAMPLES: dict[Format, Any] = {
                     },
                 },
             },
+        }
+    ],
+    "claude": [
+        {
+            "uuid": "c",
+            "name": "n",
+            "created_at": "2026-06-01T10:00:00Z",
+            "current_leaf_message_uuid": "b",
+            "chat_messages": [
+                {
+                    "uuid": "a",
+                    "sender": "human",
+                    "text": "x",
+                    "content": [],
+                    "created_at": "2026-06-01T10:00:01Z",
+                    "attachments": [{"file_name": "f", "extracted_content": "x"}],
+                    "files": [{"file_name": "f"}],
+                },
+                {"uuid": "b", "sender": "assistant", "content": BLOCKS, "parent_message_uuid": "a"},
+            ],
         }
     ],
     "locomo": [
@@ -130,7 +150,7 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
         found = list(read(file, format))
     except ImportFailed:
         return
-    assert all(isinstance(item, ImportedTurn | Rejected | Skipped) for item in found)
+    assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in found)
 
 
 def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as_a_whole(tmp_path: Path) -> None:
