@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from turnlog.projectors.models.message import Message
+from turnlog.projectors.models.speech import attributed_to
 
 # A caption has no "[": many beginnings of one are read once each.
 _CAPTION = re.compile(r"\[image: (?:an? (?:\w+ )?(?:photo|photograph|photography|picture|image) of )?([^\[\]]*)\]")
@@ -22,7 +23,12 @@ def said(message: Message, tool_chars: int = 400) -> str:
     Of an importer's `[image: a photo of a dog]` only the caption is kept: "image" is not a topic.
     """
     text = _CAPTION.sub(r"(\1)", content_text(message.content, tool_chars)).strip()
-    return f"{message.name or message.role}: {text}" if text else ""
+    return f"{speaker_of(message)}: {text}" if text else ""
+
+
+def speaker_of(message: Message) -> str:
+    """Whom the words of a turn are attributed to: a name, a role, or `program` and `quoted`."""
+    return message.name or attributed_to(message)
 
 
 def _block(block: dict[str, Any], tool_chars: int) -> str:

@@ -191,6 +191,6 @@ class Conversation:
     def turn(self, data: TurnRecorded, time: Any = None, key: str | None = None) -> ImportedTurn:
         """`key` identifies the turn within the thread; default: its place and content. Raises ValueError (the time)."""
         when = self._clock.time(time)
-        key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id'})}"
+        key = key or f"M{self.number}\n{data.model_dump_json(exclude={'source_id', 'origin'})}"
         event_id = import_id(self._tenant, self.thread, key, when)
         return ImportedTurn(event_id, self.thread, self.label, self.user, when, data, self._clock.is_dated)

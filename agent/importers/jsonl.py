@@ -27,7 +27,7 @@ from turnlog.agent.importers.jsontext import TOO_LONG, parse
 from turnlog.events.contracts import TurnRecorded
 from turnlog.events.contracts.base import in_calendar
 
-_COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms"))
+_COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms", "origin"))
 
 
 def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:

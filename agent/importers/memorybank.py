@@ -21,7 +21,7 @@ from turnlog.agent.importers.imported import (
     reason_of,
 )
 from turnlog.agent.importers.jsontext import Record
-from turnlog.events.contracts import TurnRecorded
+from turnlog.events.contracts import TurnOrigin, TurnRecorded
 
 BETWEEN_TURNS = timedelta(seconds=30)
 _SIDES = (("query", "user"), ("response", "assistant"))
@@ -71,5 +71,6 @@ def _turn(opened: Conversation, exchange: Any, side: str, role: Any, source_id: 
     if not isinstance(text, str):
         raise ValueError(f"no text: the exchange has no {side}")
     name = opened.label if role == "user" else None
-    data = TurnRecorded(role=role, name=name, content=text, source_id=source_id)
+    origin: TurnOrigin | None = "person" if role == "user" else None  # one person talks, also where --user renames them
+    data = TurnRecorded(role=role, name=name, content=text, source_id=source_id, origin=origin)
     return opened.turn(data, time.isoformat(), source_id)

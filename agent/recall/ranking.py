@@ -60,7 +60,7 @@ DEFAULT = Weights()
 BEST = 2
 DAY_S = 86_400
 SOON, SOON_DAYS = 0.5, 14.0  # share of `time` just after a time, and in how many days that falls to a third of it
-ROLES = frozenset(to_terms("user assistant tool"))  # the speakers of turns without a name
+ROLES = frozenset(to_terms("user assistant tool program quoted"))  # the speakers of turns without a name
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
@@ -13,6 +13,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.importers.blocks import content_of
+from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
 from turnlog.agent.runtime import Runtime
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import (
@@ -21,6 +22,7 @@ from turnlog.events.contracts import (
     EventData,
     Span,
     ToolCall,
+    TurnOrigin,
     TurnRecorded,
     TurnSpans,
     UsageMetered,
@@ -50,7 +52,8 @@ class NewTurn:
     """A turn to append. content: text, or blocks of ours, OpenAI's or Anthropic's form; None with tool calls.
 
     tool_calls: {"id", "name", "arguments"} each, or as the OpenAI API writes them. id: of the event; a second append
-    of the same id changes nothing. latency_ms, tokens_in, tokens_out: as the provider reported them.
+    of the same id changes nothing. origin: whose words a user's turn holds, where the sender knows it better than
+    turnlog can tell from name and text. latency_ms, tokens_in, tokens_out: as the provider reported them.
     """
 
     role: str
@@ -64,8 +67,17 @@ class NewTurn:
     tokens_out: int | None = None
     latency_ms: float | None = None
     source_id: str | None = None
+    origin: TurnOrigin | None = None
     time: datetime | None = None
     id: UUID = field(default_factory=uuid7)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTurn(Message):
+    """A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
+    as (start, end) in characters; blocks of text are joined by line breaks."""
+
+    quoted: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +176,11 @@ async def transcript_in_parts(
         page = await transcript(runtime, tenant, thread, limit=PART, after_seq=after_seq)
         yield page.turns
         more, after_seq = page.more, page.turns[-1].seq if page.turns else after_seq
+
+
+def shown(turn: Message) -> ShownTurn:
+    quoted = quoted_ranges(said_text(turn.content)) if turn.origin == "person" else []
+    return ShownTurn(**{one.name: getattr(turn, one.name) for one in fields(turn)}, quoted=quoted)
 
 
 async def costs_of(runtime: Runtime, tenant: str, thread: str, turns: Sequence[Message]) -> dict[int, Cost]:
@@ -286,6 +303,7 @@ def _data(turn: NewTurn) -> TurnRecorded:
             tokens_out=turn.tokens_out,
             latency_ms=turn.latency_ms,
             source_id=turn.source_id,
+            origin=turn.origin if turn.role == "user" else None,
         )
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

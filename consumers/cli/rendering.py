@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from turnlog.agent.context.plain_text import content_text
+from turnlog.agent.context.plain_text import content_text, speaker_of
 from turnlog.agent.counting import counted
 from turnlog.consumers.cli.console import padded
 
@@ -21,7 +21,8 @@ NAMES = {
 
 
 def message_line(message: "Message") -> str:
-    speaker = f"{message.role}/{message.name}" if message.name else message.role
+    name = speaker_of(message)
+    speaker = message.role if name == message.role else f"{message.role}/{name}"
     return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {padded(speaker, 12)} {_text(message)}"
 
 

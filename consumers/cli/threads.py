@@ -13,7 +13,7 @@ from turnlog.consumers.cli.runner import serve
 if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.threads import ThreadInfo
-    from turnlog.projectors.models.message import Message
+    from turnlog.agent.use_cases.turns import ShownTurn
 
 Thread = Annotated[str, typer.Argument(help="The conversation's id.")]
 
@@ -98,13 +98,14 @@ def delete(thread: Thread, yes: Yes = False) -> None:
 
 def messages(thread: Thread, limit: Annotated[int | None, typer.Option(min=1, help="Only the newest.")] = None) -> None:
     """A thread's transcript, oldest first."""
-    from turnlog.agent.use_cases.turns import transcript
+    from turnlog.agent.use_cases.turns import shown, transcript
     from turnlog.consumers.cli.console import LAST_SEQ
     from turnlog.consumers.cli.rendering import message_line
 
-    async def use(runtime: "Runtime") -> "list[Message]":
+    async def use(runtime: "Runtime") -> "list[ShownTurn]":
         place = (runtime.settings.tenant, thread)
-        return (await transcript(runtime, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)).turns
+        page = await transcript(runtime, *place, limit=limit or LAST_SEQ - 1, newest=limit is not None)
+        return [shown(turn) for turn in page.turns]
 
     serve(use, lambda turns: map(message_line, turns), projecting=False)
 

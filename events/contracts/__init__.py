@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, get_args
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from uuid_utils.compat import uuid7
 
 from turnlog.events.contracts.base import ERASED as ERASED
@@ -103,6 +103,7 @@ from turnlog.events.contracts.operations import Plan as Plan
 from turnlog.events.contracts.operations import ThreadArchived as ThreadArchived
 from turnlog.events.contracts.operations import ThreadRestored as ThreadRestored
 from turnlog.events.contracts.operations import UserErased as UserErased
+from turnlog.events.contracts.origin import TurnOrigin as TurnOrigin
 from turnlog.events.contracts.session import SegmentCheckpointed as SegmentCheckpointed
 from turnlog.events.contracts.session import SegmentCheckpointFailed as SegmentCheckpointFailed
 from turnlog.events.contracts.session import SegmentCheckpointRequested as SegmentCheckpointRequested
@@ -183,6 +184,13 @@ class Event(Frozen):
     correlation: UUID | None = None
     traceparent: str | None = None
     data: EventData
+
+    @model_validator(mode="after")
+    def _with_origin(self) -> "Event":
+        """A turn gets its origin here, from every writer, and so does an old one when it is read."""
+        if isinstance(self.data, TurnRecorded) and self.data.origin is None:
+            self.__dict__["data"] = self.data.of(self.user)
+        return self
 
     @property
     def type(self) -> str:

@@ -6,6 +6,7 @@ from uuid import UUID
 from pydantic import Field
 
 from turnlog.events.contracts.base import ERASED, EventContract, Frozen
+from turnlog.events.contracts.origin import TurnOrigin, origin_of
 
 
 class TextBlock(Frozen):
@@ -89,13 +90,14 @@ class ThreadDeleted(EventContract):
 
 
 class TurnRecorded(EventContract):
-    """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number.
+    """One message of a conversation. v1 had `text` instead of `content` and one `tokens` number; v2 no `origin`.
 
     source_id: the id under which an importer found the turn (LoCoMo's dia_id, a message id).
     name: the speaker, where a role is not enough. tokens_*: as the provider counted them.
+    origin: whose words it holds. None only before the turn is part of an event, which decides it (origin.py).
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     PERSONAL: ClassVar[dict[str, Any]] = {"content": ERASED, "name": None, "tool_calls": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     CONVERSES: ClassVar[bool] = True
@@ -111,6 +113,22 @@ class TurnRecorded(EventContract):
     tokens_out: int | None = Field(default=None, ge=0)
     latency_ms: float | None = Field(default=None, ge=0)
     source_id: str | None = None
+    origin: TurnOrigin | None = None
+
+    def of(self, user: str | None) -> "TurnRecorded":
+        """The turn with its origin, as a turn of this user."""
+        if self.origin is not None:
+            return self
+        return self.model_copy(update={"origin": origin_of(self.role, _said(self.content), self.name, user)})
+
+
+def _said(content: Content) -> str | None:
+    """The text of a turn without results of tools; None if it has only results."""
+    if isinstance(content, str):
+        return content
+    if content and all(isinstance(block, ToolResultBlock) for block in content):
+        return None
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 class ForkedSummary(Frozen):

@@ -52,6 +52,7 @@ def _are_seqs(seqs: Any) -> bool:
 
 UPCASTERS: dict[tuple[str, int], Callable[[Data], Data]] = {
     ("turn_recorded", 1): turn_recorded_v1,
+    ("turn_recorded", 2): added,  # origin: the event decides it, from role, name, user and text
     ("thread_opened", 1): added,  # metadata
     ("answer_requested", 1): added,  # agent: the default one
     ("answer_receipt", 1): added,  # prompt and settings of the context: unknown

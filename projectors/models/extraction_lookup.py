@@ -19,7 +19,7 @@ ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
 END"""
 
 _TURNS = f"""
-SELECT seq, event_id, role, {_CUT}, time, name FROM messages
+SELECT seq, event_id, role, {_CUT}, time, name, origin FROM messages
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
 AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
 
@@ -67,8 +67,8 @@ async def user_turns(
     params = {**whose, "after": after, "limit": limit, "chars": chars}
     rows = await conn.execute(_TURNS.encode(), params)
     return [
-        Message(seq, event_id, role, content, time, name, user=user)
-        for seq, event_id, role, content, time, name in await rows.fetchall()
+        Message(seq, event_id, role, content, time, name, user=user, origin=origin)
+        for seq, event_id, role, content, time, name, origin in await rows.fetchall()
     ]
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from turnlog.events.contracts import TurnOrigin
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import LINEAGE
 
@@ -32,9 +33,12 @@ class Message:
     source_id: str | None = None
     agent: str | None = None
     model: str | None = None
+    origin: TurnOrigin = "person"
 
 
-_COLUMNS = "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model"
+_COLUMNS = (
+    "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model, origin"
+)
 _TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
 
 

@@ -37,6 +37,7 @@ messages = thread_table(
     sa.Column("latency_ms", sa.Float),
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
+    sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
 )
 # Who of a user's people speaks in a thread is asked for each batch of turns: the first and the last name say enough.
 sa.Index(
@@ -103,12 +104,13 @@ def row(recorded: Recorded) -> Row:
         turn.latency_ms,
         turn.source_id,
         event.time,
+        turn.origin,
     )
 
 
 MESSAGES = Projection(
     "messages",
-    1,
+    2,
     (messages, thread_forks),
     REMOVALS | ARCHIVING | {"turn_recorded", "thread_forked"},
     project,

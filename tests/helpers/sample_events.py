@@ -155,6 +155,7 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
         tokens_out=45,
         latency_ms=812.5,
         source_id="D1:3",
+        origin="program",
     ),
     AnswerRequested(turn_id=UUID(int=7), model="gpt-4o", system_prompt="You advise applicants.", agent="essay"),
     SummaryWritten(summary="Ann plans her essays.", message_count=40, covered_seq=40, derivation=DERIVED),

@@ -203,8 +203,8 @@ async def test_a_row_that_no_projector_took_away_is_a_hit(room: Stage, monkeypat
     vacuum = erasing._vacuum
 
     async def back_again(*args: Any) -> None:
-        columns = "tenant, thread_id, seq, event_id, role, content, time"
-        values = "'default', 't', 1, gen_random_uuid(), 'user', '\"Hi.\"', now()"
+        columns = "tenant, thread_id, seq, event_id, role, content, time, origin"
+        values = "'default', 't', 1, gen_random_uuid(), 'user', '\"Hi.\"', now(), 'person'"
         await room.rows(f"INSERT INTO messages ({columns}) VALUES ({values}) RETURNING 1")
         await vacuum(*args)
 

@@ -315,8 +315,8 @@ TAMPERINGS = {
     "differs": ("UPDATE messages SET content = '\"forged\"' WHERE seq = 5", "5"),
     "only rebuilt": ("DELETE FROM messages WHERE seq = 6", "6"),
     "only live": (
-        "INSERT INTO messages (tenant, thread_id, seq, event_id, role, content, time) "
-        "VALUES ('default', 't0', 999, gen_random_uuid(), 'user', '\"extra\"', now())",
+        "INSERT INTO messages (tenant, thread_id, seq, event_id, role, content, time, origin) "
+        "VALUES ('default', 't0', 999, gen_random_uuid(), 'user', '\"extra\"', now(), 'person')",
         "999",
     ),
 }

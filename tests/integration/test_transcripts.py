@@ -48,8 +48,8 @@ async def test_a_turn_that_was_parked_takes_its_place_later(
     (row,) = await parked.fetchall()
     assert await said(kept, db) == ["one", "three"]
     await db.execute(
-        "INSERT INTO messages (tenant, thread_id, seq, event_id, role, content, time) "
-        "VALUES (%s, %s, %s, %s, %s, to_jsonb(%s::text), %s)",
+        "INSERT INTO messages (tenant, thread_id, seq, event_id, role, content, time, origin) "
+        "VALUES (%s, %s, %s, %s, %s, to_jsonb(%s::text), %s, 'person')",
         row,
     )
     assert await said(kept, db) == ["one", "two", "three"]

@@ -102,7 +102,7 @@ def test_golden_event_of_the_newest_version_fits_its_schema(name: str) -> None:
 
 
 def test_schema_refuses_what_the_codec_refuses() -> None:
-    turn = json.loads((ROOT / "tests/golden/turn_recorded.v2.json").read_text("utf-8"))
+    turn = json.loads((ROOT / "tests/golden/turn_recorded.v3.json").read_text("utf-8"))
     refused = (
         {"specversion": "0.3"},
         {"id": "no uuid"},

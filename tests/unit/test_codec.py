@@ -116,8 +116,8 @@ def test_an_unknown_type_is_named(type_: Any) -> None:
 
 
 def test_a_version_from_the_future_asks_for_an_upgrade() -> None:
-    with pytest.raises(FutureEventVersion, match=r"turn_recorded version 3 is newer than 2.*upgrade"):
-        decode(envelope(dataschema="urn:turnlog:turn_recorded:3"))
+    with pytest.raises(FutureEventVersion, match=r"turn_recorded version 4 is newer than 3.*upgrade"):
+        decode(envelope(dataschema="urn:turnlog:turn_recorded:4"))
 
 
 def test_without_a_dataschema_the_newest_version_is_meant() -> None:

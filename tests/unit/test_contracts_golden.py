@@ -67,6 +67,7 @@ def test_version_one_of_a_turn_becomes_the_turn_of_today() -> None:
         "role": "assistant",
         "content": "Hello Ann",
         "tokens_out": 3,
+        "origin": "program",
     }
 
 

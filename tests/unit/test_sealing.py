@@ -117,7 +117,8 @@ def test_without_the_key_an_event_is_valid_and_says_that_its_words_are_gone(data
 def test_the_numbers_of_a_sealed_turn_stay_readable() -> None:
     made = turn("my secret", "assistant", user="ann", model="m", tokens_in=3, tokens_out=5, latency_ms=8.5, agent="a")
     data = json.loads(encode(made, KEYS))["data"]
-    assert data == {"role": "assistant", "model": "m", "tokens_in": 3, "tokens_out": 5, "latency_ms": 8.5, "agent": "a"}
+    clear = {"role": "assistant", "model": "m", "tokens_in": 3, "tokens_out": 5, "latency_ms": 8.5, "agent": "a"}
+    assert data == {**clear, "origin": "program"}
 
 
 @pytest.mark.parametrize("made", [turn("hello"), event(ThreadOpened(), user="ann"), turn("", user="ann")])
@@ -192,9 +193,11 @@ def test_the_golden_sealed_document_opens_for_ever() -> None:
     found = decode(GOLDEN.read_bytes(), KEYS)
     assert (found.user, found.time) == ("ann", MAY_8)
     assert found.data == TurnRecorded(
-        role="user", content="My GPA is 3.80. 我的平均绩点是 3.80。", name="Ann", tokens_in=9
+        role="user", content="My GPA is 3.80. 我的平均绩点是 3.80。", name="Ann", tokens_in=9, origin="person"
     )
-    assert decode(GOLDEN.read_bytes(), DESTROYED).data == TurnRecorded(role="user", content=ERASED, tokens_in=9)
+    assert decode(GOLDEN.read_bytes(), DESTROYED).data == TurnRecorded(
+        role="user", content=ERASED, tokens_in=9, origin="person"
+    )
 
 
 def test_a_sealed_event_is_shown_to_people_as_if_it_were_not() -> None:
@@ -206,7 +209,7 @@ def test_an_old_version_that_was_sealed_is_opened_before_it_is_made_new() -> Non
     document = json.loads(GOLDEN.read_bytes()) | {"dataschema": "urn:turnlog:turn_recorded:1"}
     document["data"] = {"role": "user", "tokens": 9}
     found = decode(json.dumps(document).encode(), DESTROYED)
-    assert found.data == TurnRecorded(role="user", content=ERASED, tokens_out=9)
+    assert found.data == TurnRecorded(role="user", content=ERASED, tokens_out=9, origin="person")
 
 
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=lambda contract: contract.__name__)

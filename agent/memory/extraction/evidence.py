@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnlog.agent.memory.extraction.findings import Turn
-from turnlog.projectors.models.memories.text import normal
 from turnlog.projectors.models.message import Message
 
 
@@ -21,16 +20,14 @@ def roles(tool_results: bool) -> tuple[str, ...]:
 def evidence(
     messages: Iterable[Message], thread: str, user: str, among_people: bool = False, tool_results: bool = False
 ) -> tuple[list[Turn], int]:
-    """The user's own turns in order, and the number of turns of other speakers.
+    """The user's own turns in order, and the number of turns whose words are not the user's.
 
-    among_people: the user's thread has several speakers and no assistant, as an imported chat: only turns whose
-    speaker has the user's name are the user's own.
+    among_people: the user's thread has several speakers and no assistant, as an imported chat: nobody there asks
+    turnlog for anything.
     """
     own, others = [], 0
     for message in messages:
-        if among_people and message.name is not None and normal(message.name) != normal(user):
-            others += 1
-            continue
+        others += message.role == "user" and message.origin not in ("person", "tool")
         own += [
             Turn(thread, message.seq, message.event_id, message.time, text, message.name, tool, among_people)
             for text, tool in _texts(message, tool_results)
@@ -41,22 +38,23 @@ def evidence(
 def _texts(message: Message, tool_results: bool) -> Iterator[tuple[str, bool]]:
     if message.role == "tool":
         if tool_results:
-            yield _text(message.content, "text"), True
+            yield said_text(message.content), True
         return
     if message.role != "user":
         return
-    if text := _text(message.content, "text"):
+    if message.origin == "person" and (text := said_text(message.content)):
         yield text, False
     if tool_results and not isinstance(message.content, str):
         for block in message.content:
-            if block.get("type") == "tool_result" and (text := _text(block["content"], "text")):
+            if block.get("type") == "tool_result" and (text := said_text(block["content"])):
                 yield text, True
 
 
-def _text(content: str | list[dict[str, Any]], kind: str) -> str:
+def said_text(content: str | list[dict[str, Any]]) -> str:
+    """The text of a turn, its blocks joined by line breaks."""
     if isinstance(content, str):
         return content
-    return "\n".join(str(block["text"]) for block in content if block.get("type") == kind)
+    return "\n".join(str(block["text"]) for block in content if block.get("type") == "text")
 
 
 MAX_TURN = 20_000
@@ -144,6 +142,13 @@ def own_words(text: str) -> str:
     for pattern in _LEFT_OUT:
         text = pattern.sub(lambda found: "\n" * len(found.group()), text)
     return text
+
+
+def quoted_ranges(text: str) -> list[tuple[int, int]]:
+    """The parts of a person's text that are not the person's own words: (start, end) of each, without space around."""
+    words = own_words(text)
+    left_out = "".join("\0" if word == "\n" != char else char for char, word in zip(text, words, strict=False))
+    return [found.span() for found in re.finditer(r"\0(?:[\0\s]*\0)?", left_out)]
 
 
 def statements(text: str) -> list[Statement]:

@@ -1,6 +1,6 @@
 """The memory API of seed E (11.5) under /ai-agent, in its field names, over the same use cases."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -136,7 +136,8 @@ async def list_messages(
 ) -> list[MessageRecord]:
     """The newest ones, oldest first; the next page has those before."""
     page = await own_turns.list_turns(id, caller, response, limit, cursor, newest=True)
-    return await _messages((caller.runtime, caller.tenant, id), items_of(page, response))
+    found = items_of(page, response)
+    return await _messages((caller.runtime, caller.tenant, id), found)
 
 
 @router.get("/memories")
@@ -214,7 +215,7 @@ def _whose(caller: Caller) -> tuple[Runtime, str, str]:
     return caller.runtime, caller.tenant, caller.user
 
 
-async def _messages(place: Place, found: list[Message]) -> list[MessageRecord]:
+async def _messages(place: Place, found: Sequence[Message]) -> list[MessageRecord]:
     costs = await turns.costs_of(*place, found)
     return [MessageRecord.of(place[2], one, costs.get(one.seq)) for one in found]
 

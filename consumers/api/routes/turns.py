@@ -14,16 +14,15 @@ from turnlog.agent.threads.given_receipts import GivenReceipts
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
 from turnlog.agent.use_cases.threads import thread_version
-from turnlog.agent.use_cases.turns import NewTurn, WrongReceipt
+from turnlog.agent.use_cases.turns import NewTurn, ShownTurn, WrongReceipt, shown
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
 from turnlog.consumers.api.pages import Cursor, Limit, Page, cursor_of, place_of
 from turnlog.consumers.api.problems import Problem, Refused
 from turnlog.consumers.api.routes.threads import VERSIONED, ThreadId, tag_of
-from turnlog.events.contracts import UsageMetered
+from turnlog.events.contracts import TurnOrigin, UsageMetered
 from turnlog.events.errors import WrongExpectedVersion
 from turnlog.events.publish import Appended
-from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/api/threads/{thread}", tags=["turns"])
 _BASIS, _SIGNED = TypeAdapter(AnswerBasis), TypeAdapter(SignedBasis)
@@ -41,7 +40,10 @@ IfMatch = Annotated[
 
 
 class Turn(BaseModel):
-    """content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do."""
+    """content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do.
+
+    origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
+    """
 
     model_config = FINITE
     role: str
@@ -55,6 +57,7 @@ class Turn(BaseModel):
     tokens_out: Tokens | None = None
     latency_ms: float | None = Field(None, ge=0)
     source_id: str | None = None
+    origin: TurnOrigin | None = None
     time: AwareDatetime | None = None
 
     def stored_as(self, event_id: UUID) -> NewTurn:
@@ -111,7 +114,7 @@ async def list_turns(
     newest: Annotated[bool, Query(description="The newest turns first, page by page; each page oldest first.")] = False,
     after_seq: Annotated[int, Query(ge=0, description="Only turns after this sequence.")] = 0,
     before_seq: Annotated[int | None, Query(ge=0, description="Only turns before this sequence.")] = None,
-) -> Page[Message]:
+) -> Page[ShownTurn]:
     """The transcript. The ETag is the conversation's version, for an append that depends on what was read."""
     place, begin = await caller.owns(thread), place_of(cursor, int)
     bounds: dict[str, Any] = {"after_seq": after_seq, "before_seq": before_seq}
@@ -120,7 +123,7 @@ async def list_turns(
     page = await turns.transcript(*place, limit=limit, newest=newest, **bounds)
     response.headers["ETag"] = tag_of(page.version)
     edge = page.turns[0 if newest else -1].seq if page.more else 0
-    return Page(items=page.turns, next=cursor_of(edge) if page.more else None)
+    return Page(items=[shown(turn) for turn in page.turns], next=cursor_of(edge) if page.more else None)
 
 
 class Asked(BaseModel):

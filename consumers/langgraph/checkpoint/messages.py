@@ -80,7 +80,14 @@ def turn_of(message: BaseMessage) -> TurnRecorded | None:
         model=_text(metadata.get("model_name") or metadata.get("model")),
         tokens_in=_count(usage.get("input_tokens")),
         tokens_out=_count(usage.get("output_tokens")),
+        origin="program" if role == "user" and _is_made_by_program(message) else None,
     )
+
+
+def _is_made_by_program(message: BaseMessage) -> bool:
+    """LangChain's and deepagents' middleware name themselves in `lc_source`, as for a summary of older messages;
+    agent-chat-ui marks messages that no person wrote by their id."""
+    return bool(message.additional_kwargs.get("lc_source")) or (message.id or "").startswith("do-not-render-")
 
 
 def said(turn: TurnRecorded) -> Fields:

@@ -127,7 +127,7 @@ def to_messages(messages: Sequence[AnyMessage], conversation_id: str) -> list[Me
 def _message(seq: int, place: str, turn: TurnRecorded) -> Message:
     # Token counts are kept by event id, and a message of the same id may get other content.
     identity = uuid5(NAMESPACE_OID, f"{place}/{to_json(turn).decode()}")
-    return Message(seq, identity, turn.role, time=_EPOCH, **said(turn))
+    return Message(seq, identity, turn.role, time=_EPOCH, origin=turn.of(None).origin or "person", **said(turn))
 
 
 class Note(NamedTuple):

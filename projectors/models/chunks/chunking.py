@@ -19,7 +19,7 @@ from itertools import chain, islice
 from uuid import UUID
 
 from turnlog.events.contracts import Event, Recorded, TurnRecorded
-from turnlog.projectors.models.speech import clean, repeats_memory, spoken_text
+from turnlog.projectors.models.speech import attributed_to, clean, repeats_memory, spoken_text
 from turnlog.projectors.models.terms import MONTHS, terms
 
 PIECE_TOKENS = 400  # the smallest common embedding window is 512, and the date and speaker need room
@@ -153,7 +153,7 @@ def _texts(turn: TurnRecorded) -> list[str]:
 
 
 def _speaker(turn: TurnRecorded) -> str:
-    return clean(turn.name or "") or turn.role
+    return clean(turn.name or "") or attributed_to(turn)
 
 
 def _index_text(event: Event, speaker: str, text: str) -> str:

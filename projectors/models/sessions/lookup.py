@@ -24,7 +24,7 @@ FROM sessions s CROSS JOIN LATERAL (
     AS after_seq
 ) b CROSS JOIN LATERAL (
   SELECT json_agg(json_build_array(seq, event_id, role, content, time, name, coalesce(tool_calls, '[]'),
-    tool_call_id, user_id, source_id, agent, model) ORDER BY seq) AS turns
+    tool_call_id, user_id, source_id, agent, model, origin) ORDER BY seq) AS turns
   FROM lineage l CROSS JOIN LATERAL (
     SELECT * FROM messages WHERE tenant = s.tenant AND thread_id = l.thread_id AND seq > b.after_seq
       AND seq <= least(s.seq, l.through_seq) OFFSET 0) t

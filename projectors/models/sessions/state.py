@@ -196,6 +196,7 @@ def message_of(recorded: Recorded, turn: TurnRecorded) -> Message:
         source_id=turn.source_id,
         agent=turn.agent,
         model=turn.model,
+        origin=turn.of(event.user).origin or "person",
     )
 
 

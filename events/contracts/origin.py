@@ -1,0 +1,56 @@
+"""Decides whose words a turn holds. Pure, and the only place that decides it.
+
+person       the user of the event said it: the only evidence of memories
+participant  another speaker, named on a turn of the user
+tool         the result of a tool
+program      written by a model, an application or a framework, such as the summary of older turns
+quoted       the user sent it, but all of it is somebody else's text: quoted lines and code
+
+Of a person's turn some parts may be quoted too: these are character ranges, found in the text when it is read
+(agent.memory.extraction.evidence).
+"""
+
+import re
+from typing import Literal
+
+TurnOrigin = Literal["person", "participant", "tool", "program", "quoted"]
+
+# Names that clients give to every turn of the user: AutoGen and other frameworks name the role again.
+_OF_THE_ROLE = frozenset({"user", "human", "me", "customer", "userproxy", "用户", "我"})
+_PROGRAM_NAME = re.compile(r"middleware$|^summari[sz](?:er|ation)$", re.IGNORECASE)
+# The first words of messages that frameworks send as the user's, also through APIs that have no field for it:
+# langchain agents/middleware/summarization.py, deepagents middleware/summarization.py.
+_PROGRAM_TEXT = re.compile(
+    r"\s*(?:Here is a summary of the conversation to date:"
+    r"|You are in the middle of a conversation that has been summarized\."
+    r"|This session is being continued from a previous conversation that ran out of context)"
+)
+_QUOTED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|^[ \t]*[>＞][^\n]*", re.DOTALL | re.MULTILINE)
+
+
+def origin_of(role: str, text: str | None, name: str | None = None, user: str | None = None) -> TurnOrigin:
+    """text: what the turn says, without results of tools; None for a turn that has nothing but such results."""
+    if role != "user":
+        return "tool" if role == "tool" else "program"
+    if text is None:
+        return "tool"
+    if (name and _PROGRAM_NAME.search(name)) or _PROGRAM_TEXT.match(text):
+        return "program"
+    if name and not is_name_of(name, user):
+        return "participant"
+    return "quoted" if is_all_quoted(text) else "person"
+
+
+def is_name_of(name: str, user: str | None) -> bool:
+    """Whether a speaker's name is the user's: the id, the part of it before `@`, or a name of the role."""
+    said = _plain(name)
+    return said in _OF_THE_ROLE or (user is not None and said in (_plain(user), _plain(user.split("@")[0])))
+
+
+def is_all_quoted(text: str) -> bool:
+    """Whether the text has quoted lines or code, and no word beside them."""
+    return bool(_QUOTED.search(text)) and not _plain(_QUOTED.sub("", text))
+
+
+def _plain(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())

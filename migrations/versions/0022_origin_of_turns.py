@@ -1,0 +1,18 @@
+"""whose words a turn holds"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0022"
+down_revision = "0021"
+
+
+def upgrade() -> None:
+    """Earlier rows get it from role and name until they are rebuilt, which looks at their text too."""
+    comment = "whose words: person, participant, tool, program, quoted"
+    op.add_column("messages", sa.Column("origin", sa.Text, comment=comment))
+    op.execute(
+        "UPDATE messages SET origin = CASE WHEN role = 'tool' THEN 'tool' WHEN role <> 'user' THEN 'program' "
+        "WHEN lower(name) <> lower(user_id) THEN 'participant' ELSE 'person' END"
+    )
+    op.alter_column("messages", "origin", nullable=False)

@@ -1,0 +1,113 @@
+"""Every turn says whose words it holds, and only a person's own words are evidence of memories."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
+
+from turnlog.agent.memory.extraction.evidence import evidence, own_words, quoted_ranges
+from turnlog.agent.use_cases.turns import shown
+from turnlog.consumers.langgraph.checkpoint.messages import turn_of
+from turnlog.events.codec import decode, encode
+from turnlog.events.contracts import Event, Recorded, TurnOrigin, TurnRecorded
+from turnlog.projectors.models.sessions.state import message_of
+
+SUMMARY = "Here is a summary of the conversation to date:\n\nThe user is called Ann and is allergic to nuts."
+RESULT = [{"type": "tool_result", "tool_use_id": "c", "content": "I am vegan."}]
+
+
+def origin(role: str = "user", content: Any = "I am vegan.", name: str | None = None, user: str | None = "ann") -> str:
+    data = TurnRecorded.model_validate({"role": role, "content": content, "name": name})
+    found = Event(thread="t", user=user, data=data).data
+    assert isinstance(found, TurnRecorded) and found.origin is not None
+    return found.origin
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [
+        ({}, "person"),
+        ({"user": None}, "person"),
+        ({"name": "Ann"}, "person"),
+        ({"name": "ANN.", "user": "ann@example.org"}, "person"),
+        ({"name": "user"}, "person"),
+        ({"name": "用户"}, "person"),
+        ({"name": "bob"}, "participant"),
+        ({"name": "Annabel"}, "participant"),
+        ({"name": "researcher", "user": None}, "participant"),
+        ({"name": "SummarizationMiddleware"}, "program"),
+        ({"content": SUMMARY}, "program"),
+        ({"content": f"\n{SUMMARY}", "name": "bob"}, "program"),
+        ({"content": "Please write: Here is a summary of the conversation to date:"}, "person"),
+        ({"content": "> I am vegan.\n> Bob"}, "quoted"),
+        ({"content": "```\nI am vegan.\n```"}, "quoted"),
+        ({"content": "> Are you vegan?\nYes."}, "person"),
+        ({"content": "if a > b then a"}, "person"),
+        ({"content": "?!"}, "person"),
+        ({"content": RESULT}, "tool"),
+        ({"content": [*RESULT, {"type": "text", "text": "I am vegan."}]}, "person"),
+        ({"role": "tool"}, "tool"),
+        ({"role": "assistant"}, "program"),
+        ({"role": "system", "name": "ann"}, "program"),
+    ],
+)
+def test_the_origin_follows_from_role_name_user_and_form(turn: dict[str, Any], expected: str) -> None:
+    assert origin(**turn) == expected
+
+
+def test_an_origin_that_the_sender_gives_stays() -> None:
+    given_one = Event(thread="t", user="u-17", data=TurnRecorded(role="user", name="Ann Lee", origin="person"))
+    assert isinstance(given_one.data, TurnRecorded) and given_one.data.origin == "person"
+    assert decode(encode(given_one)) == given_one
+
+
+def test_a_turn_of_version_two_gets_its_origin_when_it_is_read() -> None:
+    stored = encode(Event(thread="t", user="ann", data=TurnRecorded(role="user", content="I am vegan.", name="bob")))
+    old = stored.replace(b"turn_recorded:3", b"turn_recorded:2").replace(b',"origin":"participant"', b"")
+    assert b"origin" not in old
+    found = decode(old).data
+    assert isinstance(found, TurnRecorded) and found.origin == "participant"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("I am vegan.", additional_kwargs={"lc_source": "summarization"}),
+        HumanMessage("I am vegan.", additional_kwargs={"lc_source": "pinned_skill", "skill": {}}),
+        HumanMessage("I am vegan.", id="do-not-render-1"),
+    ],
+)
+def test_messages_of_middleware_are_a_programs(message: HumanMessage) -> None:
+    turn = turn_of(message)
+    assert turn is not None and (turn.role, turn.origin) == ("user", "program")
+
+
+def message(text: str, **more: Any) -> Any:
+    made = Event(thread="t", user="ann", data=TurnRecorded(role="user", content=text, **more))
+    assert isinstance(made.data, TurnRecorded)
+    return message_of(Recorded(made, 1, 0, made.time), made.data)
+
+
+def test_the_transcript_shows_origin_and_quoted_parts() -> None:
+    text = "Bob wrote:\n> I am vegan.\n> Bob\nI eat fish."
+    turn = shown(message(text))
+    assert turn.origin == "person"
+    assert [text[start:end] for start, end in turn.quoted] == ["> I am vegan.\n> Bob"]
+    assert shown(message(text, name="bob")).quoted == []
+
+
+@given(st.text("a>`\n .", max_size=60))
+def test_quoted_parts_and_own_words_make_up_the_text(text: str) -> None:
+    ranges, words = quoted_ranges(text), own_words(text)
+    inside = {at for start, end in ranges for at in range(start, end)}
+    assert all(words[at] == text[at] for at in range(len(text)) if at not in inside)
+    assert all(not words[at].strip() for at in inside)
+
+
+@pytest.mark.parametrize("other", ["participant", "tool", "program", "quoted"])
+def test_only_turns_of_the_person_are_evidence(other: TurnOrigin) -> None:
+    turns = [message("I am vegan."), message("I am vegan.", origin=other)]
+    own, others = evidence(turns, "t", "ann")
+    assert (len(own), others) == (1, 0 if other == "tool" else 1)
