@@ -203,6 +203,13 @@ def test_tests_neither_sleep_on_a_thread_nor_fake() -> None:
         assert not used, f"{path.relative_to(ROOT)} uses {used}"
 
 
+def test_decisions_have_a_number_each() -> None:
+    names = sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
+    assert [name[:4] for name in names] == [f"{number:04}" for number in range(1, len(names) + 1)]
+    for number, name in enumerate(names, 1):
+        assert (ROOT / "docs/decisions" / name).read_text().startswith(f"# {number}. "), name
+
+
 def test_migrations_are_one_line_of_numbers() -> None:
     """Two with one number merge without a conflict, and no database can be made any more."""
     names = sorted(path.name for path in (ROOT / "migrations/versions").glob("0*.py"))
