@@ -72,15 +72,21 @@ DEAD_LETTERS = Gauge("turnlog_dead_letters", "Parked events", ("projection",))
 LOOP_LAG = Histogram(
     "turnlog_event_loop_lag_seconds",
     "For how long a callback kept the event loop from all others",
-    ("process",),
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
 )
+OTHER_LOG = Gauge("turnlog_other_log", "1 while the connected log is not the one that the rows were made from")
+BROKEN_LOOPS = Gauge("turnlog_broken_loops", "Loops of living processes that do not get their work done")
+DEAD_PROCESSES = Gauge("turnlog_dead_processes", "Processes that died and whose roles nobody plays since")
 STREAM_BYTES = Gauge("turnlog_stream_bytes", "Size of the log on disk")
 STREAM_LIMIT = Gauge("turnlog_stream_limit_bytes", "Size that it can reach; +Inf where that is unknown")
 
 # Read from Postgres and NATS when metrics are collected (agent/use_cases/gauges.py): the same in every process.
 MEASURED = frozenset(
-    gauge._name for gauge in (BEHIND, STALLED, REBUILDING, DEAD_LETTERS, STREAM_BYTES, STREAM_LIMIT, TIERS)
+    gauge._name
+    for gauge in (
+        *(BEHIND, STALLED, REBUILDING, DEAD_LETTERS, OTHER_LOG, BROKEN_LOOPS, DEAD_PROCESSES),
+        *(STREAM_BYTES, STREAM_LIMIT, TIERS),
+    )
 )
 
 CHECKPOINTS = Counter(

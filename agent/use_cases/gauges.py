@@ -1,5 +1,5 @@
 """Metrics of all processes, and the gauges that are read from Postgres and NATS when metrics are collected: lag, dead
-letters, memories by tier, size of the log."""
+letters, broken loops, memories by tier, size of the log."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,8 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.all_processes import Reply, ask_processes
 from turnlog.agent.use_cases.breakers import list_breakers
 from turnlog.agent.use_cases.lag import projection_lag
-from turnlog.events.errors import TurnlogError
+from turnlog.agent.use_cases.processes import deaths, faults, processes
+from turnlog.events.errors import OtherLog, TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM
 from turnlog.projectors.engine.lag import Lag
@@ -35,10 +36,19 @@ AWAY = (TurnlogError, NatsError, psycopg.Error, PoolTimeout, OSError, TimeoutErr
 
 
 async def measure(runtime: Runtime) -> None:
-    """Sets the gauges. While a server is away they have no series, rather than values of the past."""
+    """Sets the gauges. While a server is away those of projections have no series, rather than values of the past."""
     found: list[Lag] = []
-    with contextlib.suppress(*AWAY):
+    try:
         found = await projection_lag(runtime)
+        metrics.OTHER_LOG.set(0)
+    except OtherLog:
+        metrics.OTHER_LOG.set(1)
+    except AWAY:
+        pass
+    with contextlib.suppress(*AWAY):
+        running = await processes(runtime)
+        metrics.BROKEN_LOOPS.set(len(faults(running)))
+        metrics.DEAD_PROCESSES.set(len(deaths(running)))
     for gauge in (metrics.BEHIND, metrics.STALLED, metrics.REBUILDING, metrics.DEAD_LETTERS):
         gauge.clear()
     for name, partitions in itertools.groupby(found, key=lambda one: one.projection):

@@ -127,7 +127,7 @@ async def registered(runtime: Runtime, roles: Sequence[str]) -> AsyncIterator[No
     }
     beating, stop = partial(_beating, runtime, given), asyncio.Event()
     try:
-        running, watch = partial(runtime.heartbeats.running, "process"), partial(_watch_loop, runtime.name)
+        running, watch = partial(runtime.heartbeats.running, "process"), _watch_loop
         async with running("heartbeat", beating, stop), running(EVENT_LOOP, watch, stop):
             yield
     finally:
@@ -155,15 +155,14 @@ async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) 
         await asyncio.sleep(BEAT_S / 20)  # several changes at once are one row
 
 
-async def _watch_loop(process: str, beat: Heartbeat) -> None:
+async def _watch_loop(beat: Heartbeat) -> None:
     """Measures for how long callbacks keep the event loop from all others. One that does so is named in debug mode of
     asyncio (PYTHONASYNCIODEBUG=1).
     """
-    lag = metrics.LOOP_LAG.labels(process)
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_EVERY_S)
-        lag.observe(max(0.0, time.monotonic() - before - LAG_EVERY_S))
+        metrics.LOOP_LAG.observe(max(0.0, time.monotonic() - before - LAG_EVERY_S))
         beat.beat()
 
 

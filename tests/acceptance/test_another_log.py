@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import nats
 import pytest
-from helpers.api import Serve
+from helpers.api import Api, Serve
 from helpers.cli import Cli, commands, environment_of
 from helpers.key_rings import KEK
 from helpers.sample_events import turn
@@ -60,6 +60,12 @@ async def assert_red(client: httpx2.AsyncClient, turnlog: Cli) -> None:
     assert doctor.code == 1 and "FAIL  log" in doctor.out
 
 
+async def metric_of(api: Api) -> str:
+    async with api.client("root", role="admin") as root:
+        page = (await root.get("/metrics")).text
+    return page.split("\nturnlog_other_log ")[1].split("\n")[0]
+
+
 async def delete_stream(nats_url: str) -> None:
     async with await nats.connect(nats_url) as client:
         await client.jetstream().delete_stream(STREAM)
@@ -82,6 +88,7 @@ async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_tur
     async with serve(partitions=8) as api, api.client() as ann:
         assert await is_refused(ann)
         await assert_red(ann, turnlog)
+        assert await metric_of(api) == "1.0"
         assert len(await said(ann)) == 4  # what was said can be read
         refused = await turnlog("log", "adopt", "--json")
         assert refused.error == "not-confirmed"
@@ -89,6 +96,7 @@ async def test_after_the_stream_was_deleted_adopting_the_new_one_keeps_every_tur
         assert adopted["kept_through"] == adopted["rows_through"] <= adopted["head"]
         await until_written(ann, "turn 4")
         assert await said(ann) == [f"turn {number}" for number in range(5)]
+        assert await metric_of(api) == "0.0"
     assert (await turnlog("rebuild", "messages", "--json")).error == "rows-not-in-log"
 
 

@@ -55,7 +55,7 @@ def test_a_port_that_is_taken_is_a_clear_error(port: int) -> None:
 def test_labels_are_of_a_known_few() -> None:
     labels = {label for metric in METRICS for label in metric._labelnames}
     assert labels <= {
-        *("agent", "cache", "level", "limit", "method", "model", "operation", "outcome", "process", "projection"),
+        *("agent", "cache", "level", "limit", "method", "model", "operation", "outcome", "projection"),
         *("route", "service", "status", "tier", "tool", "trigger", "type"),
     }
 
