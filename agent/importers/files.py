@@ -80,11 +80,13 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
             yield Part(info.filename, stream)
 
 
-Format = Literal["openai", "chatgpt", "claude", "locomo", "jsonl", "memorybank"]
+Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "locomo", "jsonl", "memorybank"]
 _HEAD = 1 << 18
 _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
     ("claude", ("chat_messages",)),
     ("chatgpt", ("mapping",)),
+    ("open-webui", ("history", "parentId", "role")),
+    ("librechat", ("conversationId", "messageId", "isCreatedByUser")),
     ("locomo", ("dia_id",)),
     ("locomo", ("qa", "evidence")),
     ("memorybank", ("history", "query", "response")),
@@ -118,6 +120,10 @@ def _by_keys(value: dict[str, Any]) -> Format | None:
         return "claude"
     if "mapping" in value:
         return "chatgpt"
+    if isinstance(value.get("chat", value), dict) and "history" in value.get("chat", value):
+        return "open-webui"
+    if "messages" in value and "conversationId" in value:
+        return "librechat"
     if "conversation" in value:
         return "locomo"
     if "messages" in value or ("role" in value and not value.keys() & {"thread", "text", "user"}):

@@ -21,8 +21,10 @@ from turnlog.agent.importers.imported import (
 )
 from turnlog.agent.importers.jsonl import read_jsonl
 from turnlog.agent.importers.jsontext import Record, lines, records
+from turnlog.agent.importers.librechat import read_librechat
 from turnlog.agent.importers.locomo import read_locomo
 from turnlog.agent.importers.memorybank import read_memorybank
+from turnlog.agent.importers.open_webui import read_open_webui
 from turnlog.agent.importers.openai import read_openai
 from turnlog.events.contracts import Event, EventData, ThreadOpened
 
@@ -33,6 +35,8 @@ _RECORD_READERS: dict[Format, RecordReader] = {
     "openai": read_openai,
     "chatgpt": read_chatgpt,
     "claude": read_claude,
+    "open-webui": read_open_webui,
+    "librechat": read_librechat,
     "locomo": read_locomo,
     "memorybank": read_memorybank,
 }

@@ -91,6 +91,61 @@ SAMPLES: dict[Format, Any] = {
             ],
         }
     ],
+    "open-webui": [
+        {
+            "id": "w",
+            "title": "t",
+            "created_at": 1756000000,
+            "chat": {
+                "history": {
+                    "currentId": "b",
+                    "messages": {
+                        "a": {
+                            "id": "a",
+                            "role": "user",
+                            "content": "x",
+                            "files": [{"type": "image", "url": "data:,"}, {"type": "file", "name": "n"}],
+                        },
+                        "b": {
+                            "parentId": "a",
+                            "role": "assistant",
+                            "model": "m",
+                            "content": '<details type="tool_calls" name="f" arguments="[[1]]"></details>x',
+                            "timestamp": 1756000005,
+                            "error": {"content": "e"},
+                        },
+                    },
+                }
+            },
+        }
+    ],
+    "librechat": {
+        "conversationId": "l",
+        "title": "t",
+        "options": {"model": "m"},
+        "messages": [
+            {
+                "messageId": "a",
+                "text": "x",
+                "isCreatedByUser": True,
+                "createdAt": "2026-05-01T10:00:00.000Z",
+                "files": [{"filename": "f"}],
+                "children": [
+                    {
+                        "messageId": "b",
+                        "parentMessageId": "a",
+                        "isCreatedByUser": False,
+                        "content": [
+                            {"type": "think", "think": "x"},
+                            {"type": "text", "text": {"value": "x"}},
+                            {"type": "tool_call", "tool_call": {"id": "i", "name": "n", "args": "{}", "output": "o"}},
+                            {"type": "error", "error": "e"},
+                        ],
+                    }
+                ],
+            }
+        ],
+    },
     "locomo": [
         {
             "sample_id": "conv-1",
