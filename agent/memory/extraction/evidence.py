@@ -1,7 +1,7 @@
 """Extracts a user's own statements from messages: the only input of the extraction (M2). Pure.
 
-Left out: code, quoted lines, pasted transcripts, and what turnlog itself adds to a conversation (memories, summaries),
-so that rules and models never read their own output.
+Left out: somebody else's words and what is not meant (quoted.py), which includes what turnlog itself adds to a
+conversation, so that rules and models never read their own output.
 """
 
 import re
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnlog.agent.memory.extraction.findings import Turn
+from turnlog.agent.memory.extraction.quoted import not_own
 from turnlog.projectors.models.message import Message
 
 
@@ -60,40 +61,6 @@ def said_text(content: str | list[dict[str, Any]]) -> str:
 MAX_TURN = 20_000
 MAX_SENTENCE = 600
 
-_OURS = re.compile(
-    r"^[ \t]*\[(?:LONG-TERM MEMORIES|DOCUMENTS|EARLIER IN THIS CONVERSATION|Conversation Summary|Recallable Topics"
-    r"|SYSTEM PROMPT)[^\]\n]*\][^\n]*(?:\n(?![ \t]*\n)[^\n]*|\n[ \t]*\n(?=[ \t]*[-*•]))*",
-    re.MULTILINE | re.IGNORECASE,
-)
-# "Translate into French: …", 写一个故事：…: what follows is somebody's words, whoever "I" is in them.
-_TO_WORK_ON = re.compile(
-    r"(?:(?<!\bI )\b(?:translate|proofread|rewrite|rephrase|paraphrase|reword|summari[sz]e|polish)\b"
-    r"|\b(?:fix|correct|check) (?:the|my|this) (?:grammar|spelling|text|sentence|paragraph|english)\b"
-    r"|\b(?:write|tell|continue|finish|create|compose) [^:：.!?\n]{0,60}"
-    r"\b(?:story|poem|song|dialogue|scene|script|monologue|novel|lyrics|role-?play)\b"
-    r"|(?:(?<![名是做当学业])翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
-    r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
-    r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend|imagine)\b.*\Z"
-    r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
-    r"|\A\s*(?:(?:请|帮|麻烦|把)[^。\n]{0,15})?翻译[^。：\n]{0,20}。.*\Z",
-    re.IGNORECASE | re.DOTALL,
-)
-_LEFT_OUT = (
-    _OURS,
-    re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL),
-    re.compile(r"<(data|thinking|system|document|memory|memories)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE),
-    re.compile(r"^[ \t]*[>＞|][^\n]*", re.MULTILINE),
-    re.compile(
-        r"^[ \t]*(?:assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
-        r"|(?:the )?(?:user|customer|client)(?: says| said| wrote)?"
-        r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption)"
-        r"|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
-        r"[ \t]*[:：][^\n]*",
-        re.MULTILINE | re.IGNORECASE,
-    ),
-    _TO_WORK_ON,
-    re.compile(r"https?://\S+|\[image:[^\]\n]*\]"),
-)
 _END = re.compile(r"[。！？!?…；]+[\"”’」』）)*]*|\.+[\"”’)*]*(?=\s+[\"“‘(*]*[A-Z0-9\u3400-\u9fff])|;(?=\s)|\n+")
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|etc|e\.g|i\.e|No|Fig|approx|U\.S|U\.K)|\b[A-Z])$")
 _CLAUSE = re.compile(r"[,，、]")
@@ -138,10 +105,10 @@ class Statement:
 
 def own_words(text: str) -> str:
     """The text with all that is not the user's own replaced by line breaks; positions stay the same."""
-    text = text[:MAX_TURN]
-    for pattern in _LEFT_OUT:
-        text = pattern.sub(lambda found: "\n" * len(found.group()), text)
-    return text
+    words = list(text[:MAX_TURN])
+    for start, end in not_own(text[:MAX_TURN]):
+        words[start:end] = "\n" * (end - start)
+    return "".join(words)
 
 
 def quoted_ranges(text: str) -> list[tuple[int, int]]:
