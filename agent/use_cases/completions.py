@@ -53,8 +53,10 @@ class Wanted:
     """A completion to make. messages: in the OpenAI chat format, new ones or the whole history.
 
     thread: as the client names it. history: see place_of. behind: the answer that the new messages go on from, an event
-    of `thread`. memory: "read" stores nothing, "off" is the bare model. chat: the fields of the request to the model
-    besides messages. id: of the answer; a request that failed and is sent again with it stores its messages once.
+    of `thread`. memory: "read" stores nothing, "off" is the bare model. is_task: the messages are a prompt of the
+    client itself that has all that it needs; nothing is added unless it goes on from an earlier answer. chat: the
+    fields of the request to the model besides messages. id: of the answer; a request that failed and is sent again with
+    it stores its messages once.
     """
 
     messages: Sequence[Wire]
@@ -63,7 +65,14 @@ class Wanted:
     history: History = "some"
     behind: UUID | None = None
     memory: MemoryMode = "full"
+    is_task: bool = False
     id: UUID = field(default_factory=uuid7)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the model gets the messages alone."""
+        is_whole = self.behind is None and self.history != "none"
+        return self.memory == "off" or (self.is_task and is_whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +116,7 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
         raise InvalidEvent("there is no message to answer; send at least one of a user")
     async with contextlib.AsyncExitStack() as stack:
         async with in_share(runtime, person.tenant, person.user, "asks"):
-            is_alone = wanted.memory == "off"
-            place = RequestPlace(None, wanted.messages) if is_alone else await _place(runtime, person, wanted)
+            place = RequestPlace(None, wanted.messages) if wanted.is_alone else await _place(runtime, person, wanted)
             throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
             await stack.enter_async_context(throttled)
         stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
@@ -136,7 +144,7 @@ async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPla
 
 
 async def _prepared(runtime: Runtime, person: Person, wanted: Wanted, place: RequestPlace) -> _Prepared:
-    if wanted.memory == "off":
+    if wanted.is_alone:
         return _Prepared(wanted.messages)
     return await (_continued if wanted.memory == "full" else _looked_up)(runtime, person, wanted, place)
 

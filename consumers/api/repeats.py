@@ -27,7 +27,7 @@ READ_ONLY = frozenset(
 # Besides the body they say what a write does.
 HEADERS = (
     *("if-match", "x-turnlog-thread", "x-turnlog-memory"),
-    *("x-openwebui-chat-id", "x-conversation-id", "x-sm-conversation-id"),
+    *("x-openwebui-chat-id", "x-openwebui-task", "x-conversation-id", "x-sm-conversation-id"),
 )
 # Sent again, they follow the answer under way, as a stream too.
 JOINING = frozenset(

@@ -10725,6 +10725,8 @@ export interface operations {
                 "x-turnlog-user"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
+                /** @description The task that a client has by itself; nothing is stored. */
+                "x-openwebui-task"?: string | null;
                 "x-conversation-id"?: string | null;
                 "x-sm-conversation-id"?: string | null;
                 /** @description full; read: nothing is stored; off: the model alone. */
@@ -10779,6 +10781,8 @@ export interface operations {
                 "x-turnlog-user"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
+                /** @description The task that a client has by itself; nothing is stored. */
+                "x-openwebui-task"?: string | null;
                 "x-conversation-id"?: string | null;
                 "x-sm-conversation-id"?: string | null;
                 /** @description full; read: nothing is stored; off: the model alone. */

@@ -8,10 +8,12 @@ from typing import Annotated, Any, cast
 from uuid import UUID
 
 from fastapi import Depends, Header, Request
+from pydantic import BeforeValidator
 
 from turnlog.agent.models.protocol import Completion
 from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
 from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.openai.client_tasks import is_client_task
 from turnlog.consumers.api.streams import Running, Streams
 from turnlog.events.tasks import cancel
 
@@ -34,12 +36,13 @@ MODEL_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The conversation and the memory mode as headers name them."""
+    """The conversation, the memory mode and the client's own task as headers name them."""
 
     thread: str | None
     chat: str | None
     others: str | None
     memory: MemoryMode | None
+    task: str | None
 
     def choose(self, field: str | None, metadata: Mapping[str, Any] | None) -> tuple[str | None, bool]:
         """(thread, whole): the conversation that counts, and whether its client always sends the whole history.
@@ -57,14 +60,20 @@ class Named:
 def named(
     x_turnlog_thread: ThreadName = None,
     x_openwebui_chat_id: ThreadName = None,
+    x_openwebui_task: Annotated[
+        str | None, Header(max_length=255, description="The task that a client has by itself; nothing is stored.")
+    ] = None,
     x_conversation_id: ThreadName = None,
     x_sm_conversation_id: ThreadName = None,
     x_turnlog_memory: Annotated[
-        MemoryMode | None, Header(description="full; read: nothing is stored; off: the model alone.")
+        MemoryMode | None,
+        BeforeValidator(lambda given: given or None),
+        Header(description="full; read: nothing is stored; off: the model alone."),
     ] = None,
 ) -> Named:
     others = x_conversation_id or x_sm_conversation_id
-    return Named(x_turnlog_thread or None, x_openwebui_chat_id or None, others or None, x_turnlog_memory)
+    chat = x_openwebui_chat_id or None
+    return Named(x_turnlog_thread or None, chat, others or None, x_turnlog_memory, x_openwebui_task or None)
 
 
 ByHeaders = Annotated[Named, Depends(named)]
@@ -77,10 +86,12 @@ class Started:
     begun: Begun
     running: Running[Piece]
     request: Request
+    memory: MemoryMode
 
     @property
     def headers(self) -> dict[str, str]:
         found = {"X-Turnlog-Thread": self.begun.thread, "X-Turnlog-Receipt": self.begun.receipt}
+        found |= {"X-Turnlog-Memory": self.memory}
         return {name: str(value) for name, value in found.items() if value is not None}
 
     async def pieces(self) -> AsyncGenerator[Piece]:
@@ -114,12 +125,14 @@ class Started:
         self.running.task.cancel()
 
 
-async def start(request: Request, caller: Caller, wanted: Wanted, id_: UUID) -> Started:
+async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, id_: UUID) -> Started:
     """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
-    though the client leaves."""
+    though the client leaves. A task of the client itself is answered and not stored, unless it asks for that."""
+    if wanted.memory == "full" and named.memory is None and is_client_task(wanted.messages, named.task):
+        wanted = replace(wanted, memory="read", is_task=True)
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
     running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)))
     async with aclosing(running.read()) as pieces:
         _, first = await anext(pieces)
-    return Started(cast(Begun, first), running, request)
+    return Started(cast(Begun, first), running, request, wanted.memory)

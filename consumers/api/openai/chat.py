@@ -69,7 +69,7 @@ class ChatBody(BaseModel):
 @router.post("/chat/completions", response_class=JSONResponse, responses=STREAM)
 async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId) -> Response:
     """A completion with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, body.wanted(named), write_id)
+    started = await start(request, caller, named, body.wanted(named), write_id)
     chunks = _Chunks(started, body.model or caller.runtime.models.chat.model)
     if not body.stream:
         return JSONResponse(await chunks.whole(), headers=started.headers)

@@ -97,7 +97,7 @@ async def responses(
     body: ResponsesBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId
 ) -> Response:
     """A response with the conversation's context and the person's memories, which is in the conversation then."""
-    started = await start(request, caller, body.wanted(named), write_id)
+    started = await start(request, caller, named, body.wanted(named), write_id)
     answer = _Answer(started, body, caller.runtime.models.chat.model)
     if body.stream:
         return StreamingResponse(answer.stream(), headers=started.headers, media_type="text/event-stream")

@@ -1,0 +1,65 @@
+"""Requests that a chat program makes for itself beside a conversation, such as for a title: nobody said their words."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from turnlog.agent.use_cases.resent import SYSTEM, Wire
+
+# An Open WebUI that does not know the placeholder {{TASK}} sends it as it is.
+_PLACEHOLDER = "{{"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrompt:
+    """A prompt of a client; client_tasks.toml describes the fields."""
+
+    client: str
+    of: Literal["system", "message", "last"]
+    begins: str
+    has: Sequence[str]
+
+    def matches(self, text: str) -> bool:
+        """Whether the text, with single spaces, is this prompt."""
+        if not text.startswith(self.begins):
+            return False
+        end = len(self.begins)
+        for part in self.has:
+            at = text.find(part, end)
+            if at < 0:
+                return False
+            end = at + len(part)
+        return True
+
+
+@cache
+def task_prompts() -> Sequence[TaskPrompt]:
+    """The prompts of client_tasks.toml."""
+    text = (files("turnlog.consumers.api.openai") / "client_tasks.toml").read_text("utf-8")
+    return [TaskPrompt(**one) for one in tomllib.loads(text)["prompt"]]
+
+
+def is_client_task(messages: Sequence[Wire], task_header: str | None) -> bool:
+    """Whether a request comes from a chat program itself, by its header or by a prompt that only such a program writes.
+
+    A person's own words are not a task because they look like one: a prompt counts where its program puts it, as a
+    whole, and at the beginning. task_header: X-OpenWebUI-Task, which is empty for a chat.
+    """
+    if task_header and not task_header.startswith(_PLACEHOLDER):
+        return True
+    said = [one for one in messages if one.get("role") not in SYSTEM]
+    texts = {"system": _text(messages[0].get("content")) if messages[0].get("role") in SYSTEM else ""}
+    content = said[-1].get("content") if said and said[-1].get("role") == "user" else ""
+    texts["last"] = _text(content[-1:] if isinstance(content, list) else content)
+    texts["message"] = texts["last"] if len(said) == 1 else ""
+    return any(prompt.matches(texts[prompt.of]) for prompt in task_prompts())
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content as a client sent it, with single spaces."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return " ".join(" ".join(text for text in texts if isinstance(text, str)).split())
