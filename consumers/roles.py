@@ -78,6 +78,8 @@ async def playing(
         await stack.enter_async_context(answering_for_this_process(runtime, roles, ROLES))
         await stack.enter_async_context(telling_other_processes(runtime.log))
         stack.enter_context(metrics.served(metrics_port))
+        if not {"reactors", "agent", "api"}.isdisjoint(roles):
+            await asyncio.to_thread(lambda: runtime.models)  # building clients would block the event loop
         if roles:
             await stack.enter_async_context(registered(runtime, roles))
         if metrics_port is not None:

@@ -16,6 +16,7 @@ from helpers.servers import eventually
 from helpers.stage import MemoryServer
 from prometheus_client import REGISTRY
 
+from turnlog.agent.models import factory
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases import processes as of_processes
 from turnlog.agent.use_cases.checkup import checkup
@@ -221,6 +222,23 @@ async def test_a_blocked_event_loop_is_seen_in_the_metrics_and_by_doctor(serve: 
         assert re.search(r"event loop of .* blocked for [0-9.]+ s", found["processes"].detail)
         told = REGISTRY.get_sample_value("turnlog_event_loop_lag_seconds_sum")
         assert told is not None and told > 0.7
+
+
+async def test_models_are_made_beside_the_event_loop_before_anything_is_served(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients load modules and build TLS contexts, for which the first request would keep all others waiting."""
+    made = list[threading.Thread]()
+
+    def make(settings: Settings) -> factory.Models:
+        made.append(threading.current_thread())
+        return make_models(settings)
+
+    make_models = factory.make_models
+    monkeypatch.setattr(factory, "make_models", make)
+    async with serve():
+        [thread] = made
+    assert thread is not threading.main_thread()
 
 
 async def test_a_watch_over_the_servers_that_ends_is_started_again(tmp_path: Path) -> None:
