@@ -19,7 +19,7 @@ from turnlog.events.subjects import partition_filter
 from turnlog.projectors.engine.lag import Lag, lag
 from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usable
-from turnlog.projectors.engine.same_log import assert_same_log
+from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.models.registry import PROJECTIONS
 
 BLOCKED_S = 0.5  # in the last minute; shorter ones are seen in the metrics
@@ -106,7 +106,16 @@ async def _projections(runtime: Runtime) -> Finding:
             return Finding("projections", False, "they wait: the rows were made from another log")
         rows = await conn.execute("SELECT projection, code_version FROM projection_positions WHERE build = 'live'")
         versions: dict[str, int] = dict(await rows.fetchall())
+        kept = (await projected(conn)).kept_through
     old = [p.name for p in PROJECTIONS if versions.get(p.name, p.version) != p.version]
+    if old and kept is not None:
+        return Finding(
+            "projections",
+            False,
+            f"of another version of turnlog: {', '.join(old)}; a rebuild would lose rows up to sequence {kept:,}, "
+            "which were kept when this log was adopted and are not all in it",
+            "`turnlog log rebuild` gives them up and makes all rows from this log",
+        )
     if old:
         return _of_another_version(old, {one.projection: one.rebuilt for one in lags})
     stalled = [one for one in lags if one.stalled]

@@ -90,6 +90,25 @@ async def test_while_messages_are_rebuilt_turns_are_acknowledged_and_readiness_n
         assert (await ann.get("/health/ready")).status_code == 200
 
 
+async def test_rows_that_a_rebuild_would_lose_stay_and_doctor_says_what_to_do(
+    serve: Serve, db: Connection, projected: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were kept by `turnlog log adopt`."""
+    await age(db, "messages")
+    await db.execute("UPDATE projected_log SET kept_through = 7")
+    async with serve() as api:
+
+        async def is_refused() -> bool:
+            return "rows of an earlier version stay for now" in caplog.text
+
+        await eventually(is_refused)
+        found = {one.check: one for one in await checkup(api.runtime.settings, lambda: opened(api.runtime.settings))}
+        assert not found["projections"].ok
+        assert "would lose rows up to sequence 7" in found["projections"].detail
+        assert "turnlog log rebuild" in found["projections"].fix
+    assert len(await rows(db, "SELECT FROM messages WHERE thread_id = 't'")) == 10
+
+
 async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_what_is_later(
     serve: Serve, db: Connection, database_url: str, projected: None, caplog: pytest.LogCaptureFixture
 ) -> None:
