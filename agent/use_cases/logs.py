@@ -11,6 +11,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.lag import REACTORS
 from turnlog.events import backup
 from turnlog.events.backup import BackupFailed
 from turnlog.events.errors import OtherLog
@@ -91,9 +92,10 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
 
     Raises LogUnavailable.
     """
-    names = await _delete_rows(runtime, (await runtime.log.state()).id)
+    noted = await _delete_rows(runtime, (await runtime.log.state()).id)
     js = runtime.log.nc.jetstream()
-    for name in names:  # their workers make them again, from the log's beginning
+    # Workers make them again, from the beginning of the log. One that was just made is not noted yet.
+    for name in sorted({*REACTORS, *noted}):
         with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
             await js.delete_consumer(STREAM, name)
     # Without the bucket no session was kept yet.

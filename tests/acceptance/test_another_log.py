@@ -3,6 +3,8 @@
 Seen from outside: HTTP and commands, on a stream that is deleted, made again, or restored from an older backup.
 """
 
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from helpers.cli import Cli, commands, environment_of
 from helpers.key_rings import KEK
 from helpers.sample_events import turn
 from helpers.servers import eventually
+from nats.js.errors import NotFoundError
 
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
@@ -69,6 +72,21 @@ async def metric_of(api: Api) -> str:
 async def delete_stream(nats_url: str) -> None:
     async with await nats.connect(nats_url) as client:
         await client.jetstream().delete_stream(STREAM)
+
+
+async def begun_at(nats_url: str) -> datetime:
+    """When the durable of analytics was made."""
+    async with await nats.connect(nats_url) as client:
+
+        async def is_there() -> bool:
+            with suppress(NotFoundError):
+                return bool(await client.jetstream().consumer_info(STREAM, "analytics"))
+            return False
+
+        await eventually(is_there)
+        created = (await client.jetstream().consumer_info(STREAM, "analytics")).created
+        assert created is not None
+        return created
 
 
 async def done(turnlog: Cli, *words: str) -> Any:
@@ -140,11 +158,13 @@ async def test_a_restored_log_that_was_appended_to_is_noticed_and_rows_are_made_
     log = await Log.connect(nats_url, StreamOptions(partitions=8))
     await log.append_many([turn(f"elsewhere {number}", thread=f"other {number % 3}") for number in range(9)])
     await log.close()
-    async with serve(partitions=8) as api, api.client() as ann:
+    async with serve("analytics", partitions=8) as api, api.client() as ann:
+        begun = await begun_at(nats_url)
         assert await is_refused(ann)
         assert "is another than the one" in (await ann.get("/health/ready")).json()["log"]
         await done(turnlog, "rebuild", "--yes")
         await until_written(ann, "new")
         assert await said(ann) == ["both have it", "new"]
+        assert await begun_at(nats_url) > begun  # what workers make of the log is made again, too
     rows = (await turnlog("verify", "messages", "--json")).document
     assert [(one["clean"], one["rows"]) for one in rows] == [(True, 11)]
