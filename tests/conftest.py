@@ -22,6 +22,7 @@ from helpers.api import Serve, server
 from helpers.key_rings import keks
 from helpers.prepared_home import copy_database, make_prepared_home, shared_by_workers
 from helpers.servers import database_at, execute, processes_left_in, running_projector
+from helpers.slow_callbacks import SlowCallbacks
 from nats.js.errors import NotFoundError
 
 from turnlog.agent.privacy.key_stream import KeyStream
@@ -52,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="long kills of servers, projections at every size of batch, slow properties with all examples",
     )
+    parser.addoption("--slow-callbacks", action="store_true", help="name callbacks that block the event loop for long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Each run has a folder of its own. In the one that pytest has for all runs of root, the next run to begin would take
     the servers' user the right to reach its files."""
     nightly.FULL = config.getoption("nightly")
+    if config.getoption("slow_callbacks"):
+        watch = SlowCallbacks()
+        watch.watch()
+        config.pluginmanager.register(watch)
     gc.disable()  # until all is collected: nothing of modules and test items is garbage
     # How long an example takes says something of the machine, nothing of the code. In CI the examples are the same
     # for the same code, so that nobody's change is blamed for what chance finds; elsewhere they are new ones each time.

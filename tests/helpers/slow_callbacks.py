@@ -1,0 +1,55 @@
+"""pytest --slow-callbacks: names the callbacks that kept an event loop from all others for over 50 ms, slowest first.
+
+It reports and fails nothing: how long a callback takes says something of the machine, too.
+"""
+
+import asyncio
+import time
+from asyncio import Handle
+from collections.abc import Iterator
+
+import pytest
+
+SLOW_S, SHOWN = 0.05, 30
+KEY = "slow callback"
+
+
+class SlowCallbacks:
+    def __init__(self) -> None:
+        self.found: list[tuple[float, str]] = []
+
+    def watch(self) -> None:
+        run = Handle._run
+
+        def timed(handle: Handle) -> None:
+            started = time.perf_counter()
+            run(handle)
+            if (took := time.perf_counter() - started) > SLOW_S:
+                self.found.append((took, _name(handle)))
+
+        Handle._run = timed  # type: ignore[method-assign]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.found.clear()
+        return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Properties of a test reach the terminal from other processes, too."""
+        item.user_properties += [(KEY, (took, name, item.nodeid)) for took, name in self.found]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        reports = [one for some in terminalreporter.stats.values() for one in some if hasattr(one, "user_properties")]
+        slow = {tuple(value) for one in reports for key, value in one.user_properties if key == KEY}
+        terminalreporter.section(f"{len(slow)} callbacks over {SLOW_S * 1000:.0f} ms")
+        for took, name, test in sorted(slow, reverse=True)[:SHOWN]:
+            terminalreporter.line(f"{took * 1000:6.0f} ms  {name}  {test}")
+
+
+def _name(handle: Handle) -> str:
+    callback = handle._callback
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"task {getattr(owner.get_coro(), '__qualname__', owner.get_coro())}"
+    return str(getattr(callback, "__qualname__", callback))
