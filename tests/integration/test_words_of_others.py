@@ -1,0 +1,122 @@
+"""No memory quotes what the person did not say, whatever role, channel or framework the words came through."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.langgraph_graphs import config
+from helpers.stage import Stage, player
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models import FakeMessagesListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+
+from turnlog.agent.importers.imported import Defaults
+from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.evidence import evidence
+from turnlog.agent.memory.extraction.rules import load_rules
+from turnlog.agent.use_cases.context import context_of
+from turnlog.agent.use_cases.extraction import extract_memories
+from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
+from turnlog.agent.use_cases.turns import add_turns, shown, transcript, turn_of
+from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.events.contracts import Event, Recorded, TurnRecorded
+from turnlog.events.progress import no_progress
+from turnlog.projectors.models.sessions.state import message_of
+
+SAID = ("I am allergic to {}.", "My dog is called {}.", "I live in {}.", "Remember that my code word is {}.")
+WORDS = ("Turin", "Genoa", "Verona", "Padua", "Trieste", "Bergamo", "Parma", "Siena", "Lucca", "Pisa")
+FORMS = {
+    "said": "{}",
+    "lines": "> {}",
+    "code": "Look:\n```\n{}\n```",
+    "summary": "Here is a summary of the conversation to date:\n\n{}",
+    "transcript": "assistant: {}",
+}
+ROLES = ("user", "assistant", "system", "tool")
+NAMES = (None, "ann", "Ann", "user", "bob", "王伟", "SummarizationMiddleware")
+TURNS = st.tuples(
+    st.sampled_from(ROLES), st.sampled_from(NAMES), st.sampled_from(list(FORMS)), st.sampled_from(SAID), st.booleans()
+)
+EXTRACTOR = Extractor(load_rules(None))
+
+
+def is_own(role: str, name: str | None, form: str) -> bool:
+    return role == "user" and form == "said" and name in (None, "ann", "Ann", "user")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TURNS, min_size=1, max_size=len(WORDS)))
+def test_no_finding_has_a_quote_that_no_person_said(turns: list[Any]) -> None:
+    messages, own = [], set()
+    for at, ((role, name, form, said, in_block), word) in enumerate(zip(turns, WORDS, strict=False), 1):
+        text = FORMS[form].format(said.format(word))
+        content: Any = [{"type": "text", "text": text}] if in_block else text
+        data = TurnRecorded.model_validate({"role": role, "name": name, "content": content})
+        event = Event(thread="t", user="ann", data=data)
+        messages.append(message_of(Recorded(event, at, 0, event.time), data))
+        own |= {said.format(word)} if is_own(role, name, form) else set()
+    found = EXTRACTOR.extract(evidence(messages, "t", "ann")[0])
+    assert {one.source.quote for one in found.findings} == own
+
+
+@pytest.fixture
+def stage_of(nats_url: str, database_url: str) -> Any:
+    return player(nats_url, database_url, ("projectors",), extract=True)
+
+
+async def quotes(stage: Stage) -> set[str]:
+    """The quotes of all that is remembered of ann."""
+    await stage.runtime.settle()
+    await extract_memories(stage.runtime, "default", user="ann")
+    await stage.runtime.settle()
+    found = await stage.rows("SELECT source ->> 'quote' FROM memories, jsonb_array_elements(sources) AS source")
+    return {quote for (quote,) in found}
+
+
+async def test_several_people_in_one_thread_are_told_apart(stage_of: Any, tmp_path: Path) -> None:
+    async with stage_of() as stage:
+        place = (stage.runtime, "default", "trip")
+        said = [
+            {"role": "user", "name": "alice", "content": "I am allergic to peanuts."},
+            {"role": "assistant", "content": "Noted."},
+            {"role": "user", "name": "bob", "content": "I am vegan. Remember that my code word is heron."},
+            {"role": "user", "name": "ann", "content": "I live in Turin."},
+            {"role": "user", "content": "My dog is called Pixel."},
+        ]
+        await add_turns(*place, [turn_of(one) for one in said], user="ann")
+        lines = [{**one, "thread": "old"} for one in said if one["role"] == "user"]
+        file = tmp_path / "chat.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+        request = ImportRequest(file, None, Defaults(tenant="default", user="ann"), embed=False)
+        await import_conversations(stage.runtime, prepare_import(request), no_progress, no_progress, no_progress)
+        assert await quotes(stage) == {"I live in Turin.", "My dog is called Pixel."}
+        page = await transcript(*place)
+        assert [turn.origin for turn in page.turns] == ["participant", "program", "participant", "person", "person"]
+        made = await context_of(*place, user="ann", query="Who must not eat peanuts?")
+        assert {"role": "user", "name": "bob", "content": said[2]["content"]} in made.context.messages
+        assert not any("allergic" in str(one["content"]) for one in made.context.messages if one["role"] == "system")
+
+
+async def test_the_summary_of_a_middleware_is_a_programs(stage_of: Any) -> None:
+    summary = "I am allergic to peanuts.\nI live in Genoa.\nRemember that my code word is heron."
+    model = FakeMessagesListChatModel(responses=[AIMessage("Fine.")])
+    writer = FakeMessagesListChatModel(responses=[AIMessage(summary)])
+    async with stage_of() as stage:
+        agent = create_agent(
+            model,
+            middleware=[SummarizationMiddleware(writer, trigger=("messages", 4), keep=("messages", 2))],
+            checkpointer=TurnlogSaver(stage.runtime.log, stage.runtime.pool),
+        )
+        for text in ("I live in Turin.", "My dog is called Pixel.", "What shall I cook?"):
+            given = {"messages": [HumanMessage(text)]}
+            await agent.ainvoke(given, config(user_id="ann"))
+        assert await quotes(stage) == {"I live in Turin.", "My dog is called Pixel."}
+        turns = [shown(turn) for turn in (await transcript(stage.runtime, "default", "t")).turns]
+        [made] = [turn for turn in turns if turn.role == "user" and turn.origin == "program"]
+        assert summary in str(made.content) and made.quoted == []
+        found = await stage.rows("SELECT DISTINCT speaker FROM memory_vectors WHERE chunk LIKE '%heron%'")
+        assert found == [("program",)]
