@@ -246,6 +246,7 @@ async def projecting(
 
     async def rebuild(beat: Heartbeat) -> None:
         beat.round_s = math.inf  # the lag shows how far it is
+        beat.beat()
         await rebuild_earlier(runtime.log, runtime.database_url, PROJECTIONS, stop)
         await stop.wait()
 

@@ -14,6 +14,7 @@ from helpers.stage import MemoryServer
 
 from turnlog.agent.use_cases.checkup import checkup
 from turnlog.consumers.runtime import opened, projecting
+from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.log import Log
 from turnlog.projectors.engine.database import connect, take_locks
 from turnlog.projectors.engine.engine import Runner
@@ -107,6 +108,38 @@ async def test_rows_that_a_rebuild_would_lose_stay_and_doctor_says_what_to_do(
         assert "would lose rows up to sequence 7" in found["projections"].detail
         assert "turnlog log rebuild" in found["projections"].fix
     assert len(await rows(db, "SELECT FROM messages WHERE thread_id = 't'")) == 10
+
+
+async def test_the_loops_that_rebuild_and_share_partitions_are_started_again(
+    serve: Serve, db: Connection, database_url: str, projected: None
+) -> None:
+    async with serve() as api:
+        await age(db, "vectors")
+        async with (
+            another_process_rebuilds(database_url, "vectors"),
+            opened(api.runtime.settings) as worker,
+            projecting(worker, shared=True),
+        ):
+            beats = {one.loop: one for one in worker.heartbeats.loops}
+            for name in ("projectors-share", "projectors-upgrade"):
+                beat = beats[name]
+
+                def tasks(name: str = name) -> list["asyncio.Task[None]"]:
+                    return [task for task in asyncio.all_tasks() if task.get_name() == name]
+
+                async def runs() -> bool:
+                    return len(tasks()) == 1
+
+                async def is_red(beat: Heartbeat = beat) -> bool:
+                    return beat.fault is not None
+
+                async def is_green(beat: Heartbeat = beat) -> bool:
+                    return beat.fault is None
+
+                await eventually(runs)
+                tasks()[0].cancel()
+                await eventually(is_red)
+                await eventually(is_green)
 
 
 async def test_of_two_processes_one_rebuilds_what_is_earlier_or_new_and_neither_what_is_later(
