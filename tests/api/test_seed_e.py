@@ -96,7 +96,8 @@ async def test_a_conversation_in_the_words_of_the_seed(serve: Serve) -> None:
             asked = {"message": "hello", "conversationId": made["id"]}
             answer = (await ann.post(f"{AGENT}/chat", json=asked)).json()
             assert (answer["message"], answer["conversationId"]) == ("echo: hello", made["id"])
-            about = {"agentType": "orchestrator", "delegatedTo": None, "suggestions": [], "data": {"fastRoute": False}}
+            about = {"agentType": "orchestrator", "delegatedTo": None, "suggestions": []}
+            about |= {"data": {"fastRoute": False, "finishReason": "stop"}}
             assert about.items() <= answer.items()
             for where in (f"{AGENT}/chat", f"{path}/stream"):
                 streamed = await ann.post(where, json=asked | {"stream": True})

@@ -69,7 +69,7 @@ def test_an_answer_that_comes_in_pieces_breaks_no_word_at_the_edge_of_a_terminal
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chatting, "out", Words(file=io.StringIO(), force_terminal=True, width=20))
-    flow = chatting.Flow()
+    flow = chatting.Flow("en")
     for text in ("The quick brown fox jum", "ps over the lazy dog 它遇到了一只非常大", "的狗\n", "\x1b[31m!"):
         flow.show(Text(text))
     flow.show(Restarted())
@@ -87,7 +87,7 @@ def test_an_answer_that_comes_in_pieces_breaks_no_word_at_the_edge_of_a_terminal
 
 
 def test_an_answer_in_a_pipe_is_written_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
-    flow, said = chatting.Flow(), ("The quick ", "brown fox " * 30)
+    flow, said = chatting.Flow("en"), ("The quick ", "brown fox " * 30)
     for text in said:
         flow.show(Text(text))
     flow.show(ANSWERED)

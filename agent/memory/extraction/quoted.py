@@ -127,7 +127,7 @@ _STARTS = (
 _ROLE_PLAY = re.compile(
     _STARTS
     + r"(?:act as\b(?! if)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|you are (?:now|going to be) an?\b"
-    r"|扮演|假装|(?:玩|做|进行)?(?:一个)?角色扮演|(?:从)?(?:你)?现在(?:开始)?(?:你)?是一[个位名])",
+    r"|扮演|假装|(?:玩|做|进行)?(?:一个)?角色扮演|(?:你(?:从)?现在(?:开始|起)?|从?现在(?:开始|起)?[，,]?你)(?:就)?是一[个位名])",
     re.IGNORECASE,
 )
 _INVENTED = re.compile(
