@@ -1,7 +1,7 @@
 """Reading what is remembered of a user: lists, one memory, its history, open questions (E 7.4, M5)."""
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import get_args
@@ -31,16 +31,23 @@ from turnlog.projectors.models.memories.lookup import (
     users_with_memory,
     valid_memories,
 )
+from turnlog.projectors.models.terms import has_words, terms
 
 READS = ("memories",)
 PAGE = 500
+MIN_WORDS_CHARS, MAX_WITH_WORDS, MAX_SHOWN = 2, 1_000, 10
 _PART_OF_ID = re.compile(r"[0-9a-f]{4,8}(?:-?[0-9a-f]{0,4}){0,3}(?:-[0-9a-f]{0,12})?", re.IGNORECASE)
 
 
 class AmbiguousMemory(TurnlogError):
-    """What was given means more than one memory; the message lists them."""
+    """What was given means more than one memory, or too little to mean one. candidates: `id` and `content` of each."""
 
     code = "ambiguous-memory"
+    candidates: Sequence[Mapping[str, str]] = ()
+
+    def __init__(self, message: str, candidates: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.candidates = candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,21 +207,27 @@ async def _page(
 
 
 async def _the_memory(conn: Connection, place: Place, given: str) -> StoredMemory:
-    if not given.strip():
-        raise AmbiguousMemory("no words were given; give an id, or words that only the memory has")
-    there, found = (place.tenant, place.thread), list[StoredMemory]()
+    """Raises NotFound, AmbiguousMemory."""
+    words = " ".join(given.split())
+    if len(words) < MIN_WORDS_CHARS or not terms(words):
+        raise AmbiguousMemory(f"{given!r} is too little to name a memory; give an id, or words that only it has")
+    there, found = (place.tenant, place.thread), dict[UUID, StoredMemory]()
     if _PART_OF_ID.fullmatch(given):
-        found = await memories_by_prefix(conn, *there, given.lower())
+        found = {row.id: row for row in await memories_by_prefix(conn, *there, given.lower())}
     for statuses in (("valid", "pending", "archived"), ("closed",)):
-        found = found or await memories_with_words(conn, *there, given, statuses)
+        if not found or statuses != ("closed",):
+            rows = await memories_with_words(conn, *there, words, statuses, MAX_WITH_WORDS)
+            found |= {row.id: row for row in rows if has_words(row.content, words)}
     if not found:
         raise NotFound(
             f"user {place.user!r} has no memory {given!r}; `turnlog memories --user {place.user}` lists them"
         )
     if len(found) > 1:
-        listed = "".join(f"\n  {row.id}  {row.content}" for row in found)
-        raise AmbiguousMemory(f"{given!r} is in {len(found)} memories; give more of the words or an id:{listed}")
-    return found[0]
+        shown = tuple({"id": str(row.id), "content": row.content} for row in found.values())[:MAX_SHOWN]
+        listed = "".join(f"\n  {one['id']}  {one['content']}" for one in shown)
+        message = f"{given!r} is in {len(found)} memories; give more of the words or an id:{listed}"
+        raise AmbiguousMemory(message, shown)
+    return next(iter(found.values()))
 
 
 async def _owner(conn: Connection, tenant: str, given: str) -> str:

@@ -126,6 +126,7 @@ STATUS: Mapping[str, int] = {
 
 class Problem(BaseModel):
     """The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+    candidates: `id` and `content` of the memories that the given words may mean.
 
     message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
     request's `locale` under /ai-agent, of its Accept-Language elsewhere.
@@ -139,6 +140,7 @@ class Problem(BaseModel):
     id: str
     retryAfter: int = 0
     errors: list[dict[str, Any]] = []
+    candidates: list[dict[str, str]] | None = None
     message: str | None = None
     category: Category | None = None
     suggestions: list[str] | None = None
@@ -206,7 +208,8 @@ def problem_of(error: TurnlogError, locale: Locale | None = None) -> JSONRespons
         shown |= {"suggestions": list(said.suggestions), "shouldRetry": again}
         retry = said.retry_after_s if again or status == HTTPStatus.PAYMENT_REQUIRED else None
         return problem(status, error.code, str(error), retry_after=retry, **shown)
-    return problem(status, error.code, str(error), retry_after=retry_after(error))
+    more: dict[str, Any] = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
+    return problem(status, error.code, str(error), retry_after=retry_after(error), **more)
 
 
 def retry_after(error: TurnlogError) -> float | None:

@@ -101,7 +101,8 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: 
         code = asyncio.run(_cancelled_by_sigterm(work(settings))) or 0
         sys.stdout.flush()  # here, so that an error in the last lines still gets a code
     except TurnlogError as error:
-        fail(error.code, str(error))
+        more = {"candidates": list(found)} if (found := getattr(error, "candidates", ())) else {}
+        fail(error.code, str(error), **more)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(130) from None
     except BrokenPipeError:
@@ -113,12 +114,12 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: 
         raise typer.Exit(code)
 
 
-def fail(code: str, message: str) -> NoReturn:
-    """Ends the command with exit code 1. With --json the error is the one document on stdout; where nothing can be
-    written there, as on a full disk, it goes to stderr."""
+def fail(code: str, message: str, **more: Any) -> NoReturn:
+    """Ends the command with exit code 1. With --json the error, with `more` in it, is the one document on stdout; where
+    nothing can be written there, as on a full disk, it goes to stderr."""
     try:
         if given().json:
-            emit_line({"error": {"code": code, "message": message}})
+            emit_line({"error": {"code": code, "message": message, **more}})
             sys.stdout.flush()
             raise typer.Exit(1)
     except OSError:

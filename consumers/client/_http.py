@@ -137,12 +137,14 @@ class Http:
 
 
 def error_of(problem: Mapping[str, Any]) -> TurnlogError:
-    """The error of the class that has the problem's code, with `status`, `retry_after_s` and `category`; TurnlogError
-    with the code where this process has no such class."""
+    """The error of the class that has the problem's code, with `status`, `retry_after_s` and `category`, and with
+    `candidates` where words mean several memories; TurnlogError with the code where this process has no such class."""
     kind = _classes(TurnlogError).get(problem["code"], TurnlogError)
     error = kind.__new__(kind, problem["detail"])
     vars(error).update(code=problem["code"], status=problem["status"], retry_after_s=problem.get("retryAfter"))
     vars(error).update(category=problem.get("category"))
+    if candidates := problem.get("candidates"):
+        vars(error).update(candidates=tuple(candidates))
     return error
 
 

@@ -4017,6 +4017,7 @@ export interface components {
         /**
          * Problem
          * @description The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
+         *     candidates: `id` and `content` of the memories that the given words may mean.
          *
          *     message, category, suggestions, shouldRetry, action: for a person, in the language of the request's `locale`, where
          *     an answer was asked for under /ai-agent.
@@ -4046,6 +4047,10 @@ export interface components {
             errors?: {
                 [key: string]: unknown;
             }[];
+            /** Candidates */
+            candidates?: {
+                [key: string]: string;
+            }[] | null;
             /** Message */
             message?: string | null;
             /** Category */

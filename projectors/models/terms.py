@@ -70,6 +70,33 @@ def terms(text: str) -> list[str]:
     return found
 
 
+def has_words(text: str, words: str) -> bool:
+    """Whether the text has these words in this order as whole words: "corgi", but no "c"; 生日, but no 日. Case and
+    spaces are ignored."""
+    bounds, pieces = _bounds(text)
+    wanted = "".join(_bounds(words)[1])
+    whole = "".join(pieces)
+    at = whole.find(wanted)
+    while wanted and at >= 0:
+        if at in bounds and at + len(wanted) in bounds:
+            return True
+        at = whole.find(wanted, at + 1)
+    return False
+
+
+def _bounds(text: str) -> tuple[set[int], list[str]]:
+    """Where words begin and end in the text without spaces and marks, and the words."""
+    import rjieba
+
+    pieces, bounds, at = list[str](), {0}, 0
+    for run in re.findall(rf"[{_CJK}]+|{_LETTER}+", unicodedata.normalize("NFKC", text[:MAX_CHARS]).casefold()):
+        for word in rjieba.cut(run) if _CJK_RUN.match(run) else (run,):
+            pieces.append(word)
+            at += len(word)
+            bounds.add(at)
+    return bounds, pieces
+
+
 def _words(text: str) -> list[str]:
     """Raw words; anything but plain ASCII (the fast path of English chats) is normalised first."""
     if text.isascii():

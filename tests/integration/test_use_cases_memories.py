@@ -147,6 +147,21 @@ async def test_what_cannot_be_is_refused_with_its_reason(runtime: Runtime) -> No
         await remember(runtime, "a b", "ann", "I like tea")
 
 
+async def test_forgetting_takes_whole_words_and_lists_what_several_memories_share(runtime: Runtime) -> None:
+    for said in ("My corgi is called Bo", "I like tea", "I like cake", "我的生日是五月三号"):
+        await remember(runtime, *ANN, said)
+    for part in ("corg", "ik", "生", "a", "日是", "I", "!!"):
+        with pytest.raises((AmbiguousMemory, NotFound)):
+            await forget_memory(runtime, *ANN, part)
+    with pytest.raises(AmbiguousMemory) as shared:
+        await forget_memory(runtime, *ANN, "like")
+    assert {one["content"] for one in shared.value.candidates} == {"I like tea", "I like cake"}
+    assert len(await contents(runtime)) == 4
+    for words in ("CORGI", "生日", shared.value.candidates[0]["id"]):
+        await forget_memory(runtime, *ANN, words)
+    assert len(await contents(runtime)) == 1
+
+
 async def ask_user(runtime: Runtime, key: str, *texts: str) -> None:
     from turnlog.agent.memory.deciding.service import Memories
 
