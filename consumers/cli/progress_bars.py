@@ -25,7 +25,10 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float, float | None], None]]:
-    """A bar on stderr with rate and time left; yields update(completed, total). Silent where no one watches."""
+    """A bar on stderr with rate and time left; yields update(completed, total). Silent where no one watches.
+
+    rich would send what is printed meanwhile to the bar's console: a document belongs on stdout.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -33,7 +36,8 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
         _Rate(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
+    watched = err.is_terminal
+    with Progress(*columns, console=err, disable=not watched, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(label, total=total)
 
         def update(completed: float, total: float | None = None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import nats
 import psycopg
 import pytest
+from helpers.cli import terminal
 from helpers.cli_process import CALL, CHATGPT, COMMAND, JSONL, LOCOMO, OPENAI, Cli, CommandResult, environment, imports
 from helpers.preloaded_cli import run_command
 from helpers.prepared_home import copy_database
@@ -180,6 +181,14 @@ def test_an_export_imports_again_to_the_same_turns(cli: Cli, tmp_path: Path) -> 
     assert (again.document["turns"], again.document["known"]) == (0, 3)
     assert openai.document["messages"] if isinstance(openai.document, dict) else openai.document
     assert [line["role"] for line in listed.document] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_an_export_typed_at_a_terminal_goes_to_its_file(cli: Cli, tmp_path: Path) -> None:
+    path, command = tmp_path / "team.json", [*COMMAND, "export", "--user", "team", "--raw"]
+    with terminal("") as screen, Path(screen).open("w") as shown, path.open("w") as file:
+        done = subprocess.run(command, env=environment(cli.home), stdin=shown, stdout=file, stderr=shown)
+    assert done.returncode == 0
+    assert "marathon" in str(json.loads(path.read_text()))
 
 
 def test_tail_shows_what_is_there_and_what_comes(cli: Cli, tmp_path: Path) -> None:
