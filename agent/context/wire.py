@@ -7,6 +7,7 @@ their calls; `to_wire` converts one message alone.
 
 import json
 import re
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -43,6 +44,46 @@ class Result(NamedTuple):
     text: str
 
 
+def message_content(message: Mapping[str, Any]) -> Any:
+    """Returns the content of a chat message, also an empty one; without one, the refusal or the transcript of its
+    audio; None where it has none of these. Nothing is converted."""
+    if (content := message.get("content")) is not None:
+        return content
+    refusal: Any = message.get("refusal")
+    return refusal or (message.get("audio") or {}).get("transcript")
+
+
+def called(call: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The name and the arguments of a tool call, of a function or a custom tool (whose arguments are its input, free
+    text); as turnlog writes calls, they stand beside the id."""
+    about = call.get("function") or call.get("custom") or call
+    arguments = about.get("arguments", about.get("input"))
+    return about.get("name"), "" if arguments is None else arguments
+
+
+def with_custom_calls(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The messages with the calls of custom tools in the form that has them: a turn keeps a call's name and text, and
+    only the request's tools say which of them are custom ones."""
+    custom = custom_tools(tools)
+    return [_with_custom_calls(one, custom) if custom and one.get("tool_calls") else one for one in messages]
+
+
+def custom_tools(tools: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The names of the custom tools among those of a request to the chat API."""
+    return {str(tool["custom"].get("name")) for tool in tools if isinstance(tool.get("custom"), Mapping)}
+
+
+def wire_call(id_: str, name: str, arguments: str, custom: Collection[str]) -> Wire:
+    """A call as the chat API writes it. custom: names of tools that take free text."""
+    if name in custom:
+        return {"id": id_, "type": "custom", "custom": {"name": name, "input": arguments}}
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _with_custom_calls(message: Mapping[str, Any], custom: Collection[str]) -> Wire:
+    return {**message, "tool_calls": [wire_call(call["id"], *called(call), custom) for call in message["tool_calls"]]}
+
+
 def to_wire(message: Message, options: WireOptions) -> list[Wire]:
     """Converts one message alone, without matching calls and results."""
     main = body(message, options)
@@ -61,7 +102,7 @@ def body(message: Message, options: WireOptions) -> Wire | None:
         if message.role == "assistant":
             content = content[: _first_result(content)]
         parts = _parts(content, message.role, options)
-        if not parts and message.content and not calls(message):
+        if not parts and message.content and not calls(message) and not any(b["type"] == "text" for b in content):
             return None
         content = _collapse(parts)
     wire: Wire = {"role": message.role, "content": content}

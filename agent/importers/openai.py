@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.importers.imported import (
     MALFORMED,
@@ -103,10 +104,7 @@ class OpenAIConversation:
         return _ROLES.get(role, role) if isinstance(role, str) else role
 
     def _calls(self, message: Message) -> tuple[ToolCall, ...]:
-        calls = tuple(
-            self._call(call, call.get("function") or call.get("custom") or call, place)
-            for place, call in enumerate(message.get("tool_calls") or ())
-        )
+        calls = tuple(self._call(call, call, place) for place, call in enumerate(message.get("tool_calls") or ()))
         legacy = message.get("function_call")
         if not legacy:
             return calls
@@ -115,11 +113,11 @@ class OpenAIConversation:
         return (*calls, call)
 
     def _call(self, call: Message, function: Message, place: int) -> ToolCall:
-        arguments = function.get("arguments", function.get("input", "{}"))
+        name, arguments = called(function)
         return ToolCall(
             id=call.get("id") or f"call_{self._conversation.number}_{place}",
-            name=function.get("name") or "",
-            arguments=arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+            name=name or "",
+            arguments=(arguments or "{}") if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
         )
 
     def _call_id(self, message: Message) -> str | None:
@@ -134,9 +132,7 @@ def _is_result(part: Any) -> bool:
 
 def _content(message: Message, calls: tuple[ToolCall, ...]) -> Content:
     """The content, the refusal or the audio transcript; a tool call may have none."""
-    value = message.get("content")
-    if value is None:
-        value = message.get("refusal") or (message.get("audio") or {}).get("transcript")
+    value = message_content(message)
     content = content_of("" if value is None and calls else value)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(reasoning, str):

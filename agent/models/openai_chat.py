@@ -18,6 +18,7 @@ from openai import AsyncOpenAI, AsyncStream, DefaultAsyncHttpxClient
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from turnlog.agent.context.window import output_reserve, window_for
+from turnlog.agent.context.wire import called, with_custom_calls
 from turnlog.agent.models import observed
 from turnlog.agent.models.calls import Caller
 from turnlog.agent.models.errors import ModelError, ModelRefused, ModelTimedOut, ModelUnavailable, NotAnAPI
@@ -79,7 +80,8 @@ class Answer:
         self.finish_reason = choice.finish_reason
         self.text.append(choice.message.content or "")
         for index, call in enumerate(choice.message.tool_calls or ()):
-            self.calls[index] = {"id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+            name, arguments = called(call.model_dump())
+            self.calls[index] = {"id": call.id, "name": name, "arguments": arguments}
 
     def _take_frame(self, reply: Any) -> None:
         self.model = reply.model or self.model
@@ -92,9 +94,9 @@ class Answer:
         is_first = index not in self.calls
         call = self.calls.setdefault(index, {"id": piece.id or f"call_{index}", "name": "", "arguments": ""})
         arguments = ""
-        if piece.function is not None:
-            call["name"] = piece.function.name or call["name"]
-            arguments = piece.function.arguments or ""
+        if piece.function is not None or getattr(piece, "custom", None):
+            name, arguments = called(piece.model_dump())
+            call["name"] = name or call["name"]
             call["arguments"] += arguments
         return (
             CallPiece(index, call["id"], call["name"], arguments) if is_first else CallPiece(index, "", "", arguments)
@@ -356,7 +358,8 @@ class OpenAIChat:
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         model = request.model or self.model
-        options: dict[str, Any] = {**request.options, "model": model, "messages": list(request.messages)}
+        messages = with_custom_calls(request.messages, request.tools)
+        options: dict[str, Any] = {**request.options, "model": model, "messages": messages}
         if request.tools:
             options["tools"] = list(request.tools)
         if request.temperature is not None and not model.startswith(_COMPLETION_TOKENS):

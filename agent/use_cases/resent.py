@@ -9,6 +9,7 @@ from typing import Any, Literal
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.context.turns import cuts
+from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.own_threads import check_owner, own_or_claim
@@ -165,8 +166,9 @@ async def _best(
 def key(message: Wire) -> str:
     """Equal for a message and the turn that it was stored as. Raises InvalidEvent."""
     try:
-        calls = [_call_key(call.get("id"), call.get("function") or call) for call in message.get("tool_calls") or ()]
-        content = content_of(message.get("content") or message.get("refusal") or "")
+        calls = [_call_key(call) for call in message.get("tool_calls") or ()]
+        said = message_content(message)
+        content = content_of("" if said is None else said)
     except (ValueError, AttributeError) as error:
         raise InvalidEvent(f"a message cannot be used: {error}") from None
     blocks = content if isinstance(content, str) else [block.model_dump(exclude_none=True) for block in content]
@@ -175,20 +177,22 @@ def key(message: Wire) -> str:
 
 
 def key_of_turn(turn: Message) -> str:
-    calls = [_call_key(call["id"], call) for call in turn.tool_calls]
+    calls = [_call_key(call) for call in turn.tool_calls]
     return _dumped(turn.role, turn.content, calls, turn.tool_call_id)
 
 
-def _call_key(id_: Any, function: Wire) -> list[Any]:
+def _call_key(call: Wire) -> list[Any]:
     """Clients parse arguments and write them again with other spaces."""
-    arguments = function.get("arguments") or "{}"
+    name, arguments = called(call)
     try:
-        return [id_, function.get("name"), json.loads(arguments)]
+        return [call.get("id"), name, json.loads(arguments or "{}")]
     except (ValueError, TypeError):
-        return [id_, function.get("name"), arguments]
+        return [call.get("id"), name, arguments]
 
 
 def _dumped(role: Any, content: Any, calls: list[Any], call_id: Any) -> str:
+    if content == []:
+        return _dumped(role, "", calls, call_id)
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
         content = content[0]["text"]
     if isinstance(content, str):

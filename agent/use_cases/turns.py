@@ -12,6 +12,7 @@ from uuid_utils.compat import uuid7
 
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import answer_receipt
+from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
 from turnlog.agent.runtime import Runtime
@@ -194,10 +195,9 @@ def turn_of(message: Mapping[str, Any]) -> NewTurn:
     if not isinstance(message.get("role"), str):
         raise InvalidEvent("the turn cannot be stored: a message needs a role")
     role = "system" if message["role"] == "developer" else message["role"]
-    content = message.get("content") or message.get("refusal")
     return NewTurn(
         role,
-        content,
+        message_content(message),
         name=message.get("name"),
         tool_calls=message.get("tool_calls") or (),
         tool_call_id=message.get("tool_call_id"),
@@ -323,8 +323,8 @@ def _plain(content: str | Sequence[Mapping[str, Any]] | None) -> Any:
 def _call(call: Mapping[str, Any] | ToolCall) -> ToolCall:
     if isinstance(call, ToolCall):
         return call
-    function = call.get("function") or call
-    return ToolCall(id=call["id"], name=function["name"], arguments=function.get("arguments") or "{}")
+    name, arguments = called(call)
+    return ToolCall(id=call["id"], name=name, arguments=arguments or "{}")
 
 
 def _event(

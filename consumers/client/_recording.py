@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog._thread import Context, Thread
+from turnlog.agent.context.wire import called, with_custom_calls
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
 from turnlog.events.contracts import UsageMetered
@@ -24,15 +25,15 @@ class Heard:
     model: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
+    is_whole: bool = False
 
     @classmethod
     def of_completion(cls, reply: Any) -> "Heard":
         message = reply.choices[0].message
-        heard = cls(message.content or getattr(message, "refusal", None) or "", model=reply.model)
+        heard = cls(message.content or getattr(message, "refusal", None) or "", model=reply.model, is_whole=True)
         for at, call in enumerate(message.tool_calls or ()):
-            function = getattr(call, "function", None)
-            if function is not None:
-                heard.calls[at] = {"id": call.id, "name": function.name, "arguments": function.arguments}
+            name, arguments = called(call.model_dump())
+            heard.calls[at] = {"id": call.id, "name": name, "arguments": arguments}
         heard._count(reply.usage)
         return heard
 
@@ -58,7 +59,7 @@ class Heard:
     @property
     def whole_calls(self) -> list[dict[str, str]]:
         """The calls whose arguments came whole: others cannot be run."""
-        return [call for call in self.calls.values() if call["id"] and _is_json(call["arguments"])]
+        return [call for call in self.calls.values() if call["id"] and (self.is_whole or _is_json(call["arguments"]))]
 
 
 @dataclass(slots=True)
@@ -103,13 +104,15 @@ async def begun(thread: Thread, arguments: Wire, tokens: int | None) -> Exchange
         await thread.extend(new)
     model = str(arguments.get("model") or "")
     tools = arguments.get("tools") or ()
+    tools = tools if isinstance(tools, list | tuple) else ()
     context = await thread.context(
         tokens=tokens,
         model=model or None,
         system_prompt=prompt or "",
-        tools=tools if isinstance(tools, list | tuple) else (),
+        tools=tools,
     )
-    return Exchange(thread, context, with_own_last(list(context.messages), said), model)
+    messages = with_custom_calls(with_own_last(list(context.messages), said), tools)
+    return Exchange(thread, context, messages, model)
 
 
 async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:

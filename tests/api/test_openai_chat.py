@@ -273,3 +273,55 @@ async def test_an_unknown_path_or_method_is_an_error_in_the_form_of_openai(serve
             assert answer.status_code == status
             assert answer.json()["error"]["type"] == "invalid_request_error", answer.text
         assert (await ann.get("/nothing")).json()["code"] == "not-found"
+
+
+async def test_empty_texts_are_turns_and_a_resent_history_goes_on(serve: Serve, model: MemoryServer) -> None:
+    def call(at: int) -> Any:
+        return {"id": f"c{at}", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+    history = [
+        said("user", ""),
+        said("assistant", ""),
+        said("user", [{"type": "text", "text": ""}]),
+        {"role": "assistant", "content": "", "tool_calls": [call(1), call(2)]},
+        {"role": "tool", "tool_call_id": "c1", "content": ""},
+        {"role": "tool", "tool_call_id": "c2", "content": []},
+    ]
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        thread, answer = await chat(client, *history, tools=[WEATHER])
+        sent = model.bodies()[-1]["messages"]
+        assert not validate_openai_messages(sent)
+        assert [one["role"] for one in sent[1:]] == [one["role"] for one in history]
+        heard = said("assistant", answer.choices[0].message.content)
+        again, _ = await chat(client, *history, heard, said("user", "Thanks!"), tools=[WEATHER])
+        assert again == thread
+        texts = [content or "" for _, content in await turns(api, thread)]
+        assert texts[:6] == ["", "", [{"type": "text", "text": ""}], "", "", ""]
+        assert len(await turns(api, thread)) == 9
+        _, unstored = await chat(client, said("user", ""), store=False)
+        assert unstored.choices[0].message.content is not None
+
+
+async def test_calls_of_custom_tools_are_kept_and_sent_back(serve: Serve, model: MemoryServer) -> None:
+    patch: Any = {"type": "custom", "custom": {"name": "patch", "description": "Changes a file."}}
+    call: Any = {"id": "c1", "type": "custom", "custom": {"name": "patch", "input": "*** not {JSON"}}
+    asked = [said("user", "Fix it."), {"role": "assistant", "content": None, "tool_calls": [call]}]
+    asked += [{"role": "tool", "tool_call_id": "c1", "content": ""}]
+    async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
+        thread, answer = await chat(client, *asked, tools=[patch])
+        assert model.bodies()[-1]["messages"][2]["tool_calls"] == [call]
+        heard = said("assistant", answer.choices[0].message.content)
+        assert (await chat(client, *asked, heard, said("user", "And?"), tools=[patch]))[0] == thread
+        await chat(client, said("user", "Well?"), extra_headers={"X-Turnlog-Thread": thread})
+        assert model.bodies()[-1]["messages"][2]["tool_calls"][0]["function"]["name"] == "patch"
+
+        model.reply(tool_calls=[("patch", {"any": "text"})])
+        _, called = await chat(client, said("user", "Fix the other."), tools=[patch])
+        assert called.choices[0].message.tool_calls[0].custom.input == '{"any": "text"}'
+        model.reply(tool_calls=[("patch", {"any": "text"})])
+        tool: Any = {"type": "custom", "name": "patch"}
+        response = await client.responses.create(model="m", input="Fix a third.", tools=[tool])
+        assert (response.output[0].type, response.output[0].input) == ("custom_tool_call", '{"any": "text"}')
+        output: Any = {"type": "custom_tool_call_output", "call_id": response.output[0].call_id, "output": ""}
+        after = await client.responses.create(model="m", input=[output], previous_response_id=response.id, tools=[tool])
+        assert after.output_text and model.bodies()[-1]["messages"][-2]["tool_calls"][0]["type"] == "custom"

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
 from turnlog.agent.use_cases.completions import Piece, Said, Wanted
 from turnlog.consumers.api import repeats
@@ -70,7 +71,7 @@ class ChatBody(BaseModel):
 async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: Request, write_id: WriteId) -> Response:
     """A completion with the conversation's context and the person's memories, which is in the conversation then."""
     started = await start(request, caller, named, body.wanted(named), write_id)
-    chunks = _Chunks(started, body.model or caller.runtime.models.chat.model)
+    chunks = _Chunks(started, body.model or caller.runtime.models.chat.model, body.tools)
     if not body.stream:
         return JSONResponse(await chunks.whole(), headers=started.headers)
     usage = body.stream_options is not None and body.stream_options.include_usage
@@ -78,16 +79,14 @@ async def completions(body: ChatBody, caller: Asker, named: ByHeaders, request: 
 
 
 class _Chunks:
-    def __init__(self, started: Started, model: str) -> None:
-        self._started = started
+    def __init__(self, started: Started, model: str, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._started, self._custom = started, custom_tools(tools)
+        self._custom_calls: set[int] = set()  # their indexes
         self._base = {"id": f"chatcmpl-{started.begun.id.hex}", "created": int(time.time()), "model": model}
 
     async def whole(self) -> dict[str, Any]:
         made = await self._started.whole()
-        calls = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-            for one in made.tool_calls
-        ]
+        calls = [wire_call(one.id, one.name, one.arguments, self._custom) for one in made.tool_calls]
         message: dict[str, Any] = {
             "role": "assistant",
             "content": made.text or (None if calls else ""),
@@ -118,10 +117,19 @@ class _Chunks:
             case Said(text=text):
                 return self._chunk({"content": text}, usage=usage)
             case CallPiece():
-                return self._chunk({"tool_calls": [_call_delta(piece)]}, usage=usage)
+                return self._chunk({"tool_calls": [self._call_delta(piece)]}, usage=usage)
             case Completion():
                 return self._chunk({}, _reason(piece), usage)
         raise AssertionError("an answer begins once")
+
+    def _call_delta(self, piece: CallPiece) -> dict[str, Any]:
+        if piece.name in self._custom:
+            self._custom_calls.add(piece.index)
+        if piece.id:
+            return {"index": piece.index, **wire_call(piece.id, piece.name, piece.arguments, self._custom)}
+        if piece.index in self._custom_calls:
+            return {"index": piece.index, "custom": {"input": piece.arguments}}
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None, usage: bool = False) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -129,13 +137,6 @@ class _Chunks:
 
 
 _CHUNK = {"object": "chat.completion.chunk"}
-
-
-def _call_delta(piece: CallPiece) -> dict[str, Any]:
-    if not piece.id:
-        return {"index": piece.index, "function": {"arguments": piece.arguments}}
-    function = {"name": piece.name, "arguments": piece.arguments}
-    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
 
 
 def _event(data: dict[str, Any]) -> str:

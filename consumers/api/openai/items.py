@@ -39,13 +39,11 @@ def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
         match item.get("type", "message"):
             case "message":
                 messages.append({"role": item.get("role"), "content": _content(item.get("content"))})
-            case "function_call":
+            case "function_call" | "custom_tool_call":
                 if not messages or messages[-1]["role"] != "assistant":
                     messages.append({"role": "assistant", "content": None})
-                function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
-                call = {"id": item.get("call_id"), "type": "function", "function": function}
-                messages[-1].setdefault("tool_calls", []).append(call)
-            case "function_call_output":
+                messages[-1].setdefault("tool_calls", []).append(_call(item))
+            case "function_call_output" | "custom_tool_call_output":
                 output = _content(item.get("output"))
                 messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
             case "reasoning":
@@ -62,7 +60,7 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
         output = turn.content if isinstance(turn.content, str) else _parts(turn.content, "input_text")
         return [{"type": "function_call_output", "id": f"fco_{id_}", "call_id": turn.tool_call_id, "output": output}]
     items: list[dict[str, Any]] = []
-    if turn.content:
+    if turn.content or not turn.tool_calls:
         parts = [{"type": "text", "text": turn.content}] if isinstance(turn.content, str) else turn.content
         content = _parts(parts, "output_text" if turn.role == "assistant" else "input_text")
         about = {"id": f"msg_{id_}", "status": "completed", "role": turn.role}
@@ -74,10 +72,18 @@ def item_of(turn: Message) -> list[dict[str, Any]]:
 
 
 def tools_of(tools: Sequence[Item]) -> list[dict[str, Any]]:
-    """Function tools in the form of chat completions. Raises Unusable."""
-    if other := next((one for one in tools if one.get("type") != "function"), None):
-        raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; functions are")
-    return [{"type": "function", "function": {name: one[name] for name in one if name != "type"}} for one in tools]
+    """Functions and custom tools in the form of chat completions. Raises Unusable."""
+    if other := next((one for one in tools if one.get("type") not in ("function", "custom")), None):
+        raise Unusable("tools", f"tools of type {other.get('type')!r} are not supported; function and custom are")
+    return [{"type": one["type"], one["type"]: {name: one[name] for name in one if name != "type"}} for one in tools]
+
+
+def _call(item: Item) -> dict[str, Any]:
+    if item.get("type") == "custom_tool_call":
+        custom = {"name": item.get("name"), "input": item.get("input") or ""}
+        return {"id": item.get("call_id"), "type": "custom", "custom": custom}
+    function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _content(content: Any) -> Any:

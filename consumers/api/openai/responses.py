@@ -30,6 +30,10 @@ _ECHOED_AS_GIVEN |= {"top_p": None, "truncation": "disabled", "reasoning": {"eff
 _CUT = {**dict.fromkeys((CUT_OFF, *ENDED_HERE), "max_output_tokens"), "content_filter": "content_filter"}
 
 
+# Of functions and of custom tools: the type of an item that calls one, and its field with the text for the tool.
+_CALLS = (("function_call", "arguments"), ("custom_tool_call", "input"))
+
+
 class ResponsesBody(BaseModel):
     """As OpenAI's; further fields that a model takes are passed on, others are ignored."""
 
@@ -123,6 +127,7 @@ class _Answer:
             "store": started.begun.receipt is not None,
             "conversation": {"id": started.begun.thread} if body.conversation else None,
         }
+        self._custom = {str(tool.get("name")) for tool in body.tools if tool.get("type") == "custom"}
         self._output: list[dict[str, Any]] = []
         self._calls: dict[int, int] = {}  # index among the tool calls: place in the output
 
@@ -175,15 +180,17 @@ class _Answer:
         begun: list[Event] = []
         if piece.index not in self._calls:
             at = self._calls[piece.index] = len(self._output)
-            item = {"type": "function_call", "id": f"fc_{piece.index}_{self._id}", "status": "in_progress"}
-            self._output.append({**item, "call_id": piece.id, "name": piece.name, "arguments": ""})
+            kind, text = _CALLS[piece.name in self._custom]
+            item = {"type": kind, "id": f"fc_{piece.index}_{self._id}", "status": "in_progress"}
+            self._output.append({**item, "call_id": piece.id, "name": piece.name, text: ""})
             begun = [{"type": "response.output_item.added", "output_index": at, "item": dict(self._output[at])}]
         at = self._calls[piece.index]
-        self._output[at]["arguments"] += piece.arguments
+        kind, text = _CALLS["input" in self._output[at]]
+        self._output[at][text] += piece.arguments
         if not piece.arguments:
             return begun
         place = {"item_id": self._output[at]["id"], "output_index": at}
-        return [*begun, {"type": "response.function_call_arguments.delta", **place, "delta": piece.arguments}]
+        return [*begun, {"type": f"response.{kind}_{text}.delta", **place, "delta": piece.arguments}]
 
     def _closed(self) -> list[Event]:
         events: list[Event] = []
@@ -195,9 +202,10 @@ class _Answer:
                 events.append({"type": "response.output_text.done", **self._part_at(at), **text})
                 events.append({"type": "response.content_part.done", **self._part_at(at), "part": part})
             else:
-                item["arguments"] = item["arguments"] or "{}"
-                done = {"item_id": item["id"], "output_index": at, "name": item["name"], "arguments": item["arguments"]}
-                events.append({"type": "response.function_call_arguments.done", **done})
+                kind, field = _CALLS["input" in item]
+                item[field] = item[field] or ("" if field == "input" else "{}")
+                done = {"item_id": item["id"], "output_index": at, "name": item["name"], field: item[field]}
+                events.append({"type": f"response.{kind}_{field}.done", **done})
             events.append({"type": "response.output_item.done", "output_index": at, "item": item})
         return events
 
