@@ -2263,8 +2263,8 @@ export interface components {
         };
         /**
          * AgentResponse
-         * @description data.fastRoute: whether the answer came without a model. delegatedTo: the agent that another one asked to answer.
-         *     suggestions: what to ask next.
+         * @description data.fastRoute: whether the answer came without a model; data.finishReason: why it ended. delegatedTo: the agent
+         *     that another one asked to answer. suggestions: what to ask next.
          */
         AgentResponse: {
             /** Message */
@@ -3639,51 +3639,9 @@ export interface components {
          * Message
          * @description model: another one than the server's own.
          */
-        "Message-Input": {
+        Message: {
             /** Message */
             message: string;
-            /** Model */
-            model?: string | null;
-        };
-        /**
-         * Message
-         * @description A stored turn. content: a string, or a list of blocks as in events.contracts (dicts with `type`).
-         *
-         *     tool_calls: list of {"id", "name", "arguments"}; seq: stream sequence, the order within the thread.
-         */
-        "Message-Output": {
-            /** Seq */
-            seq: number;
-            /**
-             * Event Id
-             * Format: uuid
-             */
-            event_id: string;
-            /** Role */
-            role: string;
-            /** Content */
-            content: string | {
-                [key: string]: unknown;
-            }[];
-            /**
-             * Time
-             * Format: date-time
-             */
-            time: string;
-            /** Name */
-            name?: string | null;
-            /** Tool Calls */
-            tool_calls?: {
-                [key: string]: unknown;
-            }[];
-            /** Tool Call Id */
-            tool_call_id?: string | null;
-            /** User */
-            user?: string | null;
-            /** Source Id */
-            source_id?: string | null;
-            /** Agent */
-            agent?: string | null;
             /** Model */
             model?: string | null;
         };
@@ -3971,13 +3929,6 @@ export interface components {
             /** Next */
             next?: string | null;
         };
-        /** Page[Message] */
-        Page_Message_: {
-            /** Items */
-            items: components["schemas"]["Message-Output"][];
-            /** Next */
-            next?: string | null;
-        };
         /** Page[ReceiptFound] */
         Page_ReceiptFound_: {
             /** Items */
@@ -3989,6 +3940,13 @@ export interface components {
         Page_SegmentCheckpoint_: {
             /** Items */
             items: components["schemas"]["SegmentCheckpoint"][];
+            /** Next */
+            next?: string | null;
+        };
+        /** Page[ShownTurn] */
+        Page_ShownTurn_: {
+            /** Items */
+            items: components["schemas"]["ShownTurn"][];
             /** Next */
             next?: string | null;
         };
@@ -4019,8 +3977,8 @@ export interface components {
          * @description The body of every error. retryAfter: seconds. errors: which fields of the request are wrong.
          *     candidates: `id` and `content` of the memories that the given words may mean.
          *
-         *     message, category, suggestions, shouldRetry, action: for a person, in the language of the request's `locale`, where
-         *     an answer was asked for under /ai-agent.
+         *     message, category, suggestions, shouldRetry, action: for a person, where no answer came; in the language of the
+         *     request's `locale` under /ai-agent, of its Accept-Language elsewhere.
          */
         Problem: {
             /** Type */
@@ -4459,6 +4417,58 @@ export interface components {
             [key: string]: unknown;
         };
         /**
+         * ShownTurn
+         * @description A turn as people and programs are shown it. quoted: the parts of a person's text that are somebody else's words,
+         *     as (start, end) in characters; blocks of text are joined by line breaks.
+         */
+        ShownTurn: {
+            /** Seq */
+            seq: number;
+            /**
+             * Event Id
+             * Format: uuid
+             */
+            event_id: string;
+            /** Role */
+            role: string;
+            /** Content */
+            content: string | {
+                [key: string]: unknown;
+            }[];
+            /**
+             * Time
+             * Format: date-time
+             */
+            time: string;
+            /** Name */
+            name?: string | null;
+            /** Tool Calls */
+            tool_calls?: {
+                [key: string]: unknown;
+            }[];
+            /** Tool Call Id */
+            tool_call_id?: string | null;
+            /** User */
+            user?: string | null;
+            /** Source Id */
+            source_id?: string | null;
+            /** Agent */
+            agent?: string | null;
+            /** Model */
+            model?: string | null;
+            /**
+             * Origin
+             * @default person
+             * @enum {string}
+             */
+            origin?: "person" | "participant" | "tool" | "program" | "quoted";
+            /** Quoted */
+            quoted?: [
+                number,
+                number
+            ][];
+        };
+        /**
          * SignedBasis
          * @description As it goes to a client and comes back. signature: of the server, so that nothing in it is changed. id: may come
          *     back in its place for a while; None where the server does not keep it.
@@ -4669,6 +4679,8 @@ export interface components {
         /**
          * Turn
          * @description content: text, or blocks as OpenAI, Anthropic or turnlog write them; tool_calls as OpenAI or turnlog do.
+         *
+         *     origin: whose words a user's turn holds; turnlog decides it from name and text where it is not given.
          */
         Turn: {
             /** Role */
@@ -4700,6 +4712,8 @@ export interface components {
             latency_ms?: number | null;
             /** Source Id */
             source_id?: string | null;
+            /** Origin */
+            origin?: ("person" | "participant" | "tool" | "program" | "quoted") | null;
             /** Time */
             time?: string | null;
         };
@@ -5494,7 +5508,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_Message_"];
+                    "application/json": components["schemas"]["Page_ShownTurn_"];
                 };
             };
             /** @description Client Error */
@@ -5698,7 +5712,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Message-Input"];
+                "application/json": components["schemas"]["Message"];
             };
         };
         responses: {
@@ -5748,7 +5762,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Message-Input"];
+                "application/json": components["schemas"]["Message"];
             };
         };
         responses: {
