@@ -216,6 +216,10 @@ async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
     """The connection to the model is closed, and the next question does not wait."""
     go = threading.Event()
     model.reply("word " * 50_000, until=go, after=2)
+
+    async def is_asked() -> bool:
+        return bool(model.bodies())
+
     async with serve(api_base_url=model.url, model="m") as api, openai_client(api) as client:
         asking = client.chat.completions.create(
             model="m", messages=[said("user", "hi")], store=False, stream=streamed, timeout=2.0
@@ -223,7 +227,7 @@ async def test_an_answer_that_is_not_stored_ends_when_its_client_leaves(
         if streamed:
             async with await asking as chunks:
                 await anext(chunks)
-                await asyncio.to_thread(model.wait_for_requests, 1)
+                await eventually(is_asked)
         else:
             with pytest.raises(openai.APITimeoutError):
                 await asking
