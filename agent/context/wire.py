@@ -102,7 +102,8 @@ def body(message: Message, options: WireOptions) -> Wire | None:
         if message.role == "assistant":
             content = content[: _first_result(content)]
         parts = _parts(content, message.role, options)
-        if not parts and message.content and not calls(message) and not any(b["type"] == "text" for b in content):
+        is_empty_text = message.role != "assistant" and any(block["type"] == "text" for block in content)
+        if not parts and message.content and not calls(message) and not is_empty_text:
             return None
         content = _collapse(parts)
     wire: Wire = {"role": message.role, "content": content}

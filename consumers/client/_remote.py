@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from pydantic_core import to_jsonable_python
 
@@ -55,15 +55,15 @@ class RemoteThread(Thread):
         turns = [_body(turn) for turn in made]
         id_ = receipt.id if isinstance(receipt, SignedBasis) else None
 
-        async def append(sent: AnswerBasis | UUID | None) -> list[Appended]:
+        async def append(sent: AnswerBasis | UUID | None, write_id: UUID | None) -> list[Appended]:
             body = to_jsonable_python({"turns": turns, "receipt": sent, "expected": expected, "usage": usage})
-            path, write_id = f"{self._path}/turns", made[0].id if made else None
+            path = f"{self._path}/turns"
             return await self._http.call("POST", path, list[Appended], user=self.user, body=body, write_id=write_id)
 
         try:
-            return await append(id_ or receipt)
-        except ReceiptGone:  # the answer took longer than the server keeps a receipt
-            return await append(receipt)
+            return await append(id_ or receipt, made[0].id if made else None)
+        except ReceiptGone:  # the answer took longer than the server keeps a receipt; another body needs another key
+            return await append(receipt, uuid5(made[0].id, "whole receipt"))
 
     async def _context(self, asked: dict[str, Any]) -> Context:
         made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=asked)

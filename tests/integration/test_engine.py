@@ -182,10 +182,11 @@ async def test_rows_of_another_code_version_ask_for_a_rebuild(
     async with running_projector(log, database_url):
         await log.append(turn())
         await settled()
-    async with running_projector(log, database_url, [replace(MESSAGES, version=2)]) as newer:
+    async with running_projector(log, database_url, [replace(MESSAGES, version=MESSAGES.version + 1)]) as newer:
 
         async def complained() -> bool:
-            return "rows of version 1 and code of version 2" in (newer.last_error or "")
+            wanted = f"rows of version {MESSAGES.version} and code of version {MESSAGES.version + 1}"
+            return wanted in (newer.last_error or "")
 
         await eventually(complained)
 
@@ -243,7 +244,8 @@ async def test_a_projection_of_another_version_waits_and_the_others_go_on(
 async def test_rows_of_another_log_are_not_gone_on_with(log: Log, database_url: str, db: Connection) -> None:
     await db.execute(
         "INSERT INTO projection_positions (projection, build, partition, position, code_version) "
-        "VALUES ('messages', 'live', 0, 77, 1)"
+        "VALUES ('messages', 'live', 0, 77, %s)",
+        (MESSAGES.version,),
     )
     await log.append(turn("hello"))
     async with running_projector(log, database_url, [MESSAGES]) as runner:
