@@ -29,7 +29,7 @@ _TO_WORK_ON = re.compile(
     r"\b(?:story|poem|song|dialogue|scene|script|monologue|novel|lyrics|role-?play)\b"
     r"|(?:(?<![名是做当学业])翻译|译成|润色|改写|校对|改病句|造句|检查(?:一下)?语法|[写编讲续][^：:。！？\n]{0,20}(?:故事|小说|对话|剧本|台词|对白|歌词)))"
     r"[^:：.。!！?？\n]{0,80}(?:[:：]|[.。]?[ \t]*\n).*\Z"
-    r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend|imagine)\b.*\Z"
+    r"|\A\s*(?:let'?s (?:play|pretend)|role-?play|pretend)\b.*\Z"
     r"|\A\s*(?:(?:please|pls|can you|could you) )*translate\b[^.:\n]{0,40}\..*\Z"
     r"|\A\s*(?:(?:请|帮|麻烦|把)[^。\n]{0,15})?翻译[^。：\n]{0,20}。.*\Z",
     re.IGNORECASE | re.DOTALL,
@@ -44,7 +44,8 @@ _DELIMITED = (
 )
 _LINES = (
     re.compile(
-        r"^[ \t]*(?:assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
+        r"^[ \t]*(?:[\[【][^\]】\n]{1,20}[\]】][ \t]*[^\s:：][^:：\n]{0,18}"
+        r"|assistant|ai|bot|chatgpt|gpt|human|me|system|tool"
         r"|(?:the )?(?:user|customer|client)(?: says| said| wrote)?"
         r"|(?:\w+ )?(?:lyrics|post|review|comment|quote|caption)"
         r"|助手|机器人|用户|系统|我|他|她|歌词|台词|评论|例句)"
@@ -56,65 +57,102 @@ _LINES = (
     _TO_WORK_ON,
 )
 
-# A clause that may introduce a quote: it ends with a colon, or with its line.
-_CLAUSE = re.compile(rf"[^\n.!?。！？;；:：{_HIDDEN}]+")
-_CLAUSE_END = re.compile(r"(?P<colon>[:：](?!//))|[.!?。！？]*[ \t]{0,20}(?=\n)")
+# A clause that may announce a quote: it ends with a colon, a dash, or its line.
+_CLAUSE = re.compile(rf"(?:(?! [-–—] |——|[写唱说]道[，,])[^\n.!?。！？;；:：{_HIDDEN}])+")
+_CLAUSE_END = re.compile(r"(?P<inline>[:：](?!//)|\s[-–—]\s|——|[写唱说]道[，,])|[.!?。！？]*[ \t]{0,20}(?=\n)")
 MAX_CLAUSE = 160
-_BEFORE_DELIMITED = re.compile(rf"\s*(?:{_HIDDEN}|[“\"「『]|[\w.+-]+@\w)")
-# The words after a clause with these are meant for turnlog.
+_BEFORE_DELIMITED = re.compile(rf"\s{{0,9}}(?:{_HIDDEN}|[“\"「『]|[\w.+-]+@\w)")
+# The words after a clause with these are the user's: meant for turnlog, or about the user.
 _MEANT = _any(
-    r"\b(?:remember|memori[sz]e|forget|note (?:that|this|to|for)|keep in mind|save|store|question"
-    r"|about (?:me|myself)|for you)\b|\b(?:first|second|next|last) (?:message|mail|post)\b",
-    r"[记記](?!录|者)|备忘|别忘|问题|关于我|第一|[好坏个]消息",
+    r"\b(?:remember|memori[sz]e|forget|note (?:that|this|to|for)|keep in mind|save|store|questions?|problem|situation"
+    r"|background|context|about (?:me|myself|us)|for you|facts|details|your (?:last )?(?:answer|message|reply|text))\b"
+    r"|\b(?:first|second|next|last) (?:message|mail|post)\b",
+    r"[记記](?!录|者)|备忘|别忘|问题|关于我|第一|[好坏个]消息|情况|背景|介绍一下我|[你您]的?(?:消息|回答|回复)",
 )
-_TEXT = (
-    r"(?:e-?mails?|mails?|messages?|letters?|texts?|sms|articles?|logs?|posts?|tweets?|comments?|reviews?|essays?"
-    r"|transcripts?|conversations?|chats?|excerpts?|passages?|paragraphs?|sentences?|snippets?|poems?|lyrics|speech|scripts?"
-    r"|stor(?:y|ies)(?= (?:for|by|from|of))|chapters?|documents?|reports?|tickets?|newsletters?|notices?|memos?"
-    r"|drafts?|abstracts?|prompts?|outputs?|traces?|errors?|interviews?|press release|job (?:ad|description|posting)"
-    r"|(?:(?:her|his|their)|\w+['’]s) (?:bio|profile|story|resume|cv))"
-    r"(?=\W*$| (?:from|of|i|we|he|she|they|that|which|to|by|about|says?|said|reads?|today|below|again|me|for|in|on|sent"
-    r"|posted|wrote|with|at|and|polite|ok|good|correct)\b)"
+_NOUN = (
+    r"(?:e-?mails?|mails?|voicemails?|messages?|letters?|texts?|sms|articles?|logs?|posts?|tweets?|comments?|reviews?"
+    r"|essays?|compositions?|transcripts?|conversations?|chats?|dialogues?|excerpts?|passages?|paragraphs?|sentences?"
+    r"|snippets?|poems?|haikus?|verses?|lyrics|speech|scripts?|novels?|fan ?fics?|fairy tales?|monologues?|subtitles?"
+    r"|stor(?:y|ies)(?= (?:for|by|from|of))|user stor(?:y|ies)|chapters?|(?:first|opening|last) lines?|openings?"
+    r"|documents?|reports?|tickets?|newsletters?|notices?|memos?|notes?|flyers?|leaflets?|adverts?|ads?|captions?"
+    r"|diar(?:y|ies)|journals?|listings?|testimon(?:y|ials?)|feedback|complaints?|statements?|slogans?|quotes?"
+    r"|drafts?|abstracts?|prompts?|inputs?|outputs?|examples?|samples?|test data|fake profiles?|traces?|errors?"
+    r"|interviews?|press release|job (?:ad|description|posting)"
+    r"|(?:her|his|their|dating|tinder|(?!here)\w+['’]s) (?:\w+ )?(?:bio|profile|story|resume|cv|intro))"
+)
+_TEXT = _NOUN + (
+    r"(?=\W*$|\W+(?:from|of|i|we|he|she|they|that|which|to|by|about|says?|said|reads?|today|below|again|me|for|in|on"
+    r"|sent|posted|wrote|with|at|and|polite|ok|good|correct|starts?|begins?|goes|page|p|no|number|left|pinned)\b)"
 )
 _TEXT_ZH = (
-    r"(?:邮件|来信|信件|[封条]信|短信|消息|聊天记录|对话|文章|日志|帖子|评论|作文|论文|文案|通知|公告|报道|新闻|小说|歌词|剧本|台词"
-    r"|草稿|讲稿|采访稿|稿子|段落|[一这那]段|段话|[这那]句话?|下面的话|文本|原文|全文|报错信息|输出|留言|摘录|节选|他的自我介绍|[^我]的自我介绍)"
+    r"(?:邮件|来信|信件|[封条]信|短信|短讯|消息|聊天记录|对话|文章|日志|帖子|[评留]言|评论|[好差书影]评|作文|论文|文案|通知|公告"
+    r"|报道|新闻|小说|剧本|歌里|(?:歌|台|广告|欢迎|祝|解说)词|[对独]白|自[传述]|[草讲稿]稿|采访稿|稿子|段落|[一这那]段|段话"
+    r"|[这那]句话?|下面的话|文本|[原全课例范]文|原话|报错信息|输出|摘录|节选|(?<!我的)(?<!写)日记|朋友圈|微博|推文|公众号"
+    r"|[纸便]条|便签|海报|语音|弹幕|签名|反馈|投诉|说明|口号|开头|第一句|诗|听[写力]|阅读题|例子|示例|测试数据|参考"
+    r"|(?<!我)(?<!我的)(?:自我介绍|简介|资料))"
 )
 _OPENING = r"^\W*(?:(?:and|so|ok|okay|hi|hey|also|well|please|pls|can you|could you|would you)\W+)*"
-_PRESENTS = _any(
+_SHOWS = _any(
     _OPENING + r"(?:here(?:['’]?s| is| are| comes)|this is|these are|below|attached|(?:i )?(?:(?:just|recently) )?"
     r"(?:got|received|found|saw|copied|pasted|forwarding|quoting|pasting)|see|read|consider|look at|check|take"
-    r"|from|in|according to|about)\b.{0,100}\b" + _TEXT,
-    _OPENING + r"(?:(?:the|my|his|her|its|their|our|an?|this|that|these|\w+['’]s) )?(?:\w+ ){0,3}?\b" + _TEXT,
-    _TEXT_ZH + r"[^，,]{0,12}\s*[:：]?\W*$",
+    r"|from|in|according to)\b.{0,100}\b" + _TEXT,
+    r"^\W*(?:(?:这|下面|以下)[是为]?|收到|看到|刚?看到).{0,20}" + _TEXT_ZH + r"[^，,]{0,12}\W*$",
+    _TEXT_ZH + r"[^，,]{0,4}(?:如下|下面|以下)\W*$",
+)
+_TITLES = _any(
+    _OPENING + r"(?!i\b|i['’]|about\b|today|yesterday)"
+    r"(?:(?:the|my|his|her|its|their|our|an?|this|that|these|\w+['’]s) )?(?:[\w'’]+ ){0,3}?\b" + _TEXT,
+    _TEXT_ZH + r"[^，,]{0,12}$",
     r"^\W*转发\W*$",
 )
+# A task for a text that stands below.
 _POINTS = _any(
     _OPENING
     + r"(?:check|review|explain|analy[sz]e|improve|edit|shorten|simplify|condense|expand|rate|critique|read|consider"
-    r"|look at|grade|reply to|respond to|comment on|thoughts on|tl;? ?dr)\b"
-    r".{0,40}?(?:\b(?:this|these|the following|below)\b|please)",
+    r"|look at|grade|reply to|respond to|comment on|thoughts on|turn|make|convert|answer|finish|continue|correct|fix"
+    r"|translate|tl;? ?dr|forwarding|quoting|pasting)\b.{0,40}?(?:\b(?:grammar|spelling|tone|wording|it (?:\w+ )?\w+er"
+    r"|this(?! (?:morning|week|month|year|evening|afternoon))|these|the following|below)\b|please)",
     r"\bwhat (?:does|do) (?:this|it|these|the following) (?:mean|say)\b|^\W*dr please\W*$",
+    r"\bwhat do (?:you|u) (?:think|make) (?:of|about) (?:this|these|the following|my|h\w\w) \w+",
     r"\bis (?:this|it|the following)\b.{0,30}\b(?:scam|spam|phishing|legit|polite|grammatical|correct|fake|real)\b",
-    r"(?:帮|请|读|看|回|改|检查|分析|解释|总结|概括|评价)[^，,]{0,10}(?:这|下面|以下)[^，,]{0,6}(?:邮件|信|话|段|文|消息|评论|条|篇|份)",
-    r"(?:总结|概括|解释|缩写|扩写|点评|批改|分析)(?:一下)?(?:这|下面|以下)?[^，,]{0,6}[:：]\s*$",
+    r"(?:\b(?:this|these|those|the following) (?:\w+ ){0,2}|\b(?:got|received|came|sent)\b.{0,40})\b" + _NOUN + r"\b",
+    r"\b" + _NOUN + r"\b.{0,20}\b(?:arrived|came in|was sent)\b",
+    r"(?:收到|[发寄传送][来给])[^，,]{0,6}" + _TEXT_ZH,
+    r"(?:下面|以下|下列|这)[^，,]{0,6}(?:邮件|信|话|段|文|消息|[评诗]|条|首|篇|份|题|句|[哪开]头|哪)",
+    r"(?:总结|概括|解释|[缩扩]写|点评|批改|分析|修改|优化|改(?:一下)?语法|[改写]得.{1,6}[点些]|改成)(?:一下)?(?:这|下面|以下)?"
+    r"[^，,]{0,6}\s*$",
     r"(?:这|下面|以下)[^，,]{0,8}(?:什么意思|诈骗|骗局|真的吗|礼貌吗|怎么看|怎么回)",
 )
+_POINTS_AT_END = _any(r"\b(?:(?:the )?following(?: \w+)?|below)\W*$", r"(?:如下|下面|以下|这[个篇段些]?)\W*$")
+# Somebody else speaks or writes.
 _SAYS = _any(
     r"(?<!\bi )(?<!\bwe )(?<!\byou )\b(?:wrote|writes|says|said|texted|emailed|mailed|messaged|posted|replied|reads"
-    r"|(?:sent|gave) (?:me|us)|sent)(?: (?:me|us|this|that|the following|back|to me|today|yesterday|now|on \w+))*\W*$",
-    r"(?<![我先])(?:写道|写着|发来[^，,]{0,6}|发给我|说|回复道?|来信)\W*$",
+    r"|answered|commented|tweeted|pinned|stuck|put|left|shared|forwarded|printed|published|sent|goes|thinks|thought"
+    r"|(?:told|gave|sent|handed) (?:me|us)|(?:is|was) like"
+    r"|(?:whisper|shout|yell|claim|announce|mutter|insist|confess|quot)(?:s|ed|es|d)|declare[sd])"
+    r"(?: (?:me|us|this|that|it|(?:a|the) (?:note|message|following)|back|up|to me|today|yesterday|now|like this"
+    r"|(?:on|in|at|under) (?:\w+ ){0,2}\w+))*\W*$",
+    r"(?<![我先你您来地短实了想])(?:[写唱说]道|写着|发[^，,]{0,4}来|发给我|[发写贴转留唱念]的|[唱写说喊叫念]|念叨|回复?(?:道|我)|告诉我|来信)"
+    r"\W*$",
 )
-_POINTS_AT_END = _any(r"\b(?:this|these|(?:the )?following|below)\W*$", r"(?:如下|下面|以下|这[个篇段些]?)\W*$")
-LONG_BLOCK = 800  # characters behind a clause that points at them
+_ARRIVED = _any(
+    r"\b(?:got|received|found|saw|(?:over)?heard|copied|came (?:in|across)|arrived|popped up|was sent)\b",
+    r"收到|[看听]到|发现|刷到|转自|来自|[给发].{0,6}写了",
+)
+_FIRST_PERSON = _any(r"\b(?:i|my|we|our)\b|[我咱]")
+_LABEL = _any(r"\W*[\w'’/-]+(?: [\w'’/-]+)?\W*", r"\W*[\u4e00-\u9fff]{1,5}\W*")
+_BLANK_LINE = re.compile(r"[ \t]*\n[ \t]*\n")
+# A comment on the text that the clause names, not that text.
+_COMMENT = _any(r"\s{0,9}(?:it|they|he|she|that|this)(?:['’]s| (?:is|was|were|are|has|had|seems))\b")
 
 # Everything behind these is a forwarded text or a letter.
 _LETTERS = re.compile(
     r"^[ \t]*(?:(?:From|发件人|寄件人)[ \t]*[:：][^\n]*\n(?:[^\n]{0,200}\n){0,4}?"
     r"[ \t]*(?:To|Subject|Date|Sent|Cc|收件人|主题|日期|发送时间)[ \t]*[:：]"
+    r"|(?:Subject|Re|Fwd?|主题|标题)[ \t]*[:：][^\n]*\n"
     r"|-{2,}[ \t]*(?:Forwarded|Original) message|Begin forwarded message|-{2,}[ \t]*(?:转发|原始)的?(?:邮件|消息)"
     r"|(?:Dear (?!(?:assistant|ai|chatgpt|claude|bot|turnlog|friend)\b)|尊敬的|亲爱的)"
-    r"[^\n,，:：]{1,40}[,，:：][ \t]*\n)"
+    r"[^\n,，:：]{1,40}[,，:：][ \t]*\n|[^\n,，。]{2,10}[您你]好[,，:：][ \t]*\n)"
     r"|(?<=\S)[ \t]*\n[ \t]*\n[ \t]*(?:(?:Hi|Hello|Hey|Dear)\b[^\n,]{0,40}|(?:各位|尊敬的|亲爱的)[^\n]{1,20}"
     r"|[^\n]{0,10}[您你]好)"
     r"[,，:：][ \t]*\n",
@@ -126,21 +164,28 @@ _STARTS = (
 )
 _ROLE_PLAY = re.compile(
     _STARTS
-    + r"(?:act as\b(?! if)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|you are (?:now|going to be) an?\b"
-    r"|扮演|假装|(?:玩|做|进行)?(?:一个)?角色扮演|(?:你(?:从)?现在(?:开始|起)?|从?现在(?:开始|起)?[，,]?你)(?:就)?是一[个位名])",
+    + r"(?:act (?:as\b(?! if)|like (?:you|an?)\b)|(?:take on|play) the (?:role|part)\b|role-?play|pretend\b|simulate\b"
+    r"|once upon a time|let['’]?s write\b|you (?:play|are|be) [^.\n]{1,30} and i(?:['’]ll| will)? (?:play|am|be)\b"
+    r"|you(?: are|['’]re| will be|['’]ll be) (?:(?:now|going to be) an?\b|[^.!?,\n]{1,40} now\b)"
+    r"|for (?:my|the|our|a) [^.:\n]{0,40}\b(?:character|novel|story|game|play|script|role)\b[^.\n]{0,20}:"
+    r"|扮演|假装|模拟|你[来演当][^，。\n]{1,8}[，,]\s*我|(?:玩|做|进行)?(?:一个)?角色扮演|当(?:一[名个位])?[^，。\n]{0,6}[官师员生者长]。"
+    r"|(?:你(?:从)?现在(?:开始|起)?|从?现在(?:开始|起)?[，,]?你)(?:就)?是一[个位名]"
+    r"|从前(?:有|[，,])|很久以前|[^。\n：]{0,6}(?:角色|人物)(?:设定|卡)|以[^，。\n]{1,12}的(?:口吻|身份|视角|语气))"
+    r"|\b(?:from|in) the (?:perspective|point of view|viewpoint|voice|persona|role) of\b",
     re.IGNORECASE,
 )
 _INVENTED = re.compile(
-    _STARTS
-    + r"(?:suppose|supposing|assum(?:e|ing)|(?:let['’]?s )?say (?=(?:that )?(?:i|we|my|you)\b)|hypothetically|imagine"
-    r"|what if|picture this|for the sake of argument|(?:假设|假如|假定|设想|比方说|比如说)(?=我|你)|想象一下)"
-    r"|\bin (?:my|a|the|that|last night['’]s) (?:dream|nightmare)\b"
+    _STARTS + r"(?:suppose|supposing|assum(?:e|ing)|(?:let['’]?s )?say (?=(?:that )?(?:i|we|my|you)\b)|hypothetically"
+    r"|imagine(?! that!)|what if|picture this|for the sake of argument|if you were me"
+    r"|if i (?:were|was) (?:an?|the|your)\b(?! (?:bit|little|kid|child))"
+    r"|(?:假设|假如|假定|设想|比方说|比如说)(?=我|你)|(?:如果|要是|假如|若)(?:我|你)(?:是|成了|变成)|想象(?:一下|你))"
+    r"|\bin (?:my|an?|the|that|this|last night['’]s) (?:\w+ )?(?:dream|nightmare)\b(?! job| house| home| car)"
     r"|\bi (?:just )?had (?:an?|the|this|that|another) (?:\w+ ){0,3}(?:dream|nightmare)\b|\bi (?:\w+ )?dream(?:t|ed)\b"
     r"|梦[见到里中]|做了个?[^，。\n]{0,4}梦",
     re.IGNORECASE,
 )
 _REAL_AGAIN = _any(
-    r"\n[ \t]*\n",
+    _BLANK_LINE.pattern,
     r"\b(?:in reality|in real life|irl|for real|(?:i )?woke up|out of character|end of (?:the )?role-?play)\b",
     r"(?<=[.!?] )(?:actually|anyway|seriously)\b|现实(?:中|里|生活)|说真的|回到现实|醒来|醒了|言归正传",
 )
@@ -167,27 +212,38 @@ def _introduced(text: str) -> Iterator[Range]:
     """What follows a clause that introduces it: all of the text, or a sentence where the clause says who speaks."""
     if found := _LETTERS.search(text):
         yield found.start(), len(text)
+    end = 0
     for found in _CLAUSE.finditer(text):
+        if found.start() < end:
+            continue
         ended = _CLAUSE_END.match(text, found.end())
-        clause = found.group()[-MAX_CLAUSE:]
+        clause = found.group()[-MAX_CLAUSE:].strip()
         if ended is None or _MEANT.search(clause) or _BEFORE_DELIMITED.match(text, ended.end()):
             continue
-        at, ends_line, has_colon = ended.end(), text.startswith("\n", ended.end()), bool(ended["colon"])
-        if _is_introduction(clause + ended.group(), len(text) - at, ends_line, has_colon):
+        at = ended.end()
+        if _announces(clause, bool(ended["inline"]), text, at):
             yield at, len(text)
             return
-        if has_colon and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
-            yield at, said.end()
+        if ended["inline"] and _SAYS.search(clause) and (said := _SENTENCE.match(text, at)):
+            end = said.end()
+            if _FIRST_PERSON.search(said.group()):  # who says "I" in the next sentence is not known
+                blank = _BLANK_LINE.search(text, end)
+                end = blank.end() if blank else len(text)
+            yield at, end
 
 
-def _is_introduction(clause: str, size: int, ends_line: bool, has_colon: bool) -> bool:
-    """size: of the text behind the clause."""
-    bare = clause.rstrip(":：.?？!！ \t")
-    if ends_line and (_POINTS.search(clause) or (has_colon and _SAYS.search(bare))):
-        return True
-    if ends_line and size > LONG_BLOCK and _POINTS_AT_END.search(bare):
-        return True
-    return (has_colon or (ends_line and "?" in clause.replace("？", "?"))) and bool(_PRESENTS.search(bare))
+def _announces(clause: str, has_colon: bool, text: str, at: int) -> bool:
+    """Whether all behind the clause, which ends at `at`, is somebody's text. A colon at the end of a line announces one
+    by itself, unless the clause is about the user, or only a label."""
+    if not has_colon:
+        is_alone = _BLANK_LINE.match(text, at) and (_POINTS.search(clause) or _SHOWS.search(clause))
+        return bool(is_alone or _POINTS_AT_END.search(clause))
+    if _SHOWS.search(clause) or _TITLES.search(clause):
+        return not _COMMENT.match(text, at)
+    if not text.startswith("\n", at):
+        return False
+    named = _ARRIVED.search(clause) or _SAYS.search(clause) or _POINTS.search(clause)
+    return bool(named or (not _FIRST_PERSON.search(clause) and not _LABEL.fullmatch(clause)))
 
 
 def _invented(text: str) -> Iterator[Range]:
