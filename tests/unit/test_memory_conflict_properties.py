@@ -8,7 +8,7 @@ from uuid import UUID
 
 from helpers.dated_claims import DecidedMemories, claim, day, decided
 from helpers.nightly import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turnlog.agent.memory.deciding.revisions import edited, reverted
@@ -132,13 +132,22 @@ def test_merging_is_the_same_in_any_order_and_joins_in_order_of_saying(data: st.
 steps = st.tuples(st.sampled_from(["say", "say", "edit", "revert"]), values, st.integers(0, 9), st.integers(0, 5))
 
 
+def taken(*words: str) -> list[tuple[str, str, int, int]]:
+    """Steps by "say VALUE DAY" and "revert WHICH"."""
+    parts = [step.split() for step in words]
+    return [("say", one[1], int(one[2]), 0) if one[0] == "say" else ("revert", "", 0, int(one[1])) for one in parts]
+
+
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=10), strategies)
+@example(taken("say 3.80 0", "say 4 0", "revert 1", "say 3.80 1", "revert 3", "say 3.80 0"), "MERGE")
+@example(taken("say 3.80 0", "say 4 1", "revert 0", "revert 1", "revert 1", "say 3.80 0"), "MERGE")
+@example(taken("say 3.80 0", "say 4 1", "revert 1", "say 3.80 0", "revert 1", "say 3.80 0"), "MERGE")
 def test_whatever_people_say_and_do_one_memory_of_a_key_holds_and_intervals_never_overlap(
-    taken: list[tuple[str, str, int, int]], strategy: Strategy
+    done: list[tuple[str, str, int, int]], strategy: Strategy
 ) -> None:
     after = DecidedMemories()
-    for n, (what, value, on, which) in enumerate(taken):
+    for n, (what, value, on, which) in enumerate(done):
         step(after, n, what, which, claim(value, on, f"step {n}", value=value, dedupe_key="k", strategy=strategy))
         assert len(after.valid) == 1
     intervals = [(row.valid_from, row.valid_to or day(9_999)) for row in after.rows if row.valid_to != row.valid_from]

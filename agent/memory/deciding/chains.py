@@ -74,7 +74,8 @@ def _taken_back(row: StoredMemory) -> bool:
 def _held(row: StoredMemory, value: str, after: str | None, edit: bool) -> Link:
     """after: the value of its successor, None without one that still counts."""
     present = Interval(memory_id=row.id, valid_to=row.valid_to, replaced_by=row.replaced_by, reason=row.closed_reason)
-    otherwise = row.valid_to if after is None else None
+    is_merged_away = row.closed_reason == "merged"  # by a merge that was taken back
+    otherwise = row.valid_to if after is None and not is_merged_away else None
     return Link(
         *(row.id, value, row.valid_from, _sayings(row, value, after)),
         ends=min((end for end in (row.expires_at, otherwise) if end is not None), default=None),

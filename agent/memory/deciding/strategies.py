@@ -133,7 +133,9 @@ def _again(candidate: Memory, link: Link, links: Sequence[Link], rows: Sequence[
 
 def _merge(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
     """A repetition confirms its member and the valid merged memory."""
-    merges = {row.id: row for row in rows if is_merge(row) and row.closed_reason != "reverted"}
+    chosen = {row.replaced_by for row in rows if row.closed_reason == "reverted"}  # by the user, so no merge of ours
+    derived = [row for row in rows if is_merge(row) and row.closed_reason != "reverted" and row.id not in chosen]
+    merges = {row.id: row for row in derived}
     links, new = [link for link in links_of(rows) if link.id not in merges], link_of(candidate)
     same = _same_value(links, new)
     chain = _since(links, same, candidate, _row(same, rows)) if same else [*links, new]
@@ -190,9 +192,11 @@ def question(new: str, old: Sequence[str]) -> str:
 
 
 def _same_value(links: Iterable[Link], new: Link) -> Link | None:
-    """The newest memory of the same value that has not expired when the candidate begins, nor the reverse."""
+    """The newest memory of the same value that has not expired when the candidate begins, nor the reverse. What the
+    user chose holds from then on: an older saying is no repetition of it."""
     alive = [link for link in in_order(links) if not link.ended(new.begin) and not new.ended(link.begin)]
-    return next((link for link in reversed(alive) if link.value == new.value), None)
+    same = (link for link in reversed(alive) if link.value == new.value)
+    return next((link for link in same if not link.edit or link.begin <= new.begin), None)
 
 
 def _since(links: Iterable[Link], link: Link, candidate: Memory, row: StoredMemory) -> list[Link]:
