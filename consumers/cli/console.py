@@ -49,8 +49,10 @@ class Words(Console):
             yield one if one.control else Segment(shown(one.text), one.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Breaks lines, between words, on a terminal only; `:dog:` stays as it is."""
-        options = {"soft_wrap": not self.is_terminal, "emoji": False} | options
+        """Breaks lines on a terminal only, and never within a word, such as a key; `:dog:` stays as it is."""
+        words = (word for one in objects if isinstance(one, str | Text) for word in str(one).split())
+        is_whole = not self.is_terminal or any(cell_len(word) > self.width for word in words)
+        options = {"soft_wrap": is_whole, "emoji": False} | options
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:

@@ -92,3 +92,15 @@ def test_an_answer_in_a_pipe_is_written_as_it_comes(capsys: pytest.CaptureFixtur
         flow.show(Text(text))
     flow.show(ANSWERED)
     assert capsys.readouterr().out == "".join(said) + "\n"
+
+
+def test_a_long_key_is_never_broken_on_a_narrow_terminal() -> None:
+    file, key = io.StringIO(), "tl_" + "x" * 300
+    narrow = Words(file=file, force_terminal=True, width=40, highlight=False)
+    narrow.print(f"the key is {key}", markup=False)
+    narrow.print("words that are broken between two of them at the end of a line", markup=False)
+    first, *others = file.getvalue().splitlines()
+    assert key in first and [one.strip() for one in others] == [
+        "words that are broken between two of",
+        "them at the end of a line",
+    ]
