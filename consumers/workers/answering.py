@@ -26,8 +26,9 @@ from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
 from turnlog.agent.recall.episodes import Relevant, relevant_turns
 from turnlog.agent.recall.search import Recall
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.threads.shared_locks import SharedLocks
 from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
-from turnlog.consumers.workers.answer_locks import AnswerLocks
+from turnlog.consumers.workers.answer_locks import answered_alone
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
 from turnlog.events.errors import EventTooLarge, InvalidEvent, LogFull, LogUnavailable, NotFound, TurnlogError
@@ -79,7 +80,7 @@ class AgentConsumer:
         self._recall = Recall(models.embedder, models.reranker)
         self._transcripts = Transcripts()
         self._memories = AnswerMemories(runtime, models.embedder)
-        self._locks, self._turns_to_read = AnswerLocks(runtime.pool), asyncio.Semaphore(READING)
+        self._locks, self._turns_to_read = SharedLocks(runtime.pool), asyncio.Semaphore(READING)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -93,7 +94,7 @@ class AgentConsumer:
         progress = progress_of(self._runtime.log.nc, request.tenant, request.thread, request.id, delivery.attempt)
         if not await self._is_first(request, delivery):
             return  # the same request again, much later: one event (L4)
-        async with self._locks.alone(request, delivery.attempt):
+        async with answered_alone(self._locks, request, delivery.attempt):
             before = await outcome(self._runtime.log, request, delivery.seq)
             if before.answered or before.failed:  # delivered again: who asked reads it on the log
                 await progress.tell("end")

@@ -20,6 +20,7 @@ class LockFor(IntEnum):
     ASKING_USER = 6
     ASKED_THREAD = 7
     EMBEDDING = 8
+    THREAD_TURN = 9
 
 
 @contextlib.asynccontextmanager
