@@ -31,6 +31,7 @@ KEYS_STREAM = "TURNLOG_KEYS"
 KEYS = "turnlog.keys.*"
 PROCESSES = "turnlog.processes"
 ANSWERING = "turnlog.answering"
+THREAD_TURNS = "turnlog.turns"
 SUBSCRIBER = "sub"
 # Under this name, as JetStream's domain, subscribers in accounts of their own reach the API of their durable.
 DOMAIN = "turnlog"

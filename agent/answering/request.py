@@ -48,9 +48,9 @@ def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
     return Asked(turn, request)
 
 
-async def ask(log: Log, asked: Asked) -> int:
-    """Appends both; returns the request's sequence."""
-    return (await log.append_many([asked.turn, asked.request]))[-1].seq
+async def ask(log: Log, asked: Asked, expected: int | None = None) -> int:
+    """Appends both; returns the request's sequence. expected: the thread's version. Raises WrongExpectedVersion."""
+    return (await log.append_many([asked.turn, asked.request], expected))[-1].seq
 
 
 def answer_id(request: UUID, part: str) -> UUID:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,9 @@ from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models.errors import ModelTimedOut
 from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.thread_turns import in_turn
 from turnlog.agent.use_cases.agents import check_answers
+from turnlog.agent.use_cases.own_threads import append_as_owner
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
@@ -126,19 +129,33 @@ async def ask(
     model: str | None = None,
     agent: str | None = None,
     turn_id: UUID | None = None,
+    admission: AbstractAsyncContextManager[None] | None = None,
 ) -> AsyncGenerator[Piece]:
     """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
+
+    It is appended after the answers of the thread that are asked for already. A thread without events becomes the
+    user's. admission: of the throttle, entered before the question is appended.
 
     Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
     all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
     is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
-    for an unknown agent or when the conversation is deleted before the answer, InvalidToken, LogUnavailable.
+    for an unknown agent, a thread of another user or a conversation that is deleted before the answer, InvalidToken,
+    TooManyWaiting, LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
     asked = question_events(Question(tenant, thread, text, user, model, agent), turn_id)
-    async with _progress(runtime, asked.request) as arrived:
-        seq = await append_question(runtime.log, asked)
+
+    async def append(expected: int | None = None) -> int:
+        return await append_question(runtime.log, asked, expected)
+
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(in_turn(runtime, tenant, thread, runtime.settings.answer_timeout_s))
+        await stack.enter_async_context(admission or contextlib.nullcontext())
+        arrived = await stack.enter_async_context(_progress(runtime, asked.request))
+        seq = await (
+            append() if user is None else append_as_owner(runtime, tenant, thread, user, append, or_nobody=True)
+        )
         yield Asked(seq)
         async for piece in _follow(runtime, asked.request, seq, arrived):
             yield piece

@@ -17,8 +17,10 @@ from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, as
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.throttle.shares import in_share
+from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
+from turnlog.agent.use_cases.own_threads import append_as_owner
 from turnlog.agent.use_cases.resent import (
     History,
     RequestPlace,
@@ -28,7 +30,7 @@ from turnlog.agent.use_cases.resent import (
     split_prompt,
     with_own_last,
 )
-from turnlog.agent.use_cases.turns import NewTurn, add_turns, turn_of
+from turnlog.agent.use_cases.turns import Added, NewTurn, add_turns, turn_of
 from turnlog.events import tracing
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, NotFound
@@ -106,8 +108,9 @@ class _Prepared:
 async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIterator[Piece]:
     """`Begun` first, then text and pieces of tool calls as they come, the whole `Completion` when it is recorded.
 
-    The new messages are stored before the model is called. Raises NotFound, InvalidEvent, InvalidToken,
-    WindowTooSmall, what the throttle raises, ModelError.
+    The new messages are stored before the model is called, after the answers of the thread that were begun before. A
+    second request to answer the turn that is being answered does not wait; its answer is on a fork. Raises NotFound,
+    InvalidEvent, InvalidToken, WindowTooSmall, what the throttle raises, ModelError.
     """
     ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
     wanted = replace(wanted, chat=replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user)))
@@ -115,8 +118,10 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")
     async with contextlib.AsyncExitStack() as stack:
+        place = RequestPlace(None, wanted.messages) if wanted.is_alone else await _place(runtime, person, wanted)
+        if wanted.memory == "full" and place.thread is not None and place.after is None:
+            place = await stack.enter_async_context(_in_turn(runtime, person, wanted, place.thread, ends_at))
         async with in_share(runtime, person.tenant, person.user, "asks"):
-            place = RequestPlace(None, wanted.messages) if wanted.is_alone else await _place(runtime, person, wanted)
             throttled = admitted(runtime, person.tenant, person.user, person.role, place.thread, AGENT)
             await stack.enter_async_context(throttled)
         stack.enter_context(observed.answer(AGENT, person.tenant, place.thread, tracing.traceparent()))
@@ -129,8 +134,30 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
             yield piece
 
 
+@contextlib.asynccontextmanager
+async def _in_turn(
+    runtime: Runtime, person: Person, wanted: Wanted, thread: str, ends_at: float
+) -> AsyncIterator[RequestPlace]:
+    """The place of the request once the answers before it are made, or at once where it goes on a fork."""
+
+    async def fork() -> RequestPlace | None:
+        place = await _place(runtime, person, wanted)
+        if place.after is None and not place.new:  # the thread ends with the turn to answer, and is being answered
+            return replace(place, after=place.end)
+        return place if place.after is not None else None
+
+    patience_s = ends_at - asyncio.get_running_loop().time()
+    async with in_turn(runtime, person.tenant, thread, patience_s, fork) as forked:
+        yield forked or await _place(runtime, person, wanted)
+
+
 async def _place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
-    """Raises NotFound."""
+    """Raises NotFound, TooManyWaiting."""
+    async with in_share(runtime, person.tenant, person.user, "asks"):
+        return await _found_place(runtime, person, wanted)
+
+
+async def _found_place(runtime: Runtime, person: Person, wanted: Wanted) -> RequestPlace:
     _, given = split_prompt(wanted.messages)
     where = (runtime, person.tenant, person.user)
     if wanted.behind is None or wanted.thread is None:
@@ -157,8 +184,15 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
         thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread
+    through = None if place.after is not None else place.end
     if turns:
-        await add_turns(runtime, person.tenant, thread, turns, user=person.user)
+        where = (runtime, person.tenant, thread)
+
+        async def append(expected: int | None) -> Added:
+            return await add_turns(*where, turns, user=person.user, expected=expected)
+
+        through = (await append_as_owner(*where, person.user, append)).version
+        await tell_waiting(*where)
     found = await context_of(
         runtime,
         person.tenant,
@@ -168,6 +202,7 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
         system_prompt=prompt,
         tools=[dict(tool) for tool in wanted.chat.tools],
         answer_tokens=wanted.chat.max_tokens,
+        through=through,
     )
     return _Prepared(with_own_last(list(found.context.messages), given), thread, found.receipt)
 

@@ -91,8 +91,11 @@ async def context_of(
     system_prompt: str | None = None,
     tools: Sequence[dict[str, Any]] | None = None,
     answer_tokens: int | None = None,
+    through: int | None = None,
 ) -> ThreadContext:
     """The context of a thread now. query: a user message at its end, unless the thread ends with just that.
+
+    through: the sequence of the last turn to show, without a query, where others may append meanwhile.
 
     user: whose long-term memories go in before the question. window: of the model, in tokens, of which the answer and a
     reserve take their part; tokens: for all messages instead, system prompt included. hybrid: where not all fits, turns
@@ -107,7 +110,7 @@ async def context_of(
     model = model or runtime.settings.model
     prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
     async with _ready(runtime, tenant, thread, READS) as (conn, head):
-        newest = await newest_exchanges(conn, tenant, thread, 1)
+        newest = await newest_exchanges(conn, tenant, thread, 1, None if through is None else through + 1)
         last = _question(newest)
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
         sought = query if query is not None else content_text(last.content) if last else ""
@@ -130,7 +133,7 @@ async def context_of(
             overview=now,
             budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
             log=runtime.log,
-            as_of_seq=head if asked is None and head else None,
+            as_of_seq=(through or head or None) if asked is None else None,
             relevant=finding.turns if hybrid else (),
             memories=block,
             answer_tokens=answer_tokens or 0,

@@ -12,7 +12,7 @@ from turnlog.agent.context.turns import cuts
 from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.own_threads import check_owner, own_or_claim
+from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner
 from turnlog.events.errors import InvalidEvent
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import related
@@ -30,11 +30,13 @@ CANDIDATES = 8
 @dataclass(frozen=True, slots=True)
 class RequestPlace:
     """Where a request belongs. thread: None for a new conversation. after: the last sequence that the conversation
-    shares with the request, where it went on otherwise from there, so that the request needs a fork."""
+    shares with the request, where it went on otherwise from there, so that the request needs a fork. end: the sequence
+    of the thread's last turn, where the request shares it."""
 
     thread: str | None
     new: Sequence[Wire]
     after: int | None = None
+    end: int | None = None
 
 
 def split_prompt(messages: Sequence[Wire]) -> tuple[str | None, Sequence[Wire]]:
@@ -84,16 +86,16 @@ async def place_of(
     """thread: as the client names it; None: the conversation is recognised by what the assistant said in `given`.
 
     history: "all" has been sent, "none" of it, or "some": as much as the messages of a named thread show, which are new
-    ones where none is of the assistant. claims: a thread without events becomes the user's.
+    ones where none is of the assistant. claims: a thread without events is to become the user's with its first turn.
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
     if thread is not None and not claims and not await runtime.log.thread_head(tenant, thread):
         return RequestPlace(None, given)
     if thread is not None:
-        await own_or_claim(runtime, tenant, thread, user)
+        await check_not_of_others(runtime, tenant, thread, user)
         if history == "none" or (history == "some" and not _has_answers(given)):
-            return RequestPlace(thread, await _behind(runtime, tenant, thread, given))
+            return await _behind(runtime, tenant, thread, given)
     elif not _has_answers(given):
         return RequestPlace(None, given)
     await runtime.settle(names=READS)
@@ -120,17 +122,17 @@ async def place_behind(
         await restored_if_archived(runtime, conn, tenant, thread)
         behind = await messages_page(conn, tenant, thread, len(new) + 1, after_seq=seq)
     if [key_of_turn(turn) for turn in behind] == [key(message) for message in new[: len(behind)]]:
-        return RequestPlace(thread, new[len(behind) :])
+        return RequestPlace(thread, new[len(behind) :], end=behind[-1].seq if behind else seq)
     return RequestPlace(thread, new, seq)
 
 
-async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> Sequence[Wire]:
+async def _behind(runtime: Runtime, tenant: str, thread: str, given: Sequence[Wire]) -> RequestPlace:
     """The new messages without those that a failed request has stored already."""
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         known = await messages_page(conn, tenant, thread, max(1, len(given)), newest=True)
     behind = unseen(given, known)
-    return given if behind is None else behind
+    return RequestPlace(thread, given) if behind is None else RequestPlace(thread, behind, end=known[-1].seq)
 
 
 async def _best(
@@ -159,7 +161,8 @@ async def _best(
             count, end = count - (end - cut), cut
         rank = (count, at_end)
         if count > 0 and (best is None or rank > best[0]):
-            best = rank, RequestPlace(thread, given[count:], None if at_end else turns[end - 1].seq)
+            shared = turns[end - 1].seq
+            best = rank, RequestPlace(thread, given[count:], None if at_end else shared, shared if at_end else None)
     return best[1] if best else None
 
 

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
@@ -15,7 +15,6 @@ from fastapi import Depends, Request
 from turnlog.agent.answering.agents import DEFAULT_AGENT
 from turnlog.agent.throttle.admission import admitted
 from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.use_cases.agents import check_answers
 from turnlog.agent.use_cases.asking import Asked, Piece, ask
 from turnlog.consumers.api.caller import Caller, identify
 from turnlog.consumers.api.problems import Stopping
@@ -34,20 +33,17 @@ _EVENT = {
 STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}}
 
 
-async def throttled(
-    caller: Caller, thread: str, pieces: AsyncGenerator[Piece], agent: str | None = None
-) -> AsyncGenerator[Piece]:
-    """The pieces of an answer, which holds one of the caller's slots until it ends.
+@asynccontextmanager
+async def throttled(caller: Caller, thread: str, agent: str | None = None) -> AsyncIterator[None]:
+    """Holds one of the caller's slots while the block runs.
 
-    Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted before anything is asked.
+    Raises TooManyWaiting, TooManyAtOnce, RateLimited, QuotaExceeded, NotCounted.
     """
     who = (caller.runtime, caller.tenant, caller.user)
     async with AsyncExitStack() as stack:
         async with in_share(*who, "asks"):
             await stack.enter_async_context(admitted(*who, caller.identity.role, thread, agent or DEFAULT_AGENT))
-        await stack.enter_async_context(aclosing(pieces))
-        async for piece in pieces:
-            yield piece
+        yield
 
 
 async def until(stopping: asyncio.Event, items: AsyncGenerator[T]) -> AsyncGenerator[T]:
@@ -174,13 +170,12 @@ class Streams:
         is on the log.
         """
         async with in_share(caller.runtime, caller.tenant, caller.user, "asks"):
-            if agent is not None:  # before a conversation begins that nobody would answer in
-                await check_answers(caller.runtime, caller.tenant, agent)
-            place, asked = await caller.claims(thread), (caller.tenant, thread, turn_id)
+            place, asked = await caller.may_begin(thread), (caller.tenant, thread, turn_id)
         running = self._running.get(asked)
         if running is None or running.error is not None:
-            pieces = ask(*place, text, user=caller.user, model=model, agent=agent, turn_id=turn_id)
-            running = self._running[asked] = Running(throttled(caller, thread, pieces, agent))
+            about: dict[str, Any] = {"user": caller.user, "model": model, "agent": agent, "turn_id": turn_id}
+            pieces = ask(*place, text, **about, admission=throttled(caller, thread, agent))
+            running = self._running[asked] = Running(pieces)
             running.task.add_done_callback(partial(self._ended, running))
         seq = await asyncio.shield(running.asked())
         self._running[caller.tenant, thread, seq] = running

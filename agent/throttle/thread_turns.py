@@ -1,0 +1,145 @@
+"""Answers of one conversation are made one after the other, so that each sees those before.
+
+Requests of one process wait in the order in which they came; of several processes, an advisory lock of Postgres lets
+one at a time. It ends with the connection of its process, so a killed one holds up nobody. Who waits is woken by a
+message, and looks again after LOOK_AGAIN_S, since messages may be lost.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from turnlog.agent import metrics
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.threads.shared_locks import SharedLocks
+from turnlog.agent.throttle.shares import TooManyWaiting
+from turnlog.events.errors import cause
+from turnlog.events.subjects import THREAD_TURNS
+from turnlog.projectors.engine.locks import LockFor
+
+T = TypeVar("T")
+WAITING = 20
+LOOK_AGAIN_S = 1.0
+logger = logging.getLogger("turnlog.throttle")
+
+
+class _Queues(dict[str, deque[object]]):
+    """The requests of this process by conversation; the first one may take the lock."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.locks = SharedLocks(runtime.pool)
+
+
+async def nothing_instead() -> None:
+    return None
+
+
+@contextlib.asynccontextmanager
+async def in_turn(
+    runtime: Runtime,
+    tenant: str,
+    thread: str,
+    patience_s: float,
+    instead: Callable[[], Awaitable[T | None]] = nothing_instead,
+) -> AsyncIterator[T | None]:
+    """Runs the block after the answers of the thread that were begun before it, and yields None.
+
+    instead: called while the request waits, after each change of the thread; what it returns is yielded at once, and
+    the block runs without its turn. Raises TooManyWaiting where WAITING others wait already, or after patience_s.
+    """
+    queues, name = runtime.kept(_Queues), f"{tenant}/{thread}"
+    queue, request = queues.setdefault(name, deque()), object()
+    if len(queue) > WAITING:
+        raise _refusal()
+    queue.append(request)
+
+    async def leave() -> None:
+        queue.remove(request)
+        if not queue:
+            queues.pop(name, None)
+        await tell_waiting(runtime, tenant, thread)
+
+    async with contextlib.AsyncExitStack() as left:
+        left.push_async_callback(leave)
+        held = await left.enter_async_context(contextlib.AsyncExitStack())
+        try:
+            async with asyncio.timeout(patience_s):
+                other = await _wait(runtime, queues.locks, queue, request, name, held, instead)
+        except TimeoutError:
+            raise _refusal() from None
+        if other is not None:
+            await left.aclose()
+        yield other
+
+
+async def tell_waiting(runtime: Runtime, tenant: str, thread: str) -> None:
+    """Wakes those who wait for their turn in the thread."""
+    with contextlib.suppress(Exception):  # a closed or lost connection: they look again
+        await runtime.log.nc.publish(THREAD_TURNS, f"{tenant}/{thread}".encode())
+
+
+async def _wait(
+    runtime: Runtime,
+    locks: SharedLocks,
+    queue: deque[object],
+    request: object,
+    name: str,
+    held: contextlib.AsyncExitStack,
+    instead: Callable[[], Awaitable[T | None]],
+) -> T | None:
+    if queue[0] is request and await _locked(locks, name, held):
+        return None
+    async with _changes(runtime, name) as changed:
+        while True:
+            changed.clear()
+            if queue[0] is request and await _locked(locks, name, held):
+                return None
+            if (other := await instead()) is not None:
+                return other
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await changed.wait()
+
+
+async def _locked(locks: SharedLocks, name: str, held: contextlib.AsyncExitStack) -> bool:
+    """Takes the lock unless another process has it; `held` gives it back. Without Postgres the order is this
+    process's alone: a question that is refused is lost to its user."""
+    async with contextlib.AsyncExitStack() as attempt:
+        try:
+            is_ours = await attempt.enter_async_context(locks.lock(LockFor.THREAD_TURN, f"turn/{name}"))
+        except (psycopg.OperationalError, PoolTimeout) as error:
+            logger.warning("the order of answers holds in this process alone: %s", cause(error))
+            return True
+        if is_ours:
+            held.push_async_exit(attempt.pop_all())
+        return is_ours
+
+
+@contextlib.asynccontextmanager
+async def _changes(runtime: Runtime, name: str) -> AsyncIterator[asyncio.Event]:
+    """Set by every message about the conversation."""
+    changed = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if message.data == name.encode():
+            changed.set()
+
+    watching = await runtime.log.nc.subscribe(THREAD_TURNS, cb=hear)
+    try:
+        await runtime.log.nc.flush()
+        yield changed
+    finally:
+        with contextlib.suppress(Exception):
+            await watching.unsubscribe()
+
+
+def _refusal() -> TooManyWaiting:
+    metrics.WAITING_REFUSALS.labels("asks").inc()
+    return TooManyWaiting("too many questions wait for the answers before them in this conversation; ask later")

@@ -1,0 +1,140 @@
+"""Questions that come at once in one conversation are answered in order, on every face."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+from helpers.api import Api, Serve
+from helpers.openai_bodies import Step
+from helpers.servers import eventually
+from helpers.stage import MemoryServer
+
+from turnlog.agent.throttle import thread_turns
+from turnlog.projectors.engine.locks import LockFor
+
+ROUNDS = ((2, 1), (3, 1))
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
+    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
+        yield api
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def completion(ann: httpx2.AsyncClient, thread: str, text: str, **more: Any) -> httpx2.Response:
+    body = {"model": "m", "messages": [user(text)], **more}
+    return await ann.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": thread})
+
+
+async def response(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
+    return await ann.post("/v1/responses", json={"model": "m", "input": text, "conversation": thread})
+
+
+async def answer(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
+    return await ann.post(f"/api/threads/{thread}/answers", json={"message": text})
+
+
+async def controller(ann: httpx2.AsyncClient, thread: str, text: str) -> httpx2.Response:
+    return await ann.post("/ai-agent/chat", json={"message": text, "conversationId": thread})
+
+
+async def turns(ann: httpx2.AsyncClient, thread: str) -> list[str]:
+    items = (await ann.get(f"/api/threads/{thread}/turns?limit=200")).json()["items"]
+    return [one["content"] for one in items]
+
+
+@pytest.mark.parametrize("ask", [completion, response, answer, controller])
+async def test_each_question_is_answered_after_the_one_before(api: Api, model: MemoryServer, ask: Any) -> None:
+    async with api.client("ann", role="vip") as ann:
+        for at_once, rounds in ROUNDS:
+            for number in range(rounds):
+                thread = f"{ask.__name__}-{at_once}-{number}"
+                seen = len(model.asked("answer"))
+                questions = [f"Question {number}.{one}?" for one in range(at_once)]
+                asked = await asyncio.gather(*(ask(ann, thread, one) for one in questions))
+                assert [one.status_code // 100 for one in asked] == [2] * at_once, [one.text for one in asked]
+                said = await turns(ann, thread)
+                assert sorted(said[::2]) == questions
+                assert said[1::2] == [f"echo: {one}" for one in said[::2]]
+                sent = [
+                    [wire["content"] for wire in body["messages"] if wire["role"] != "system"]
+                    for body in model.asked("answer")[seen:]
+                ]
+                assert sent == [said[: 2 * at + 1] for at in range(at_once)]
+
+
+async def test_two_answers_to_the_same_turn_are_made_at_once_and_the_second_is_a_fork(
+    api: Api, model: MemoryServer
+) -> None:
+    async with api.client("ann", role="vip") as ann:
+        await completion(ann, "t", "Hello.")
+        history = [user("Hello."), {"role": "assistant", "content": "echo: Hello."}, user("Which is better?")]
+        before, go_on = len(model.requests), threading.Event()
+        model.first["answer"] = [Step(text=f"answer {one}", until=go_on) for one in (1, 2)]
+        both = [asyncio.create_task(completion(ann, "t", "", messages=history)) for _ in range(2)]
+        await asyncio.to_thread(model.wait_for_requests, before + 2)
+        go_on.set()
+        done = await asyncio.gather(*both)
+        threads = [one.headers["X-Turnlog-Thread"] for one in done]
+        assert len(set(threads)) == 2 and "t" in threads
+        for one in done:
+            said = one.json()["choices"][0]["message"]["content"]
+            assert await turns(ann, one.headers["X-Turnlog-Thread"]) == [*(m["content"] for m in history), said]
+
+
+async def test_a_failed_answer_lets_the_next_question_through(api: Api, model: MemoryServer) -> None:
+    async with api.client("ann", role="vip") as ann:
+        model.fail(400, message="no")
+        asked = await asyncio.gather(*(completion(ann, "t", one) for one in ("One?", "Two?")))
+        assert sorted(one.status_code == 200 for one in asked) == [False, True]
+
+
+async def test_a_conversation_has_a_bound_of_waiting_questions(
+    api: Api, model: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_turns, "WAITING", 1)
+    async with api.client("ann", role="vip") as ann:
+        go_on, before = threading.Event(), len(model.requests)
+        model.first["answer"] = [Step(text="first", until=go_on)]
+        first = asyncio.create_task(completion(ann, "t", "One?"))
+        await asyncio.to_thread(model.wait_for_requests, before + 1)
+        others = [asyncio.create_task(completion(ann, "t", one)) for one in ("Two?", "Three?")]
+        done, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        [refused] = done
+        assert (refused.result().status_code, "in this conversation" in refused.result().text) == (429, True)
+        assert int(refused.result().headers["Retry-After"]) >= 1
+        go_on.set()
+        await asyncio.gather(first, *others)
+        assert len(await turns(ann, "t")) == 4
+
+
+async def test_a_question_waits_for_the_answer_of_another_process_until_that_process_is_killed(
+    api: Api, model: MemoryServer, database_url: str
+) -> None:
+    async with api.client("ann", role="vip") as ann:
+        other = await psycopg.AsyncConnection.connect(database_url, autocommit=True)
+        key = ("turn/default/t", int(LockFor.THREAD_TURN))
+        await other.execute("SELECT pg_advisory_lock(hashtextextended(%s, %s))", key)
+        waiting = asyncio.create_task(completion(ann, "t", "One?"))
+        queues = api.runtime.kept(thread_turns._Queues)
+        await eventually(lambda: asyncio.sleep(0, bool(queues)))
+        assert not (await asyncio.wait([waiting], timeout=0))[0] and not model.asked("answer")
+        async with api.runtime.pool.connection() as conn:
+            await conn.execute("SELECT pg_terminate_backend(%s)", (other.info.backend_pid,))
+        assert (await waiting).status_code == 200
+        await eventually(lambda: asyncio.sleep(0, not queues))
+        await other.close()
