@@ -166,7 +166,7 @@ async def test_a_revoked_key_asks_nothing_more_on_an_open_socket(
             await said(ws, "color is red")
             async with ann.stream("GET", "/api/threads/t/events") as response:
                 events = server_events(response)
-                assert (await anext(events))["event"] == "thread_opened"
+                assert (await anext(events))["event"] == "turn_recorded"
                 await admin.delete(f"/api/operations/keys/{key['id']}")
                 turn = NewTurn("user", "more")
                 await add_turn(api.runtime, "default", "t", turn, user="root")

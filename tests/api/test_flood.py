@@ -133,7 +133,7 @@ async def test_reads_of_one_user_take_turns_and_too_many_are_refused(
         assert "[too-many-waiting]" in str(await hers.call_tool("recall", {"query": "hello"}))
         assert (await bob.get("/api/threads")).status_code == 200
         async with ann.stream("GET", "/api/threads/t/events") as response:  # a stream takes no turn of the reads
-            assert (await anext(server_events(response)))["event"] == "thread_opened"
+            assert (await anext(server_events(response)))["event"] == "turn_recorded"
         await running.aclose()
         assert (await waiting).status_code == 200
         assert api.runtime.kept(shares.Shares) == {}

@@ -34,10 +34,11 @@ class NewItems(BaseModel):
 @router.post("")
 async def create(caller: Writer, write_id: WriteId, given: NewConversation | None = None) -> dict[str, Any]:
     thread = f"conv_{write_id.hex}"
+    # Items that are refused leave no conversation.
+    await _append(caller, thread, given.items if given else [], write_id)
     place = await caller.claims(thread)
     if given is not None and given.metadata:
         await threads.open_thread(*place, caller.user, metadata=given.metadata, event_id=write_id)
-    await _append(caller, thread, given.items if given else [], write_id)
     return await _conversation(caller, thread)
 
 

@@ -17,6 +17,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases import entities, memories, memory_changes, personal_data, threads, turns
 from turnlog.agent.use_cases.entities import EntityFound
 from turnlog.agent.use_cases.memory_changes import MemoryInput
+from turnlog.agent.use_cases.own_threads import append_as_owner
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
 from turnlog.consumers.api.caller import Caller, Eraser, Place, Reader, WriteId, Writer
@@ -37,6 +38,7 @@ from turnlog.consumers.api.routes.seed_e_records import (
 )
 from turnlog.events.contracts import MemoryKind
 from turnlog.events.errors import NotFound
+from turnlog.events.publish import Appended
 from turnlog.projectors.models.message import Message
 
 router = APIRouter(prefix="/ai-agent", tags=["seed E"])
@@ -124,8 +126,12 @@ async def add_message(id: Id, given: MessageInput, caller: Writer, write_id: Wri
         latency_ms=given.latencyMs,
         id=write_id,
     )
-    place = await caller.claims(id)
-    stored = await turns.add_turn(*place, turn, user=caller.user)
+    place = (caller.runtime, caller.tenant, id)
+
+    async def append(expected: int | None) -> Appended:
+        return await turns.add_turn(*place, turn, user=caller.user, expected=expected)
+
+    stored = await append_as_owner(*place, caller.user, append)
     page = await turns.transcript(*place, limit=1, after_seq=stored.seq - 1)
     return (await _messages(place, page.turns))[0]
 

@@ -71,7 +71,7 @@ async def chat(
         try:
             caller = await _caller(socket)
             counted.enter_context(one_of_few(socket.app, caller))
-            await caller.claims(topic_id)
+            await caller.may_begin(topic_id)
         except TurnlogError as error:
             return await socket.send_denial_response(problem_of(error))
         await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)

@@ -13,6 +13,7 @@ from turnlog.agent.context import Context, Tier
 from turnlog.agent.threads.given_receipts import GivenReceipts
 from turnlog.agent.use_cases import turns
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis, context_as_of, context_of
+from turnlog.agent.use_cases.own_threads import append_as_owner
 from turnlog.agent.use_cases.threads import thread_version
 from turnlog.agent.use_cases.turns import NewTurn, ShownTurn, WrongReceipt, shown
 from turnlog.consumers.api.bodies import FINITE, JsonObject, Tokens
@@ -91,12 +92,21 @@ async def append_turns(
         _check_receipt(receipt, caller)
     made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
     expected = given.expected if if_match is None else version_of(if_match)
-    place = (caller.runtime, caller.tenant, thread) if expected == 0 else await caller.claims(thread)
-    about: dict[str, Any] = {"expected": expected, "receipt": receipt, "usage": given.usage}
+    place = (caller.runtime, caller.tenant, thread)
+
+    async def append(version: int | None) -> turns.Added:
+        about: dict[str, Any] = {"expected": version, "receipt": receipt, "usage": given.usage}
+        return await turns.add_turns(*place, made, user=caller.user, **about)
+
     try:
-        added = await turns.add_turns(*place, made, user=caller.user, **about)
+        if expected is None:
+            added = await append_as_owner(*place, caller.user, append)
+        else:
+            if expected:
+                await caller.may_begin(thread)
+            added = await append(expected)
     except WrongExpectedVersion as error:
-        await caller.owns(thread)  # a new conversation was expected: of another user's one, nothing is said
+        await caller.may_begin(thread)  # a new conversation was expected: of another user's one, nothing is said
         if if_match is None:
             raise
         raise Refused(412, error.code, str(error), {"ETag": tag_of(await thread_version(*place))}) from error
