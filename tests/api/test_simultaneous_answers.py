@@ -1,6 +1,7 @@
 """Questions that come at once in one conversation are answered in order, on every face."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ import httpx2
 import psycopg
 import pytest
 from helpers.api import Api, Serve
+from helpers.callers import socket
 from helpers.openai_bodies import Step
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
@@ -75,6 +77,23 @@ async def test_each_question_is_answered_after_the_one_before(api: Api, model: M
                     for body in model.asked("answer")[seen:]
                 ]
                 assert sent == [said[: 2 * at + 1] for at in range(at_once)]
+
+
+async def test_two_sockets_of_one_topic_take_turns(api: Api, model: MemoryServer) -> None:
+    async def ask(text: str) -> list[str]:
+        async with socket(api, "t", f"?token={api.token(role='vip')}") as ws:
+            await ws.send(json.dumps({"message": text}))
+            came = [json.loads(await ws.recv())]
+            while came[-1]["type"] not in ("streaming_end", "error"):
+                came.append(json.loads(await ws.recv()))
+        return [one["type"] for one in came]
+
+    for types in await asyncio.gather(ask("One?"), ask("Two?")):
+        assert (types[0], types[-1]) == ("message_saved", "streaming_end")
+    async with api.client("ann") as ann:
+        said = await turns(ann, "t")
+    assert sorted(said[::2]) == ["One?", "Two?"]
+    assert said[1::2] == [f"echo: {one}" for one in said[::2]]
 
 
 async def test_two_answers_to_the_same_turn_are_made_at_once_and_the_second_is_a_fork(
