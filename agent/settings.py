@@ -166,6 +166,7 @@ class Settings(BaseSettings):
     extract_batch_tokens: int = Field(2_000, ge=100, le=100_000, validation_alias=_env("MEMORY_EXTRACT_BATCH_TOKENS"))
     extract_max_age_s: float = Field(300.0, ge=0, validation_alias=_env("MEMORY_EXTRACT_MAX_AGE"))
     extract_tool_results: bool = Field(False, validation_alias=_env("MEMORY_EXTRACT_TOOL_RESULTS"))
+    remember_secrets: bool = Field(False, validation_alias=_env("MEMORY_REMEMBER_SECRETS"))
     compare_memories: bool = Field(True, validation_alias=_env("MEMORY_COMPARE"))
     rules_file: Path | None = Field(None, validation_alias=_env("MEMORY_RULES_FILE"))
     extract_prompt_file: Path | None = Field(None, validation_alias=_env("MEMORY_EXTRACT_PROMPT_FILE"))

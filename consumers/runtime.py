@@ -136,8 +136,8 @@ async def _migrate(database_url: str) -> None:
 def _screen(settings: Settings) -> Screen:
     if settings.sanitise_before_publish is None:
         return unchanged
-    from turnlog.agent.privacy.sanitise import SanitiseLevel
     from turnlog.agent.privacy.screening import screen_of  # its tables take a tenth of a second to load
+    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 
     return screen_of(SanitiseLevel[settings.sanitise_before_publish], settings.phone_regions.split(","))
 

@@ -13,9 +13,9 @@ from psycopg.rows import dict_row
 from pydantic_core import to_jsonable_python
 
 from turnlog.agent.privacy.rows import known_threads
-from turnlog.agent.privacy.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
 from turnlog.agent.privacy.screening import clean_content
 from turnlog.agent.privacy.traces import Person, tokens
+from turnlog.agent.sanitiser.sanitise import REGIONS, SanitiseLevel, sanitise, sanitise_json
 from turnlog.agent.threads.receipts import receipts
 from turnlog.events.log import Log
 from turnlog.events.progress import OnProgress, no_progress

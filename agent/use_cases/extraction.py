@@ -12,9 +12,9 @@ from turnlog.agent.later import NotNow, at_once
 from turnlog.agent.memory.deciding.outcomes import Outcome, What, preview
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.agent.memory.extraction.candidates import candidates, without_secrets
 from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
-from turnlog.agent.memory.extraction.explicit import requests
+from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret, requests
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.extraction.run import extraction_of, locked
@@ -103,14 +103,16 @@ class Remembered:
     """What came of a message's requests to remember. language: of the message. contents: of the memories; why_not: why
     there are none.
 
-    no-user: the message has no user; off: MEMORY_EXTRACT is; disabled: the user's preference enable_memory is off;
-    says-nothing: it does not say what; later: another worker extracts; contradicts: a conflict waits for the user's
-    answer; ended: something else holds in its place.
+    no-user: the message has no user; secret: it holds a password, a key or a card's number; off: MEMORY_EXTRACT is;
+    disabled: the user's preference enable_memory is off; says-nothing: it does not say what; later: another worker
+    extracts; contradicts: a conflict waits for the user's answer; ended: something else holds in its place.
     """
 
     language: Literal["en", "zh"]
     contents: tuple[str, ...] = ()
-    why_not: Literal["no-user", "off", "disabled", "says-nothing", "later", "contradicts", "ended"] | None = None
+    why_not: Literal["no-user", "secret", "off", "disabled", "says-nothing", "later", "contradicts", "ended"] | None = (
+        None
+    )
 
 
 async def remembered(
@@ -131,6 +133,8 @@ async def remembered(
     async with runtime.pool.connection() as conn:
         if await is_memory_off(conn, tenant, memory_thread(user)):
             return replace(made, why_not="disabled")
+    if not runtime.settings.remember_secrets and asks_to_keep_a_secret(text):
+        return replace(made, why_not="secret")
     conversation = UserConversation(tenant, user, thread)
     for _ in range(TRIES):
         is_read = await _rules_have_read(runtime, conversation)
@@ -258,7 +262,8 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
         messages = await user_turns(conn, *place, roles(tools), 0, 2**31, MAX_TURN)
         people = await is_among_people(conn, *place)
     turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
-    return Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)
+    found = Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)
+    return found if settings.remember_secrets else without_secrets(found, turns)
 
 
 def _memory(one: Finding, outcome: Outcome) -> PreviewedMemory:

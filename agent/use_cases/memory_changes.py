@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from turnlog.agent.memory.deciding.by_hand import checked_reason
+from turnlog.agent.memory.deciding.by_hand import InvalidMemory, checked_reason
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
@@ -18,6 +18,7 @@ from turnlog.agent.memory.extraction.findings import Turn
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.upkeep.compaction import undo_compaction as compaction_undone
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.sanitiser.sanitise import holds_secret
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.memories import READS, check_kinds, find_memory, list_conflicts
 from turnlog.events.contracts import Answer, MemoryKind
@@ -118,6 +119,7 @@ async def remember(
     memory_id: makes a repeated call one. Raises InvalidToken, InvalidMemory, InvalidRules.
     """
     given = MemoryInput(memory) if isinstance(memory, str) else memory
+    _check_no_secret(runtime.settings, given.content)
     chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
     if given.kind is not None:
         check_kinds([given.kind])
@@ -130,6 +132,7 @@ async def edit_memory(runtime: Runtime, tenant: str, user: str, given: str, cont
 
     Raises InvalidToken, NotFound, AmbiguousMemory, InvalidMemory, MemoryNotInUse.
     """
+    _check_no_secret(runtime.settings, content)
     row = await find_memory(runtime, tenant, user, given)
     now = await _memories(runtime).edit(tenant, user, row.id, content)
     return Edited(now, row.id, row.content, content)
@@ -223,6 +226,15 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
     found = Extractor(load_rules(settings.rules_file), settings.zone).only_finding(turn)
     return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
+
+
+def _check_no_secret(settings: Settings, content: str) -> None:
+    """Raises InvalidMemory."""
+    if not settings.remember_secrets and holds_secret(content):
+        raise InvalidMemory(
+            "a memory holds no password, key or number of a card, because it goes to models; "
+            "MEMORY_REMEMBER_SECRETS=true allows it"
+        )
 
 
 def _the_question(found: list[Conflict], given: str | None) -> Conflict:

@@ -10,9 +10,9 @@ from turnlog.agent.privacy import erase, rows
 from turnlog.agent.privacy.export import clean_messages, user_export
 from turnlog.agent.privacy.plan import ErasureReach, Plan, Surroundings, planned
 from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.privacy.traces import person_of
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.sanitiser.sanitise import SanitiseLevel, sanitise_json
 from turnlog.agent.use_cases.entities import clear_entities, list_entities
 from turnlog.agent.use_cases.memory_changes import forget_all
 from turnlog.agent.use_cases.threads import get_thread

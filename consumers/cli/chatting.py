@@ -38,6 +38,10 @@ _WHY_NOT = {
         "memories belong to a person, so start the chat with --user NAME",
         "记忆属于某个人，请用 --user 名字 开始聊天",
     ),
+    "secret": (
+        "it holds a password, a key or a number of a card, and MEMORY_REMEMBER_SECRETS is off",
+        "其中有密码、密钥或卡号，而 MEMORY_REMEMBER_SECRETS 未开启",
+    ),
     "off": ("MEMORY_EXTRACT switches it off", "MEMORY_EXTRACT 已关闭此功能"),
     "disabled": (
         "your preference enable_memory is off; `turnlog preferences` can set it",

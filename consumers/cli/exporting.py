@@ -20,7 +20,7 @@ from turnlog.consumers.cli.runner import run
 from turnlog.events.errors import TurnlogError
 
 if TYPE_CHECKING:
-    from turnlog.agent.privacy.sanitise import SanitiseLevel
+    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
     from turnlog.events.progress import OnProgress
 
 
@@ -84,7 +84,7 @@ def export(
 
 def _level_named(name: str) -> "SanitiseLevel":
     """Raises ExportFailed."""
-    from turnlog.agent.privacy.sanitise import SanitiseLevel
+    from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 
     if name.upper() not in SanitiseLevel.__members__:
         raise ExportFailed(f"there is no level {name!r}; there are {', '.join(SanitiseLevel.__members__)}, and --raw")

@@ -156,7 +156,7 @@ class SanitisedLines(logging.Filter):
     """A filter for logging handlers that sanitises messages and tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        from turnlog.agent.privacy.sanitise import SanitiseLevel, sanitise
+        from turnlog.agent.sanitiser.sanitise import SanitiseLevel, sanitise
 
         record.msg, record.args = sanitise(record.getMessage(), SanitiseLevel.LIGHT), None
         if record.exc_info and not record.exc_text:

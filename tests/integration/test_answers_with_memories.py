@@ -14,7 +14,7 @@ from helpers.questions import Place, answer_to
 from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.recall.memory_block import END, FORGOTTEN, TITLE
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, NOT_KEPT, TITLE
 from turnlog.agent.threads.receipts import RebuiltContext, rebuilt
 from turnlog.events.contracts import (
     EntitiesFound,
@@ -274,6 +274,16 @@ async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(pl
     assert "allergic" not in text
     assert FORGOTTEN in text
     assert "PERSON Tom: my uncle" in text
+
+
+async def test_a_model_learns_that_a_secret_is_not_remembered(play: Play, model: OpenAIServer) -> None:
+    model.reply("I keep no keys.")
+    async with play() as stage:
+        await ask(stage, "Remember my API key sk-proj-abcdefghijklmnopqrstuv")
+        [receipt] = await stage.all("answer_receipt")
+    assert NOT_KEPT in json.dumps(model.bodies("chat"))
+    assert receipt.known is not None
+    assert receipt.known.preferences == (NOT_KEPT,)
 
 
 async def test_a_user_who_wants_nothing_remembered_gets_no_memory_into_a_prompt(

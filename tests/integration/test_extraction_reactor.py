@@ -150,8 +150,11 @@ async def test_who_asks_to_remember_learns_what_came_of_it(offline: Play) -> Non
         )
         assert await ask(stage, "I like tea.") is None
         assert await ask(stage, "Remember that I like tea.") == Remembered("en", ("Likes tea",))
+        assert await ask(stage, "Remember that my PIN is 4411.") == Remembered("en", why_not="secret")
         assert await ask(stage, "请记住我") == Remembered("zh", why_not="says-nothing")
         assert await ask(stage, "I remember that the bin was full. Do you remember it?") is None
+    async with offline("projectors", remember_secrets=True) as stage:
+        assert await ask(stage, "Remember that my PIN is 4411.") == Remembered("en", ("my PIN is 4411",))
     async with offline("projectors", extract=False) as stage:
         assert await ask(stage, "记住他叫小明") == Remembered("zh", why_not="off")
 

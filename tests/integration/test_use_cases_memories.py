@@ -141,6 +141,10 @@ async def test_what_cannot_be_is_refused_with_its_reason(runtime: Runtime) -> No
         await list_memories(runtime, *ANN, MemoryFilter(kinds=("WISH",)))  # type: ignore[arg-type]
     with pytest.raises(InvalidMemory, match="importance"):
         await remember(runtime, *ANN, MemoryInput("I like pie", importance=3))
+    with pytest.raises(InvalidMemory, match="MEMORY_REMEMBER_SECRETS"):
+        await remember(runtime, *ANN, "My wifi password is swordfish")
+    with pytest.raises(InvalidMemory, match="MEMORY_REMEMBER_SECRETS"):
+        await edit_memory(runtime, *ANN, "I like tea", "My card is 4111 1111 1111 1111")
     with pytest.raises(InvalidToken):
         await list_memories(runtime, "default", "")
     with pytest.raises(InvalidToken):

@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from turnlog.agent.privacy.kek import InvalidKek
 from turnlog.agent.privacy.plan import StringsTooShort
-from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.archive import (
     NoAge,

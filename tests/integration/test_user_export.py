@@ -13,8 +13,8 @@ from helpers.sample_events import turn
 from helpers.stage import Play, Stage, player
 
 from turnlog.agent.privacy.export import clean_messages, user_export
-from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.privacy.traces import person_of
+from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 from turnlog.consumers.cli.exporting import write_user
 from turnlog.projectors.models.message import thread_messages
 

@@ -28,7 +28,7 @@ EXCEPTIONS = {
         "turnlog.projectors.rebuild.rebuild",
         "turnlog.projectors.rebuild.verify",
     },
-    "exporting.py": {"turnlog.agent.importers", "turnlog.agent.privacy.sanitise"},  # file formats, names of levels
+    "exporting.py": {"turnlog.agent.importers", "turnlog.agent.sanitiser.sanitise"},  # file formats, names of levels
     "keys.py": {"turnlog.agent.privacy"},  # a new key is random bytes, made without a runtime
     "mcp.py": {"turnlog.agent.access.identity"},  # who a client on stdio acts for
     "operating.py": {"turnlog.projectors.models.registry"},  # completion of projections' names
@@ -37,7 +37,7 @@ EXCEPTIONS = {
         "turnlog.projectors.models.memories.lookup",
     },  # times as people write
     "rendering.py": {"turnlog.agent.context.plain_text"},  # pure: values to lines
-    "runner.py": {"turnlog.agent.privacy.sanitise"},  # logs of every command are sanitised
+    "runner.py": {"turnlog.agent.sanitiser.sanitise"},  # logs of every command are sanitised
     "transfer.py": {"turnlog.agent.importers"},  # file formats
 }
 

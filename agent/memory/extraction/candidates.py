@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from uuid import NAMESPACE_OID, uuid5
 
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Finding, Rejection, Turn
+from turnlog.agent.sanitiser.sanitise import MASK, holds_secret
 from turnlog.events.contracts import EntitiesFound, Entity, Memory
 from turnlog.projectors.models.memories.sql import MAX_SOURCES
 from turnlog.projectors.models.memories.text import content_key, name_key, normal
@@ -42,6 +43,17 @@ def without_repeats(model: ExtractionResult, rules: ExtractionResult, turns: Seq
             turn = by_id[one.source.event_id]
             rejections.append(Rejection("repeats", other.rule, turn, one.source.quote, other.content))
     return ExtractionResult(tuple(kept), tuple(rejections), model.entities)
+
+
+def without_secrets(found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+    """Without findings and entities that state or quote a password, a key, or the number of a card or of a person."""
+    by_id = {turn.event_id: turn for turn in turns}
+    secret = [one for one in found.findings if holds_secret(f"{one.content}\n{one.source.quote}")]
+    return ExtractionResult(
+        tuple(one for one in found.findings if one not in secret),
+        (*found.rejections, *(Rejection("secret", one.rule, by_id[one.source.event_id], MASK) for one in secret)),
+        tuple(one for one in found.entities if not any(holds_secret(source.quote) for source in one.sources)),
+    )
 
 
 def _repeats(one: Finding, other: Finding) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from turnlog.agent.memory.extraction.evidence import is_question, own_words, quotations
+from turnlog.agent.sanitiser.sanitise import holds_secret
 from turnlog.events.contracts import MemoryKind
 from turnlog.projectors.models.terms import terms
 
@@ -143,6 +144,10 @@ def requests(text: str) -> list[Request]:
         else:
             made += _requests(words, verb)
     return made
+
+
+def asks_to_keep_a_secret(text: str) -> bool:
+    return any(one.refused is None and holds_secret(text[one.start : one.end]) for one in requests(text))
 
 
 def kind_of(content: str) -> MemoryKind:

@@ -23,7 +23,7 @@ from turnlog.agent.memory.extraction.by_model import (
     model_text,
 )
 from turnlog.agent.memory.extraction.by_rules import Extractor
-from turnlog.agent.memory.extraction.candidates import without_repeats
+from turnlog.agent.memory.extraction.candidates import without_repeats, without_secrets
 from turnlog.agent.memory.extraction.evidence import MAX_TURN, evidence, roles
 from turnlog.agent.memory.extraction.findings import ExtractionResult, Turn
 from turnlog.agent.memory.extraction.rules import RuleSet, load_rules
@@ -96,7 +96,7 @@ class Extraction:
             turns, span, size = await self._turns(conn, conversation, "rules", READ_TURNS)
             if not size:
                 return
-            result = await asyncio.to_thread(self._extractor.extract, turns)
+            result = self._allowed(await asyncio.to_thread(self._extractor.extract, turns), turns)
             if not result.findings and size < QUIET_TURNS and not finish:
                 return
             if result.findings and await self._are_gone(conn, conversation, turns):
@@ -164,7 +164,8 @@ class Extraction:
             return
         read = span if len(turns) == len(batch.turns) and not batch.is_full else replace(span, last=turns[-1].seq)
         by_rules = await asyncio.to_thread(self._extractor.extract, turns)
-        result = without_repeats(accepted_memories(turns, answer, self._keys), by_rules, turns)
+        accepted = self._allowed(accepted_memories(turns, answer, self._keys), turns)
+        result = without_repeats(accepted, by_rules, turns)
         derivation = self._derivation(answer, turns)
         proposed = proposal(conversation, result, read, "llm", answer.prompt_hash, derivation)
         memories = await self._not_forgotten(conversation, proposed.memories)
@@ -191,6 +192,9 @@ class Extraction:
             await self._remember(conversation, rest[:APPEND_MEMORIES], ())
             rest = rest[APPEND_MEMORIES:]
         await self._remember(conversation, rest, proposed.extra)
+
+    def _allowed(self, found: ExtractionResult, turns: Sequence[Turn]) -> ExtractionResult:
+        return found if self._settings.remember_secrets else without_secrets(found, turns)
 
     async def _remember(
         self,

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from turnlog.agent.privacy.receipt import Receipt
-from turnlog.agent.privacy.sanitise import SanitiseLevel
+from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.use_cases import personal_data
 from turnlog.agent.use_cases.personal_data import Clearing, Parts
 from turnlog.consumers.api.caller import Caller, Eraser

@@ -12,8 +12,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel, Field
 from pydantic_core import to_json
 
-from turnlog.agent.privacy.sanitise import SanitiseLevel
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.sanitiser.sanitise import SanitiseLevel
 from turnlog.agent.use_cases import entities, memories, memory_changes, personal_data, threads, turns
 from turnlog.agent.use_cases.entities import EntityFound
 from turnlog.agent.use_cases.memory_changes import MemoryInput

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-from turnlog.agent.privacy import identifiers
+from turnlog.agent.sanitiser import identifiers
 
 REGIONS = ("CN", "US")
 MASK = "****"
@@ -37,6 +37,11 @@ def sanitise(text: str, level: SanitiseLevel, regions: Sequence[str] = REGIONS) 
             break
         text = found
     return text
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text holds what LIGHT masks, or says a password or PIN of any form."""
+    return bool(_CONFIDED.search(text)) or sanitise(text, SanitiseLevel.LIGHT) != text
 
 
 def sanitise_json(value: Any, level: SanitiseLevel, regions: Sequence[str] = REGIONS) -> Any:
@@ -105,6 +110,16 @@ _ASSIGNED = re.compile(
 _SAID = re.compile(
     rf"((?:(?<![A-Za-z]){_NAMES}[\"']?(?:\s{{0,3}}:\s{{0,3}}|\s{{1,3}}is\s{{1,3}})[\"']?)"
     r"|(?:密码|口令)\s{0,3}(?:[:：=]|是|为)\s{0,3})(?=[!-~]{0,100}[0-9])([!#-&(-+\--:<-~]{4,})",
+    re.IGNORECASE,
+)
+# Of one's own, as in "my wifi password is swordfish"; a rule for passwords ("8 characters") is said otherwise.
+_CONFIDED = re.compile(
+    r"\b(?:pass(?:word|code|phrase)|pwd|api key|secret key|private key|access token|seed phrase|recovery phrase)"
+    r"\b[^.!?\n:=]{0,30}?(?:(?:\b(?:is|are)\b|[:=])\s{0,3}(?!not\b|too\b|very\b|weak\b|strong\b|secure\b|in\b|on\b"
+    r"|saved\b|stored\b|lost\b|old\b|new\b|the same\b|changed\b)\S)"
+    r"|\b(?:pin|cvv|cvc)(?: code| number)?(?: (?:for|of) [^.!?\n]{1,30}?)?\s{0,3}(?:is|[:=])?\s{0,3}\d{3,8}\b"
+    r"|(?:密码|口令|密钥|私钥|助记词|验证码|api ?key|token)[^，。！？\n的]{0,4}?"
+    r"(?:[:：=]|是|为)\s{0,3}(?!什么|多少|不|很|旧|新|在|空)\S",
     re.IGNORECASE,
 )
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")

@@ -1,0 +1,1 @@
+"""Masks what is sensitive in a text, by level, and recognises secrets. Pure."""
