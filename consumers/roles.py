@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import psycopg
 from nats.js.api import DeliverPolicy
@@ -62,11 +63,13 @@ async def playing(
     partitions: Sequence[int] | None = None,
     shared: bool = False,
     metrics_port: int | None = None,
+    port_file: Path | None = None,
 ) -> AsyncIterator[None]:
     """Runs the roles while the block runs; at its end work under way is finished first.
 
     shared: projectors divide the partitions with those of other processes that pass it too.
     metrics_port: serves the process's metrics there; None disables it. Raises MetricsPortTaken.
+    port_file: see `serving`.
     """
     if runtime.log.keyring is None:
         logger.warning(
@@ -97,7 +100,7 @@ async def playing(
 
             await stack.enter_async_context(row_security(runtime))
             await stack.enter_async_context(throttle_connections(runtime))
-            await stack.enter_async_context(serving(runtime, partial(react, runtime)))
+            await stack.enter_async_context(serving(runtime, partial(react, runtime), port_file))
         yield
 
 

@@ -2,16 +2,21 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+from turnlog.agent.private_files import open_private
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import React
 from turnlog.consumers.api.app import create_app
 from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
+from turnlog.consumers.servers.nats_server import free_port
 from turnlog.events.errors import TurnlogError
 from turnlog.events.heartbeats import Heartbeat
 
@@ -67,9 +72,10 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(runtime: Runtime, react: React) -> AsyncIterator[str]:
+async def serving(runtime: Runtime, react: React, port_file: Path | None = None) -> AsyncIterator[str]:
     """Serves the API while the block runs; its URL. At the end open streams end, and requests have GRACE_S.
 
+    port_file: where the port is taken, a free one is used instead and kept in this file for the next start.
     Raises PortTaken, OpenToAll.
     """
     settings = runtime.settings
@@ -79,7 +85,7 @@ async def serving(runtime: Runtime, react: React) -> AsyncIterator[str]:
             "`head -c 32 /dev/urandom | base64` prints, the same for every process that serves the API"
         )
     server = _Server(create_app(runtime, react), settings.api_max_body)
-    with _listening(settings.api_host, settings.api_port) as listener:
+    with listening(settings.api_host, settings.api_port, port_file) as listener:
         runtime.api_url = _url(listener)
 
         async def serve(beat: Heartbeat) -> None:
@@ -108,19 +114,39 @@ async def serving(runtime: Runtime, react: React) -> AsyncIterator[str]:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Raises PortTaken."""
+def listening(host: str, port: int, port_file: Path | None) -> Iterator[socket.socket]:
+    """A socket that listens on the port, or on the one in the file; see `serving`. Raises PortTaken."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        if port_file is not None and port_file.exists() and (kept := port_file.read_text("ascii")).isdecimal():
+            port = int(kept)
+        try:
+            listener = _listen(host, port)
+        except OSError as error:
+            if port_file is None or error.errno != errno.EADDRINUSE:
+                raise
+            listener = _listen(host, free_port())
+            with os.fdopen(open_private(port_file, os.O_WRONLY | os.O_TRUNC), "w") as file:
+                file.write(str(listener.getsockname()[1]))
     except OSError as error:
         raise PortTaken(
             f"the API cannot listen on {host}:{port} ({error.strerror or error}); set TURNLOG_API_PORT to a free port"
         ) from None
     with listener:
         yield listener
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listens at once: two sockets that are only bound can have the same port. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _url(listener: socket.socket) -> str:

@@ -42,18 +42,20 @@ def up(
 
         refuse_plaintext(settings)
         if detach:
-            pid = await background.start(settings)
-            where = {"pid": pid, "home": str(settings.home), "log": str(background.log_path(settings))}
-            report(where, f"turnlog runs in the background (pid {pid}); log: {where['log']}")
+            pid, url = await background.start(settings)
+            log = str(background.log_path(settings))
+            where = {"pid": pid, "home": str(settings.home), "log": log, "api_url": url}
+            report(where, f"turnlog runs in the background at {url} (pid {pid}); log: {log}")
             return 0
+        port_file = None if "api_port" in settings.model_fields_set else settings.home.expanduser() / "api-port"
         with background.only_one(settings) as say_ready:
             async with (
                 opened(settings, "turnlog-up") as runtime,
-                playing(runtime, ROLES, shared=True, metrics_port=settings.metrics_port),
+                playing(runtime, ROLES, shared=True, metrics_port=settings.metrics_port, port_file=port_file),
                 background.kept_servers(settings, runtime.nats_url, runtime.heartbeats),
                 _until_signal() as stopped,
             ):
-                say_ready()
+                say_ready(runtime.api_url or "")
                 ready = {"nats_url": _clean(runtime.nats_url), "home": str(settings.home), "roles": list(ROLES)}
                 said = f"turnlog is up ({', '.join(ROLES)}) at {runtime.api_url}; Ctrl-C ends it"
                 report(ready | {"api_url": runtime.api_url}, said)

@@ -44,7 +44,7 @@ class AlreadyUp(TurnlogError):
 
 
 def lock_path(settings: Settings) -> Path:
-    """This home's `up` holds its lock from before the start to the end. It says "PID", then "PID ready"."""
+    """This home's `up` holds its lock from before the start to the end. It says "PID", then "PID API-URL"."""
     return home_at(settings.home).path / "up"
 
 
@@ -63,8 +63,8 @@ def running_pid(settings: Settings) -> int | None:
 
 
 @contextlib.contextmanager
-def only_one(settings: Settings) -> Iterator[Callable[[], None]]:
-    """Makes this process the `up` of the home. Gives the function that says it is ready. Raises AlreadyUp."""
+def only_one(settings: Settings) -> Iterator[Callable[[str], None]]:
+    """Makes this process the `up` of the home. Gives the function that says it is ready at a URL. Raises AlreadyUp."""
     with folder_errors(settings.home):
         private_folder(settings.home)
         lock = open_private(lock_path(settings), os.O_RDWR)
@@ -72,7 +72,7 @@ def only_one(settings: Settings) -> Iterator[Callable[[], None]]:
         if not try_lock(lock):
             raise _already_up(settings)
         _write(lock, str(os.getpid()))
-        yield lambda: _write(lock, f"{os.getpid()} ready")
+        yield lambda url: _write(lock, f"{os.getpid()} {url}")
     finally:
         os.close(lock)
 
@@ -89,8 +89,11 @@ def _already_up(settings: Settings) -> AlreadyUp:
     )
 
 
-async def start(settings: Settings) -> int:
-    """Starts `up` detached from the terminal and waits until it is ready. Raises AlreadyUp, TurnlogError."""
+async def start(settings: Settings) -> tuple[int, str]:
+    """Starts `up` detached from the terminal and waits until it is ready: its pid and the URL of its API.
+
+    Raises AlreadyUp, TurnlogError.
+    """
     if running_pid(settings) is not None:
         raise _already_up(settings)
     with folder_errors(settings.home):
@@ -102,17 +105,19 @@ async def start(settings: Settings) -> int:
         os.close(log)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
-            await _ready(settings, child)
+            return child.pid, await _ready(settings, child)
     except TimeoutError:
         raise TurnlogError(
             f"turnlog is not ready after {START_TIMEOUT_S:g} s and goes on starting: see {log_path(settings)}; "
             "`turnlog down` ends it"
         ) from None
-    return child.pid
 
 
-async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> None:
-    while _said(settings) != f"{child.pid} ready":
+async def _ready(settings: Settings, child: "subprocess.Popen[bytes]") -> str:
+    while True:
+        pid, _, url = _said(settings).partition(" ")
+        if pid == str(child.pid) and url:
+            return url
         if child.poll() is not None:
             if running_pid(settings) is not None:  # another one was faster
                 raise _already_up(settings)

@@ -1,6 +1,7 @@
 """`turnlog up` as a process: one per home, its end, its files, and the servers that it starts again."""
 
 import asyncio
+import contextlib
 import json
 import re
 from asyncio.subprocess import DEVNULL
@@ -163,10 +164,22 @@ async def is_answered(servers: Servers, thread: str) -> None:
     await eventually(has_both)
 
 
-async def test_a_folder_that_up_fills_is_closed_to_other_users(place: Path) -> None:
+async def test_where_the_port_is_taken_up_serves_on_another_and_its_folder_is_closed_to_others(
+    place: Path,
+) -> None:
     place.chmod(0o755)
     (place / "turnlog.log").touch(0o644)
-    assert (await command(place, "up", "--detach"))[0] == 0
+    given = environment(place)
+    del given["TURNLOG_API_PORT"]
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # another program has the port already
+            stack.enter_context(create_server(("127.0.0.1", 8484)))
+        up = await asyncio.to_thread(run_command, "up", "--detach", environment=given)
+    printed = re.search(r"at (http://127.0.0.1:\d+) ", up.out)
+    assert up.code == 0 and printed is not None, up.err
+    assert printed[1] == f"http://127.0.0.1:{(place / 'api-port').read_text()}"
+    async with httpx2.AsyncClient(base_url=printed[1]) as http:
+        assert (await http.get("/health/live")).status_code == 200
     assert [path.name for path in (place, *place.iterdir()) if path.stat().st_mode & 0o066] == []
 
 
