@@ -14,21 +14,11 @@ from uuid import UUID
 from nats.aio.client import Client
 from pydantic import BaseModel, Field
 
+from turnlog.agent.answering.pieces import Piece, Restarted, Round, Seen, Text, ToolReturned, ToolUsed
+from turnlog.agent.models.protocol import CallPiece
 from turnlog.events.subjects import progress_subject
 
 Kind = Literal["start", "context", "text", "tool", "result", "restart", "end", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the model is given with the question. tiers: {"tier", "tokens", "limit", "turns"} each; memories: ids of
-    long-term memories; dropped: how many turns are left out. degraded: which rows are incomplete, while they are
-    rebuilt."""
-
-    tiers: list[dict[str, Any]]
-    memories: list[str]
-    dropped: int
-    degraded: str | None = None
 
 
 class ProgressStep(BaseModel):
@@ -61,6 +51,36 @@ class Progress:
         step = {"kind": kind, "text": text, "attempt": self.attempt, "final": final, **more}
         body = json.dumps(step, ensure_ascii=False)
         await self.nc.publish(self.subject, body.encode(errors="replace"))
+
+    async def show(self, piece: Piece) -> None:
+        """Publishes a piece of the answer; the piece that `piece_of` returns for the step."""
+        match piece:
+            case Text(text):
+                await self.tell("text", text)
+            case ToolUsed(id_, name, arguments):
+                await self.tell("tool", f"{name} {arguments}", id=id_, name=name, arguments=arguments)
+            case ToolReturned(id_, name, result, took, is_error):
+                await self.tell("result", result, id=id_, name=name, latency_ms=took, is_error=is_error)
+            case Restarted():
+                await self.tell("restart")
+            case CallPiece() | Round():
+                pass  # a subscriber sees whole calls, and the end
+
+
+def piece_of(step: ProgressStep) -> Seen | Text | ToolUsed | ToolReturned | Restarted | None:
+    """None for the begin, the end and errors, and for a step without what its kind has."""
+    match step:
+        case ProgressStep(kind="context", context=Seen() as seen):
+            return seen
+        case ProgressStep(kind="text", text=text):
+            return Text(text)
+        case ProgressStep(kind="tool", id=str(id_), name=str(name), arguments=str(arguments)):
+            return ToolUsed(id_, name, arguments)
+        case ProgressStep(kind="result", id=str(id_), name=str(name), latency_ms=int(took)):
+            return ToolReturned(id_, name, step.text, took, step.is_error)
+        case ProgressStep(kind="start" | "restart"):
+            return Restarted()
+    return None
 
 
 def progress_of(nc: Client, tenant: str, thread: str, request: UUID, attempt: int) -> Progress:

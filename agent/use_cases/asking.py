@@ -12,8 +12,12 @@ from pydantic import ValidationError
 
 from turnlog.agent.answering.fallback import Locale as Locale
 from turnlog.agent.answering.fallback import category_of, ended_early, fallback_of
-from turnlog.agent.answering.progress import ProgressStep
-from turnlog.agent.answering.progress import Seen as Seen
+from turnlog.agent.answering.pieces import Restarted as Restarted
+from turnlog.agent.answering.pieces import Seen as Seen
+from turnlog.agent.answering.pieces import Text as Text
+from turnlog.agent.answering.pieces import ToolReturned as ToolReturned
+from turnlog.agent.answering.pieces import ToolUsed as ToolUsed
+from turnlog.agent.answering.progress import ProgressStep, piece_of
 from turnlog.agent.answering.request import AGENT, FAILURE, Question, answer_id, question_events
 from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context.plain_text import content_text
@@ -60,38 +64,6 @@ class Asked:
     """The question is on the log. seq: of the request for its answer, which `follow` takes."""
 
     seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A piece of the answer."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUsed:
-    """The agent runs a tool. arguments: JSON, as the model wrote them."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolReturned:
-    """result: as the model gets it; is_error: it says what is wrong with the call."""
-
-    id: str
-    name: str
-    result: str
-    latency_ms: int
-    is_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """The answer starts again: what came so far is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,27 +195,27 @@ async def _pieces(runtime: Runtime, request: Event, seq: int, arrived: Steps) ->
     deadline = loop.time() + patience_s
     while loop.time() < deadline:
         step = await _next(arrived)
-        match step:
-            case ProgressStep(kind="context", context=Seen() as seen):
-                yield seen
-            case ProgressStep(kind="text", text=text):
-                began, shown = True, shown + text
-                yield Text(text)
-            case ProgressStep(kind="tool", id=str(call), name=str(name), arguments=str(arguments)):
-                shown = ""
-                yield ToolUsed(call, name, arguments)
-            case ProgressStep(kind="result", id=str(call), name=str(name), latency_ms=int(took)):
-                yield ToolReturned(call, name, step.text, took, step.is_error)
-            case ProgressStep(kind="start" | "restart") if began:
-                began, shown = False, ""
-                yield Restarted()
-            case ProgressStep(kind="error", text=problem):
-                raise NoAnswer(problem, step.code, step.retry_after_s)
-            case None | ProgressStep(kind="end") if found := await _recorded(runtime, request, seq):
-                for piece in _missing(shown, found.answer):
-                    yield piece
-                yield replace(found, finish_reason=step.finish_reason if step else None)
+        if step is not None and step.kind == "error":
+            raise NoAnswer(step.text, step.code, step.retry_after_s)
+        if step is None or step.kind == "end":
+            if answered := await _recorded(runtime, request, seq):
+                for missing in _missing(shown, answered.answer):
+                    yield missing
+                yield replace(answered, finish_reason=step.finish_reason if step else None)
                 return
+            continue
+        piece = piece_of(step)
+        match piece:
+            case Text(text):
+                began, shown = True, shown + text
+            case ToolUsed():
+                shown = ""
+            case Restarted():
+                if not began:
+                    continue
+                began, shown = False, ""
+        if piece is not None:
+            yield piece
     raise NoAnswer(f"no answer came within {patience_s:g} s; is an agent running (`turnlog up`)?", ModelTimedOut.code)
 
 

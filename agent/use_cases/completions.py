@@ -11,6 +11,9 @@ from uuid import UUID, uuid5
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.access.identity import Role
+from turnlog.agent.answering.pieces import Round
+from turnlog.agent.answering.pieces import Text as Text
+from turnlog.agent.answering.run import run
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models import observed
 from turnlog.agent.models.protocol import CallPiece, ChatRequest, Completion, asker_of
@@ -86,14 +89,7 @@ class Begun:
     receipt: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A piece of the answer's text."""
-
-    text: str
-
-
-Piece = Begun | Said | CallPiece | Completion
+Piece = Begun | Text | CallPiece | Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +124,15 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
         prepared = await _prepared(runtime, person, wanted, place)
         receipt = uuid5(wanted.id, "receipt") if prepared.basis else None
         yield Begun(wanted.id, prepared.thread, receipt)
-        async for piece in _answer(runtime, wanted, prepared.messages):
-            if isinstance(piece, Completion):
-                await _record(runtime, person, wanted, prepared, piece)
-            yield piece
+        request = replace(wanted.chat, messages=prepared.messages)
+        pieces = await stack.enter_async_context(contextlib.aclosing(run(runtime.models.chat, request)))
+        async for piece in pieces:
+            match piece:
+                case Text() | CallPiece():
+                    yield piece
+                case Round(made):
+                    await _record(runtime, person, wanted, prepared, made)
+                    yield made
 
 
 @contextlib.asynccontextmanager
@@ -235,23 +236,6 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Re
         return _Prepared([*known, *given], place.thread)
     head, notes = (known[:1], known[1:-1]) if known[0]["role"] == "system" else ([], known[:-1])
     return _Prepared([*head, *given[:-1], *notes, given[-1]], place.thread)
-
-
-async def _answer(
-    runtime: Runtime, wanted: Wanted, messages: Sequence[Wire]
-) -> AsyncIterator[Said | CallPiece | Completion]:
-    """The stream of the model; tool calls that came whole at its end are pieces too."""
-    came = False
-    async for delta in runtime.models.chat.stream(replace(wanted.chat, messages=messages)):
-        if delta.text:
-            yield Said(delta.text)
-        for piece in delta.calls:
-            came = True
-            yield piece
-        if delta.final is not None:
-            for index, call in enumerate(() if came else delta.final.tool_calls):
-                yield CallPiece(index, call.id, call.name, call.arguments)
-            yield delta.final
 
 
 async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Completion) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 from uuid import UUID
 
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
-from turnlog.agent.answering.loop import Answer, Round, answer
 from turnlog.agent.answering.memories import AnswerMemories
+from turnlog.agent.answering.pieces import Round
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
 from turnlog.agent.answering.request import FAILURE, answer_id
+from turnlog.agent.answering.run import Tools, check_not_empty, run
 from turnlog.agent.archive.restoring import restored_if_archived
 from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
@@ -141,7 +142,7 @@ class AgentConsumer:
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
 
-        async def run(call: ToolCall) -> ToolResult:
+        async def use(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
             async with self._reading() as conn:
                 return await run_tool(call, conn, copy(self._recall), scope, top_k, first_shown, memories)
@@ -156,14 +157,21 @@ class AgentConsumer:
             ends_at=ends_at,
             asker=asker_of(request.tenant, request.user or request.thread),
         )
-        made = await answer(self._models.chat, first, run, progress)
+        rounds: list[Round] = []
+        async with contextlib.aclosing(run(self._models.chat, first, Tools([SCHEMA], use))) as pieces:
+            async for piece in pieces:
+                await progress.show(piece)
+                if isinstance(piece, Round):
+                    check_not_empty(piece.completion)
+                    rounds.append(piece)
         if await self._is_gone(request, data, seq):
             raise NotFound(f"thread {request.thread!r} was deleted while the answer was made")
         # Postgres may have lost the lock meanwhile; JetStream refuses a duplicate answer only within its dedup window.
         if not (await outcome(self._runtime.log, request, seq)).answered:
-            await self._append(self._events(request, data, context, made))
-        await progress.tell("end", finish_reason=made.rounds[-1].completion.finish_reason)
-        await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *made.memories])
+            await self._append(self._events(request, data, context, rounds))
+        await progress.tell("end", finish_reason=rounds[-1].completion.finish_reason)
+        read = [id_ for one in rounds for _, result in one.results for id_ in result.memories]
+        await self._memories.accessed(request, [*map(UUID, context.receipt.memories), *read])
 
     async def _is_gone(self, request: Event, data: AnswerRequested, seq: int) -> bool:
         """Whether the thread was removed, by the log; or erased but for other speakers' turns, by the rows."""
@@ -225,9 +233,13 @@ class AgentConsumer:
         query = content_text(asked.content)
         return await relevant_turns(conn, copy(self._recall), scope, query, count, recent, asked.seq)
 
-    def _events(self, request: Event, data: AnswerRequested, context: Context, made: Answer) -> list[Event]:
+    def _events(self, request: Event, data: AnswerRequested, context: Context, rounds: list[Round]) -> list[Event]:
         settings = self._runtime.settings
-        turns = [event for number, one in enumerate(made.rounds) for event in _round_events(request, number, one, made)]
+        turns = [
+            event
+            for number, one in enumerate(rounds)
+            for event in _round_events(request, number, one, one is rounds[-1])
+        ]
         receipt = answer_receipt(
             context.receipt,
             request_id=request.id,
@@ -235,11 +247,11 @@ class AgentConsumer:
             answer_ids=tuple(event.id for event in turns),
             system_prompt=settings.system_prompt if data.system_prompt is None else data.system_prompt,
             settings=receipt_settings(settings),
-            recalled_chunks=made.chunks,
+            recalled_chunks=tuple(chunk for one in rounds for _, result in one.results for chunk in result.chunks),
         )
         usages = [
             _event(request, f"usage-{number}", one.completion.metered(_agent_of(request)))
-            for number, one in enumerate(made.rounds)
+            for number, one in enumerate(rounds)
         ]
         return [*turns, _event(request, "receipt", receipt), *usages]
 
@@ -286,8 +298,7 @@ def _first_shown(context: Context, seq: int) -> int:
     return min(seqs.difference(context.receipt.relevant), default=seq)
 
 
-def _round_events(request: Event, number: int, one: Round, made: Answer) -> list[Event]:
-    last = number == len(made.rounds) - 1
+def _round_events(request: Event, number: int, one: Round, last: bool) -> list[Event]:
     completion = one.completion
     spoken = TurnRecorded(
         role="assistant",

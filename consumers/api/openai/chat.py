@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.context.wire import custom_tools, wire_call
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
-from turnlog.agent.use_cases.completions import Piece, Said, Wanted
+from turnlog.agent.use_cases.completions import Piece, Text, Wanted
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
 from turnlog.consumers.api.caller import Asker, WriteId
@@ -114,7 +114,7 @@ class _Chunks:
 
     def _chunk_of(self, piece: Piece, usage: bool) -> str:
         match piece:
-            case Said(text=text):
+            case Text(text=text):
                 return self._chunk({"content": text}, usage=usage)
             case CallPiece():
                 return self._chunk({"tool_calls": [self._call_delta(piece)]}, usage=usage)

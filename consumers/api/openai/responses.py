@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.agent.models.protocol import CUT_OFF, ENDED_HERE, CallPiece, ChatRequest, Completion
-from turnlog.agent.use_cases.completions import Said, Wanted
+from turnlog.agent.use_cases.completions import Text, Wanted
 from turnlog.agent.use_cases.resent import History
 from turnlog.consumers.api import repeats
 from turnlog.consumers.api.bodies import JsonObject
@@ -151,7 +151,7 @@ class _Answer:
         async with aclosing(self._started.pieces()) as pieces:
             async for piece in pieces:
                 match piece:
-                    case Said(text=text):
+                    case Text(text=text):
                         for event in self._text(text):
                             yield event
                     case CallPiece():
