@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 
+from pydantic_core import from_json
+
 from turnlog.agent.importers.imported import ImportFailed
 from turnlog.agent.importers.jsontext import parse
 
@@ -68,7 +70,8 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
     """Raises ImportFailed for a zip without conversations, one with a password and one that inflates too much."""
     infos = sorted((info for info in archive.infolist() if _PART.search(info.filename)), key=lambda info: info.filename)
     if not infos:
-        raise ImportFailed(f"{path} is a zip without a conversations.json; unpack it and import its files")
+        names = ", ".join(repr(info.filename[:60]) for info in archive.infolist()[:5]) or "nothing"
+        raise ImportFailed(f"{path} is a zip without a conversations.json; it has {names}. Unpack it, import its files")
     for info in infos:
         if info.file_size > _LARGEST_RATIO * max(info.compress_size, 1):
             raise ImportFailed(f"{path}: {info.filename} would grow to {info.file_size:,} bytes; it is no export")
@@ -80,7 +83,37 @@ def _parts(path: Path, archive: zipfile.ZipFile) -> Iterator[Part]:
             yield Part(info.filename, stream)
 
 
+def looks_like(path: Path) -> str:
+    """What a file of no known format begins with: a list of objects with the fields a, b; or its first characters."""
+    start = head(path, _HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
+    try:
+        described = _described(from_json(start, allow_partial="trailing-strings"))
+    except ValueError:
+        described = None
+    return described or f"no list and no object of JSON, but {start[:40].decode('utf-8', 'replace')!r}"
+
+
+def _described(value: Any) -> str | None:
+    if isinstance(value, dict):
+        names = ", ".join(key[:40] for key in list(value)[:8])
+        return f"an object with the fields {names}{', …' if len(value) > 8 else ''}" if names else "an empty object"
+    if isinstance(value, list):
+        return f"a list whose first item is {_described(value[0]) or 'neither list nor object'}" if value else "a list"
+    return None
+
+
 Format = Literal["openai", "chatgpt", "claude", "open-webui", "librechat", "locomo", "jsonl", "memorybank"]
+# How a file of each format begins, for people whose file has none of them.
+EXAMPLES: dict[Format, str] = {
+    "jsonl": '{"thread": "trip", "user": "ann", "role": "user", "text": "Hi!", "time": "2026-05-08T13:56:00Z"}',
+    "openai": '{"messages": [{"role": "user", "content": "Hi!"}]}',
+    "chatgpt": '[{"title": "Trip", "mapping": {"…": {"message": {…}, "parent": "…"}}, "current_node": "…"}]',
+    "claude": '[{"uuid": "…", "name": "Trip", "chat_messages": [{"sender": "human", "text": "Hi!"}]}]',
+    "open-webui": '[{"chat": {"history": {"messages": {"…": {"parentId": null, "role": "user", "content": "Hi!"}}}}}]',
+    "librechat": '{"conversationId": "…", "messages": [{"messageId": "…", "isCreatedByUser": true, "text": "Hi!"}]}',
+    "locomo": '[{"sample_id": "…", "conversation": {"session_1_date_time": "…", "session_1": [{"dia_id": "D1:1"}]}}]',
+    "memorybank": '{"Ann": {"name": "Ann", "history": {"2026-05-08": [{"query": "Hi!", "response": "Hello!"}]}}}',
+}
 _HEAD = 1 << 18
 _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
     ("claude", ("chat_messages",)),

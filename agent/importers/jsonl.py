@@ -3,7 +3,8 @@
 `user` is the speaker and becomes the turn's `name` when the role is user and the line has no `name`; it is
 also the owner of the turn unless --user names one. The default `source_id` is the line number (L12).
 Optional: tool_calls, tool_call_id, agent, model, tokens_in, tokens_out, latency_ms, and from an export
-`event_id` with its `tenant`: imported into the same tenant and thread the turn keeps its event id.
+`event_id` with its `tenant`: imported into the same tenant and thread the turn keeps its event id. Other fields are
+skipped, each with its name.
 """
 
 from collections import defaultdict
@@ -20,6 +21,7 @@ from turnlog.agent.importers.imported import (
     Item,
     Rejected,
     Repeated,
+    Skipped,
     import_id,
     reason_of,
 )
@@ -28,6 +30,8 @@ from turnlog.events.contracts import TurnRecorded
 from turnlog.events.contracts.base import in_calendar
 
 _COPIED = frozenset(("tool_calls", "tool_call_id", "agent", "model", "tokens_in", "tokens_out", "latency_ms", "origin"))
+_FIELDS = _COPIED | {"thread", "user", "text", "content", "time", "role", "name", "source_id", "label"}
+_FIELDS |= {"event_id", "tenant"}
 
 
 def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> Iterator[Item]:
@@ -44,6 +48,8 @@ def read_jsonl(lines: Iterable[bytes | None], defaults: Defaults, stem: str) -> 
             except ValueError as error:
                 yield Rejected(f"line {number}", reason_of(error))
             else:
+                for name in (name for name in value if name not in _FIELDS):
+                    yield Skipped(f"line {number}", f"the unknown field {name[:40]!r}")
                 yield turn if _is_first(value, turn, seen) else Repeated(f"line {number}", str(turn.data.source_id))
 
 

@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
 from turnlog.agent.importers.claude import read_claude
-from turnlog.agent.importers.files import Format, Part, detect_format, is_blank, opened
+from turnlog.agent.importers.files import EXAMPLES, Format, Part, detect_format, is_blank, looks_like, opened
 from turnlog.agent.importers.imported import (
     Defaults,
     ImportedTurn,
@@ -96,7 +96,11 @@ def _detected(path: Path) -> Format:
         raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
     if found is None:
         _refuse_empty(path)
-        raise ImportFailed(f"{path}: its format is not clear; say --format {'|'.join(FORMATS)}")
+        known = "".join(f"\n  {name}: {example}" for name, example in EXAMPLES.items())
+        raise ImportFailed(
+            f"{path} has none of the formats that can be read: it begins with {looks_like(path)}. "
+            f"If it has one of these, name it (--format):{known}"
+        )
     return found
 
 

@@ -124,7 +124,7 @@ def test_nul_is_kept_and_a_lone_surrogate_becomes_the_replacement_character(tmp_
         (b" \n\n", "jsonl", "a.json is empty"),
         (b"[]", "jsonl", "holds no turn in the format jsonl"),
         (b"\x1f\x8b\x08", None, "damaged"),
-        (b"Dear diary,\ntoday\n", None, "say --format"),
+        (b"Dear diary,\ntoday\n", None, "but 'Dear diary"),
         (b"Dear diary,\ntoday\n", "jsonl", "line 1: malformed JSON"),
         (b'[{"role":"user","content":"hi"}]', "jsonl", "looks like openai: use --format openai"),
         (b'[{"role":"user","content":"hi"}]', "locomo", "looks like openai: use --format openai"),

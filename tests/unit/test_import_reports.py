@@ -1,0 +1,83 @@
+"""What an import says of a file: what was left out and why, and what can be read where nothing was recognised."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from helpers.cli_process import CHATGPT
+
+from turnlog.agent.importers import FORMATS, Defaults, ImportFailed, detect_format
+from turnlog.agent.importers.files import EXAMPLES
+from turnlog.agent.use_cases.importing import ImportReport, ImportRequest, check_import, prepare_import
+
+
+def report_of(path: Path, text: str) -> ImportReport:
+    path.write_text(text)
+    return check_import(prepare_import(ImportRequest(path, None, Defaults())))
+
+
+def test_what_is_left_out_is_listed_with_its_reason_and_places(tmp_path: Path) -> None:
+    other = {"parent": "a", "children": [], "message": {"id": "x", "author": {"role": "user"}, "content": {}}}
+    empty = {**CHATGPT[0]["mapping"]["b"], "message": {"id": "b", "author": {"role": "assistant"}, "content": None}}
+    tree = {**CHATGPT[0], "mapping": {"a": CHATGPT[0]["mapping"]["a"], "b": empty, "x": other}}
+    report = report_of(tmp_path / "conversations.json", json.dumps([tree]))
+    assert report.document()["left_out"] == [
+        {"reason": "empty", "count": 1, "first": ["c-1, message b"]},
+        {"reason": "on a branch that was not shown last", "count": 1, "first": ["c-1, message x"]},
+    ]
+    assert list(report.lines())[:3] == [
+        "conversations.json has 1 turn in 1 thread; nothing was stored; 2 left out.",
+        "left out: empty: 1 (c-1, message b)",
+        "left out: on a branch that was not shown last: 1 (c-1, message x)",
+    ]
+
+
+def test_unknown_fields_and_undated_turns_of_jsonl_are_listed(tmp_path: Path) -> None:
+    line = json.dumps({"thread": "t", "text": "hello", "timestamp": "2026-05-08"})
+    report = report_of(tmp_path / "talk.jsonl", "\n".join([line] * 5))
+    assert (report.skipped, report.undated.count, report.document()["undated"]) == (5, 5, 5)
+    assert report.document()["undated_turns"] == [f"t, L{number}" for number in range(1, 6)]
+    assert list(report.lines())[1:] == [
+        "left out: the unknown field 'timestamp': 5 (line 1; line 2; line 3; …)",
+        "without a time: t, L1; t, L2; t, L3; …",
+    ]
+
+
+def test_a_file_with_ever_new_fields_makes_no_endless_report(tmp_path: Path) -> None:
+    report = report_of(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": "hi", f"f{n}": n}) for n in range(1000)))
+    assert (report.skipped, len(report.left_out), report.left_out["other reasons"].count) == (1000, 101, 900)
+
+
+@pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ('{"notes": [1], "owner": "ann"}', "an object with the fields notes, owner"),
+        ('[{"when": 1, "what": "x"}, ', "a list whose first item is an object with the fields when, what"),
+        ('\ufeff{"a": 1}\n{"b": 2}', "an object with the fields a"),
+        ("[1, 2]", "a list whose first item is neither list nor object"),
+        ("2026-05-08,hello\n", "no list and no object of JSON, but '2026-05-08,hello\\n'"),
+        ("<html><body>", "no list and no object of JSON, but '<html><body>'"),
+    ],
+)
+def test_an_unknown_file_says_what_it_is_and_what_can_be_read(tmp_path: Path, text: str, looks: str) -> None:
+    with pytest.raises(ImportFailed) as failed:
+        report_of(tmp_path / "file.json", text)
+    assert f"none of the formats that can be read: it begins with {looks}. If" in str(failed.value)
+    assert all(f"\n  {name}: {example}" in str(failed.value) for name, example in EXAMPLES.items())
+
+
+def test_the_example_of_each_format_is_recognised_as_it(tmp_path: Path) -> None:
+    assert EXAMPLES.keys() == set(FORMATS)
+    for name, example in EXAMPLES.items():
+        path = tmp_path / name
+        path.write_text(example.replace("{…}", "{}"))
+        assert detect_format(path) == name, example
+
+
+def test_a_zip_of_something_else_says_what_it_has(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("../../etc/notes.txt", "x")
+    with pytest.raises(ImportFailed, match=r"it has '\.\./\.\./etc/notes\.txt'\. Unpack it"):
+        prepare_import(ImportRequest(tmp_path / "a.zip", None, Defaults()))
+    assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]
