@@ -19,7 +19,7 @@ from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
 # Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
 BATCH = 4_000
-SHOWN = 100
+SHOWN, FEW = 100, 3  # places in a document, and in a line for people
 MAX_SILENT_WAITS = 120
 WAIT_FOR_VECTORS_UP_TO = 1_000
 
@@ -35,23 +35,42 @@ class ImportRequest:
 
 
 @dataclass(slots=True)
+class Pieces:
+    """Pieces of the file that were treated alike: their number, and the places of the first SHOWN."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(where)
+
+    def __str__(self) -> str:
+        more = "; …" if self.count > FEW else ""
+        return f"{'; '.join(self.first[:FEW])}{more}"
+
+
+@dataclass(slots=True)
 class ImportReport:
     """What an import did. turns: new ones; known: turns that the log held already. repeated: pieces with the
     source_id and the words of an earlier one of the file.
 
     undated: turns of the file without a time, theirs or their conversation's; they are dated from undated_from on.
-    rejected: the first SHOWN, since every line of a large file may be wrong.
+    left_out: by reason, of which there are SHOWN at most. rejected: the first SHOWN, since every line of a large file
+    may be wrong. dry_run: nothing was stored, and turns and threads are those of the file.
     """
 
     file: str
+    dry_run: bool = False
     turns: int = 0
     known: int = 0
     threads: int = 0
     last_seq: int = 0
     embedded: int = 0
-    skipped: int = 0
+    left_out: dict[str, Pieces] = field(default_factory=dict)
     repeated: int = 0
-    undated: int = 0
+    undated: Pieces = field(default_factory=Pieces)
     undated_from: datetime | None = None
     rejected: list[Rejected] = field(default_factory=list)
     rejected_count: int = 0
@@ -61,39 +80,57 @@ class ImportReport:
         if self.rejected_count <= SHOWN:
             self.rejected.append(one)
 
+    def leave_out(self, one: Skipped) -> None:
+        reason = one.reason if one.reason in self.left_out or len(self.left_out) < SHOWN else "other reasons"
+        self.left_out.setdefault(reason, Pieces()).add(one.where)
+
     @property
-    def nothing_but_rejected(self) -> bool:
-        return bool(self.rejected) and not self.turns and not self.known
+    def skipped(self) -> int:
+        return sum(pieces.count for pieces in self.left_out.values())
 
     def document(self) -> dict[str, Any]:
-        """As JSON, for --json."""
-        return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
+        """As JSON, for --json and the API."""
+        return {
+            **asdict(self),
+            "skipped": self.skipped,
+            "left_out": [{"reason": reason, **asdict(pieces)} for reason, pieces in self.left_out.items()],
+            "undated": self.undated.count,
+            "undated_turns": self.undated.first,
+            "rejected": [one._asdict() for one in self.rejected],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people: what was done, then what was left out, why and where, then what follows."""
+        yield self.sentence()
+        for reason, pieces in self.left_out.items():
+            yield f"left out: {reason}: {pieces.count:,} ({pieces})"
+        if self.undated.count:
+            yield f"without a time: {self.undated}"
+        if self.turns and not self.embedded and not self.dry_run:
+            yield (
+                "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows "
+                "how many are missing."
+            )
 
     def sentence(self) -> str:
-        new = f"{counted(self.turns, 'new turn')} in {counted(self.threads, 'thread')}"
-        parts = [f"imported {new} from {self.file}"]
+        in_threads = f"in {counted(self.threads, 'thread')}"
+        if self.dry_run:
+            parts = [f"{self.file} has {counted(self.turns, 'turn')} {in_threads}; nothing was stored"]
+        else:
+            parts = [f"imported {counted(self.turns, 'new turn')} {in_threads} from {self.file}"]
         if self.known:
             parts.append(f"{self.known:,} were there already")
         if self.embedded:
             parts.append(f"{counted(self.embedded, 'chunk')} embedded")
         if self.undated_from is not None:
-            parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
+            parts.append(f"{self.undated.count:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
         if self.repeated:
             parts.append(f"{self.repeated:,} repeated under the same source_id, stored once")
         if self.skipped:
-            parts.append(f"{self.skipped:,} left out on purpose")
+            parts.append(f"{self.skipped:,} left out")
         if self.rejected_count:
             parts.append(f"{self.rejected_count:,} rejected")
         return "; ".join(parts) + "."
-
-    def backlog(self) -> str:
-        """What is left to the reactors; empty when nothing is."""
-        if not self.turns or self.embedded:
-            return ""
-        return (
-            "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows how "
-            "many are missing."
-        )
 
 
 @dataclass(slots=True)
@@ -110,6 +147,17 @@ def prepare_import(request: ImportRequest) -> PreparedImport:
     report = ImportReport(request.path.name)
     batches = _batches(request, report)
     return PreparedImport(request, report, chain([next(batches, [])], batches))
+
+
+def check_import(prepared: PreparedImport) -> ImportReport:
+    """Reads the whole file and stores nothing. turns: of the file, new or not. Raises ImportFailed."""
+    report, threads = prepared.report, set[str]()
+    report.dry_run = True
+    for batch in prepared.batches:
+        report.turns += sum(event.type == "turn_recorded" for event in batch)
+        threads |= {event.thread for event in batch}
+    report.threads = len(threads)
+    return report
 
 
 async def import_conversations(
@@ -184,7 +232,7 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
             case Rejected():
                 report.reject(item)
             case Skipped():
-                report.skipped += 1
+                report.leave_out(item)
             case Repeated():
                 report.repeated += 1
             case _:
@@ -200,7 +248,7 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
     """The items; those without a time are counted on the way, since their events do not show it."""
     for item in items:
         if isinstance(item, ImportedTurn) and not item.is_dated:
-            report.undated += 1
+            report.undated.add(f"{item.thread[:80]}, {item.data.source_id or item.id}")
             report.undated_from = defaults.base_time
         yield item
 

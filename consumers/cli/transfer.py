@@ -37,8 +37,9 @@ def import_file(
     user: Annotated[str | None, typer.Option(help="Owner of the turns.")] = None,
     thread: Annotated[str | None, typer.Option(help="Thread for all of them.")] = None,
     embed: Annotated[bool | None, typer.Option(help="Wait for vectors too; by default up to 1,000 turns.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is in the file, and store nothing.")] = False,
 ) -> None:
-    """Import conversations. The same file again adds nothing.
+    """Import conversations. The same file again adds nothing. Exit code 1 when a part of the file was rejected.
 
     Turns without a time are dated from 2000-01-01 on: a date of the day would make others of them the next time.
     """
@@ -46,7 +47,12 @@ def import_file(
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
-        from turnlog.agent.use_cases.importing import ImportRequest, import_conversations, prepare_import
+        from turnlog.agent.use_cases.importing import (
+            ImportRequest,
+            check_import,
+            import_conversations,
+            prepare_import,
+        )
         from turnlog.consumers.runtime import opened, projecting
 
         check_known("format", format, FORMATS)
@@ -57,14 +63,17 @@ def import_file(
         with progress("importing") as appended, progress("projecting") as projected, progress("embedding") as vectors:
             try:
                 prepared = prepare_import(request)
-                async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
-                    made = await import_conversations(runtime, prepared, appended, projected, vectors)
+                if dry_run:
+                    made = check_import(prepared)
+                else:
+                    async with opened(settings, "turnlog-import") as runtime, projecting(runtime):
+                        made = await import_conversations(runtime, prepared, appended, projected, vectors)
             except ImportFailed as error:
                 raise ImportFailed(str(error).replace(str(source), "stdin" if file == STDIN else str(file))) from error
         for rejected in made.rejected[:20]:
             err.print(f"rejected: {rejected.where}: {rejected.error}", markup=False)
-        report(made.document(), *filter(None, (made.sentence(), made.backlog())))
-        return int(made.nothing_but_rejected)
+        report(made.document(), *made.lines())
+        return int(made.rejected_count > 0)
 
     with ExitStack() as stack:
         try:

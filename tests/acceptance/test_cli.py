@@ -73,7 +73,17 @@ def test_an_import_says_how_many_turns_have_no_time_and_which_they_got(cli: Cli,
     none, dated, told = cli.together((*calls["jsonl"], "--json"), (*calls["locomo"], "--json"), calls["openai"])
     assert (none.document["undated"], none.document["undated_from"]) == (2, "2000-01-01T00:00:00Z")
     assert (dated.document["undated"], dated.document["undated_from"]) == (0, None)
-    assert told.out.endswith("; 4 without a time, dated from 2000-01-01 on.\n")
+    said = "; 4 without a time, dated from 2000-01-01 on.\nwithout a time: tools, M1; tools, M2; tools, M3; …\n"
+    assert told.out.endswith(said)
+
+
+def test_a_dry_run_says_what_is_in_a_file_and_stores_nothing(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "dry.jsonl"
+    file.write_text('{"thread": "dry", "text": "hello", "mood": "good"}')
+    dry, stored = cli.together(("import", str(file), "--dry-run", "--json"), ("threads", "--json"))
+    assert (dry.code, dry.document["dry_run"], dry.document["turns"], dry.document["threads"]) == (0, True, 1, 1)
+    assert dry.document["left_out"] == [{"reason": "the unknown field 'mood'", "count": 1, "first": ["line 1"]}]
+    assert "dry" not in {row["thread_id"] for row in stored.document}
 
 
 def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_path: Path) -> None:
@@ -84,7 +94,7 @@ def test_bad_lines_are_rejected_by_place_and_the_rest_is_imported(cli: Cli, tmp_
         ("import", str(mixed), "--format", "jsonl", "--no-embed", "--json"),
         ("import", str(hopeless), "--format", "jsonl", "--no-embed", "--json"),
     )
-    assert (some.code, some.document["turns"], some.document["rejected_count"]) == (0, 1, 2)
+    assert (some.code, some.document["turns"], some.document["rejected_count"]) == (1, 1, 2)
     assert [one["where"] for one in some.document["rejected"]] == ["line 2", "line 3"]
     assert "rejected: line 2: " in some.err
     assert none.error["code"] == "import-failed"
