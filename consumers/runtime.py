@@ -86,6 +86,7 @@ async def servers(settings: Settings) -> AsyncIterator[embedded.Servers]:
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, name: str = "turnlog") -> AsyncIterator[Runtime]:
     """Opens servers, a migrated database, the log and a pool; starts no role. Raises TurnlogErrors."""
+    settings = embedded.without_own_addresses(settings)
     async with servers(settings) as where:
         await _migrate(where.database_url)
         async with connection_pool(where.database_url) as pool:

@@ -93,6 +93,10 @@ def run(work: Callable[[Settings], Coroutine[Any, Any, int | None]], **changed: 
         # An empty --tenant is a script's variable that was not set, and not the wish for the default: it is refused.
         tenant = settings.tenant if (asked := given().tenant) is None else asked
         settings = settings.model_copy(update={"tenant": check_tenant(tenant)})
+        if settings.nats_url or settings.database_url:
+            from turnlog.consumers.servers import without_own_addresses
+
+            settings = without_own_addresses(settings)
         when = "" if sys.stderr.isatty() else "%(asctime)s "
         logging.basicConfig(
             level=settings.log_level.upper(), stream=sys.stderr, format=f"{when}%(levelname)s %(name)s: %(message)s"

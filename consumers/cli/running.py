@@ -7,6 +7,7 @@ import shlex
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -154,6 +155,9 @@ def env() -> None:
 
         async with servers(settings) as where:
             found = {"NATS_URL": where.nats_url, "DATABASE_URL": where.database_url}
+        nats = urlsplit(where.nats_url.split(",")[0])
+        if nats.username and nats.password:  # apart too: nats.js and others ignore them in the URL
+            found |= {"NATS_USER": unquote(nats.username), "NATS_PASSWORD": unquote(nats.password)}
         if where.started:
             err.print("the servers do not run now; `turnlog up` starts them at these addresses")
         if given().json:

@@ -14,6 +14,7 @@ from turnlog.consumers.servers.servers import (
     start,
     status,
     stop,
+    without_own_addresses,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "start",
     "status",
     "stop",
+    "without_own_addresses",
 ]

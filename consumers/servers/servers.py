@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 
 from turnlog.agent.private_files import close_files
+from turnlog.agent.settings import Settings
 from turnlog.consumers.servers.errors import ServerStartFailed, ServerStopFailed, folder_errors
 from turnlog.consumers.servers.home import Home, hold_lease, home_at, is_leased, locked
 from turnlog.consumers.servers.identity import Identity, server_identity
-from turnlog.consumers.servers.nats_config import NatsAddress
+from turnlog.consumers.servers.nats_config import USER, NatsAddress
 from turnlog.consumers.servers.nats_server import NAME as NATS
 from turnlog.consumers.servers.nats_server import NatsServer
-from turnlog.consumers.servers.postgres_server import PostgresServer
+from turnlog.consumers.servers.postgres_server import PostgresServer, socket_folder, url_at
 from turnlog.consumers.servers.processes import running
 
 START_TIMEOUT_S = 60.0  # covers a crash recovery
@@ -133,6 +134,20 @@ async def change_subscriber(home: Path, durable: str, password: str | None) -> N
                 with contextlib.suppress(ServerStartFailed):
                     await nats.start()
                 raise
+
+
+def without_own_addresses(settings: Settings) -> Settings:
+    """The settings without addresses of the home's own servers (`turnlog env` prints them), so that those are still
+    started, kept and encrypted as embedded ones."""
+    here, own = home_at(settings.home), dict[str, None]()
+    if settings.database_url == url_at(socket_folder(here.postgres, here.key)):
+        own["database_url"] = None
+    with contextlib.suppress(OSError):  # a home that this user cannot read is not their own
+        nats = _nats(here).known_address() if settings.nats_url else None
+        # The port may be another one by now, the password stays.
+        if nats is not None and str(settings.nats_url).startswith(f"nats://{USER}:{nats.token}@127.0.0.1:"):
+            own["nats_url"] = None
+    return settings.model_copy(update=own)
 
 
 def status(home: Path) -> Status:

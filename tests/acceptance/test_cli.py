@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Pa
     """Up in the background with everything imported once. Its end is tested, too."""
     home = copy_database(prepared_home, tmp_path_factory.mktemp("cli") / "home")
     up = run_command("up", "--detach", "--json", environment=environment(home))
-    assert json.loads(up.out).keys() == {"pid", "home", "log"}
+    assert json.loads(up.out).keys() == {"pid", "home", "log", "api_url"}
     made = Cli(home, asyncio.run(start(home)))
     try:
         for done in made.together(
@@ -49,6 +50,21 @@ def cli(tmp_path_factory: pytest.TempPathFactory, prepared_home: Path, files: Pa
         down = made("down", "--json")
     assert (down.code, down.document["stopped"]) == (0, True)
     assert processes_left_in(home) == []
+
+
+def test_a_shell_that_has_evaluated_env_goes_on_with_its_own_home(cli: Cli) -> None:
+    printed = dict(line.removeprefix("export ").split("=", 1) for line in cli("env").out.splitlines())
+    given = {name: shlex.split(value)[0] for name, value in printed.items()}
+    assert cli("env", **given).out == cli("env").out
+    assert (cli("messages", "notes", **given).code, cli("doctor", **given).code) == (0, 0)
+
+    async def connects_with_user_and_password_apart() -> bool:
+        address = given["NATS_URL"].rpartition("@")[2]
+        user, password = given["NATS_USER"], given["NATS_PASSWORD"]
+        async with await nats.connect(f"nats://{address}", user=user, password=password) as client:
+            return client.is_connected
+
+    assert asyncio.run(connects_with_user_and_password_apart())
 
 
 def test_a_second_import_of_the_same_file_adds_nothing(cli: Cli, files: Path) -> None:
