@@ -10,7 +10,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotDoneInTime
 from typing import Any, Generic, TypeVar, cast
@@ -19,6 +19,7 @@ from turnlog.events.errors import TurnlogError
 
 # A Ctrl-C that comes just before a lock is waited for does not end that wait; it is noticed when the wait is over.
 LOOK_S = 0.5
+CLOSED = "this turnlog is closed: its `with` block has ended; open it again"
 END_S = 5.0  # for what is under way when the loop is closed, or when a waiting caller is interrupted
 T = TypeVar("T")
 _END: Any = object()
@@ -48,8 +49,8 @@ class LoopThread:
         """
         if self.loop.is_closed() or not self.loop.is_running():
             work.close()
-            raise LoopClosed("this turnlog is closed: its `with` block has ended; open it again")
-        if threading.current_thread() is self._thread:
+            raise LoopClosed(CLOSED)
+        if self.is_current():
             work.close()
             raise RuntimeError("a blocking call in the loop's own thread would wait for itself; await it there")
         task = _Task(work)
@@ -61,6 +62,16 @@ class LoopThread:
                 self.loop.call_soon_threadsafe(task.cancel)
                 _wait(future)
             raise
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Has the loop call it, and does not wait. Raises LoopClosed."""
+        try:
+            self.loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            raise LoopClosed(CLOSED) from None
+
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def close(self) -> None:
         """Cancels what is under way, waits END_S for it, and ends the thread."""

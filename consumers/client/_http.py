@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
+from weakref import WeakValueDictionary
 
 import httpx2
 from pydantic import TypeAdapter
@@ -39,10 +40,19 @@ class ServerUnavailable(TurnlogError):
     code = "server-unavailable"
 
 
+class Turn:
+    """Of a thread: held by the wrapped client that answers in it."""
+
+    def __init__(self) -> None:
+        self.is_taken, self.changed = False, asyncio.Condition()
+
+
 class Http:
-    """One server with one token. patience_s: for how long a request is sent again while the server is away."""
+    """One server with one token. patience_s: for how long a request is sent again while the server is away. turns: by
+    the path of a thread."""
 
     def __init__(self, url: str, key: str, patience_s: float) -> None:
+        self.turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
         self.url, self._patience_s = url.rstrip("/"), patience_s
         self.client = httpx2.AsyncClient(
             base_url=self.url,

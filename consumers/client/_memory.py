@@ -1,10 +1,12 @@
 """What an open turnlog offers: threads, recall, and what is remembered of people."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from turnlog._recording import Exchange
 from turnlog._thread import Thread
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
@@ -24,13 +26,15 @@ from turnlog.events.subjects import check_conversation, check_id
 class Memory(LoopBound):
     """The memory of one tenant, open as long as its block; `turnlog.open` makes it.
 
-    runtime: log, pool, models and settings, for the use cases that this face does not have.
+    runtime: log, pool, models and settings, for the use cases that this face does not have. exchanges: of wrapped
+    clients, under way.
     """
 
-    __slots__ = ("runtime", "tenant")
+    __slots__ = ("exchanges", "runtime", "tenant")
 
     def __init__(self, runtime: Runtime, tenant: str) -> None:
         self.runtime, self.tenant = runtime, tenant
+        self.exchanges: set[Exchange] = set()
 
     def __repr__(self) -> str:
         return f"<turnlog memory of tenant {self.tenant!r}>"
@@ -114,6 +118,13 @@ class Memory(LoopBound):
         reach = erasure_reach(self.runtime.settings)
         plan = await personal_data.plan_erasure(self.runtime, self.tenant, user, reach)
         return await personal_data.erase_person(self.runtime, plan, reach, reason)
+
+    async def _close(self) -> None:
+        """Records what came of answers that are under way."""
+        for exchange in self.exchanges:
+            exchange.stop()
+        if self.exchanges:
+            await asyncio.wait([exchange.task for exchange in self.exchanges])
 
     def _thread(self, id: str, user: str | None) -> Thread:
         return Thread(self.runtime, self.tenant, id, user)

@@ -105,7 +105,11 @@ async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "Asy
 
     check_tenant(tenant)
     async with opened(settings, "turnlog-client") as runtime, playing(runtime, roles):
-        yield Memory(runtime, tenant)
+        memory = Memory(runtime, tenant)
+        try:
+            yield memory
+        finally:
+            await memory._close()
 
 
 @contextlib.asynccontextmanager
@@ -115,4 +119,8 @@ async def _connected(url: str, key: str, patience_s: float) -> "AsyncIterator[Me
 
     http = Http(url, key, patience_s)
     async with http.client:
-        yield RemoteMemory(http)
+        memory = RemoteMemory(http)
+        try:
+            yield memory
+        finally:
+            await memory._close()

@@ -1,19 +1,22 @@
 """One chat completion on a thread: its new messages, its context, and the answer that is recorded."""
 
+import asyncio
 import json
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from turnlog._thread import Context, Thread
 from turnlog.agent.context.wire import called, with_custom_calls
 from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
 from turnlog.events.contracts import UsageMetered
-from turnlog.events.errors import NotFound
+from turnlog.events.errors import NotFound, cause
 
 AGENT = "openai-client"
+logger = logging.getLogger("turnlog.client")
 
 
 @dataclass(slots=True)
@@ -62,61 +65,125 @@ class Heard:
         return [call for call in self.calls.values() if call["id"] and (self.is_whole or _is_json(call["arguments"]))]
 
 
-@dataclass(slots=True)
 class Exchange:
-    """A request under way. messages: what the model gets."""
+    """A request under way. It holds the turn of its thread until it is over.
 
-    thread: Thread
-    context: Context
-    messages: list[Any]
-    model: str
-    started: float = field(default_factory=time.perf_counter)
-    ended: bool = False
+    It runs in a task of its own, since what cancels its caller often cancels each further wait of the caller too.
+    messages: what the model gets. heard: what came of the answer.
+    """
 
-    async def end(self, heard: Heard) -> None:
-        """Records the answer, once; nothing when nothing came."""
-        if self.ended or not (heard.text or heard.whole_calls):
-            return
-        self.ended = True
-        model, latency = heard.model or self.model, (time.perf_counter() - self.started) * 1000
-        await self.thread.add(
+    def __init__(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
+        self.messages: list[Any] = []
+        self.heard = Heard()
+        self._model = str(arguments.get("model") or "")
+        self._is_failed, self._close = False, cast("Callable[[], Awaitable[Any]] | None", None)
+        self._over, self._begun = asyncio.Event(), asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run(thread, arguments, tokens))
+        self.task.add_done_callback(self._ended)
+
+    async def begin(self) -> None:
+        """Waits until the messages are there. Raises what `begun` raises."""
+        try:
+            await asyncio.shield(self._begun)
+        except asyncio.CancelledError:
+            self.stop()
+            raise
+
+    async def end(self) -> None:
+        """Records the answer, once; nothing when nothing came or it failed."""
+        self._over.set()
+        await asyncio.shield(self.task)
+
+    def leave(self, close: Callable[[], Awaitable[Any]] | None = None) -> None:
+        """As end, without waiting for it. close: of the stream that nobody reads any more."""
+        self._close = close
+        self._over.set()
+
+    def fail(self) -> None:
+        """Records nothing."""
+        self._is_failed = True
+        self._over.set()
+
+    def stop(self) -> None:
+        """For a memory that is closed: records what came; what has not begun does not begin."""
+        self._over.set()
+        if not self._begun.done():
+            self.task.cancel()
+
+    async def _run(self, thread: Thread, arguments: Wire, tokens: int | None) -> None:
+        given = [
+            one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]
+        ]
+        prompt, said = split_prompt(given)
+
+        async def fork() -> Thread | None:
+            new, end = await _new(thread, said)
+            return None if new else await thread._fork(end)
+
+        async with thread._turn(fork) as forked:
+            thread = forked or thread
+            new, end = ((), 0) if forked else await _new(thread, said)
+            if new:
+                end = (await thread.extend(new))[-1].seq
+                await thread._tell_waiting()
+            tools = arguments.get("tools") or ()
+            tools = tools if isinstance(tools, list | tuple) else ()
+            asked = {
+                "tokens": tokens,
+                "model": self._model or None,
+                "system_prompt": prompt or "",
+                "tools": list(tools),
+            }
+            context = await thread._context(asked, end or None)
+            self.messages = with_custom_calls(with_own_last(list(context.messages), said), tools)
+            started = time.perf_counter()
+            self._begun.set_result(None)
+            await self._over.wait()
+            latency = (time.perf_counter() - started) * 1000
+            if not self._is_failed and (self.heard.text or self.heard.whole_calls):
+                await self._record(thread, context, latency)
+        if self._close is not None:
+            await self._close()
+
+    async def _record(self, thread: Thread, context: Context, latency_ms: float) -> None:
+        heard = self.heard
+        model = heard.model or self._model
+        await thread.add(
             "assistant",
             heard.text,
-            receipt=self.context.receipt,
+            receipt=context.receipt,
             tool_calls=heard.whole_calls,
             model=model,
             tokens_in=heard.tokens_in,
             tokens_out=heard.tokens_out,
-            latency_ms=latency,
-            usage=_usage(model, heard, latency),
+            latency_ms=latency_ms,
+            usage=_usage(model, heard, latency_ms),
         )
 
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if not self._begun.done():
+            self._begun.set_exception(error or asyncio.CancelledError())
+        elif isinstance(error, Exception):
+            logger.warning("an answer of a wrapped client could not be recorded: %s", cause(error))
 
-async def begun(thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
-    """Stores the caller's new messages and builds the context that ends with them.
 
-    Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall.
+async def begun(exchanges: set[Exchange], thread: Thread, arguments: Wire, tokens: int | None) -> Exchange:
+    """Stores the caller's new messages, at their turn, and builds the context that ends with them. exchanges: it is
+    among them until it is over.
+
+    Raises InvalidEvent, NotFound for a request without messages on a thread without turns, WindowTooSmall,
+    TooManyWaiting.
     """
-    given = [one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]]
-    prompt, said = split_prompt(given)
-    new = await _new(thread, said)
-    if new:
-        await thread.extend(new)
-    model = str(arguments.get("model") or "")
-    tools = arguments.get("tools") or ()
-    tools = tools if isinstance(tools, list | tuple) else ()
-    context = await thread.context(
-        tokens=tokens,
-        model=model or None,
-        system_prompt=prompt or "",
-        tools=tools,
-    )
-    messages = with_custom_calls(with_own_last(list(context.messages), said), tools)
-    return Exchange(thread, context, messages, model)
+    exchange = Exchange(thread, arguments, tokens)
+    exchanges.add(exchange)
+    exchange.task.add_done_callback(lambda _: exchanges.discard(exchange))
+    await exchange.begin()
+    return exchange
 
 
-async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:
-    """The messages behind the longest beginning that the thread ends with.
+async def _new(thread: Thread, given: Sequence[Wire]) -> tuple[Sequence[Wire], int]:
+    """The messages behind the longest beginning that the thread ends with, and the sequence of its last turn.
 
     Where none fits, as with a history that was shortened or edited: those behind the caller's last answer, unless the
     thread is empty.
@@ -124,11 +191,12 @@ async def _new(thread: Thread, given: Sequence[Wire]) -> Sequence[Wire]:
     try:
         known = await thread.messages(limit=max(1, len(given)), newest=True)
     except NotFound:
-        return given
+        return given, 0
+    end = known[-1].seq if known else 0
     if (behind := unseen(given, known)) is not None:
-        return behind
+        return behind, end
     answered = max((at for at, one in enumerate(given) if one.get("role") == "assistant"), default=-1)
-    return given[answered + 1 :]
+    return given[answered + 1 :], end
 
 
 def _usage(model: str, heard: Heard, latency_ms: float) -> UsageMetered:

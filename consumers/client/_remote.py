@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from pydantic_core import to_jsonable_python
 
-from turnlog._http import Http, decoded, error_of
+from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import Memory
 from turnlog._thread import RESTARTED, Context, Thread, early_note
 from turnlog.agent.context import Tier
@@ -22,6 +22,7 @@ from turnlog.agent.recall.search import Recalled
 from turnlog.agent.threads.given_receipts import ReceiptGone
 from turnlog.agent.use_cases.asking import Continued
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
+from turnlog.agent.use_cases.forks import Forked
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
 from turnlog.agent.use_cases.personal_data import Clearing
@@ -65,11 +66,36 @@ class RemoteThread(Thread):
         except ReceiptGone:  # the answer took longer than the server keeps a receipt; another body needs another key
             return await append(receipt, uuid5(made[0].id, "whole receipt"))
 
-    async def _context(self, asked: dict[str, Any]) -> Context:
+    async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
         made = await self._http.call("POST", f"{self._path}/context", dict[str, Any], user=self.user, body=asked)
         tiers = decoded(tuple[Tier, ...], made["tiers"])
         receipt = decoded(SignedBasis, made["receipt"])
         return Context(made["messages"], tiers, made["budget"], receipt, made["degraded"])
+
+    @asynccontextmanager
+    async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> AsyncIterator[Thread | None]:
+        """The order of this program alone."""
+        forked, turn = None, self._http.turns.setdefault(self._path, Turn())
+        async with turn.changed:
+            while turn.is_taken and (forked := await fork()) is None:
+                await turn.changed.wait()
+            turn.is_taken = turn.is_taken or forked is None
+        try:
+            yield forked
+        finally:
+            if forked is None:
+                turn.is_taken = False
+                await self._tell_waiting()
+
+    async def _tell_waiting(self) -> None:
+        if (turn := self._http.turns.get(self._path)) is not None:
+            async with turn.changed:
+                turn.changed.notify_all()
+
+    async def _fork(self, at_seq: int) -> Thread:
+        body = {"at_seq": at_seq}
+        forked = await self._http.call("POST", f"{self._path}/forks", Forked, user=self.user, body=body)
+        return RemoteThread(self._http, forked.thread, self.user)
 
     async def ask(self, text: str, *, model: str | None = None) -> AsyncIterator[str]:
         body, answer = {"message": text, "model": model}, Continued(RESTARTED)
@@ -114,7 +140,7 @@ class RemoteMemory(Memory):
     __slots__ = ("_http",)
 
     def __init__(self, http: Http) -> None:
-        self._http = http
+        self._http, self.exchanges = http, set()
 
     def __repr__(self) -> str:
         return f"<turnlog memory of {self._http.url}>"

@@ -1,6 +1,7 @@
 """One conversation: append turns, get a context, ask turnlog's agent, read the transcript."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,8 +12,10 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.answering.fallback import ended_early
 from turnlog.agent.context import Tier
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
 from turnlog.agent.use_cases import asking, threads, turns
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
+from turnlog.agent.use_cases.forks import fork_thread
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.own_loop import LoopBound
@@ -205,8 +208,22 @@ class Thread(LoopBound):
         added = await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt, usage=usage)
         return added.turns
 
-    async def _context(self, asked: dict[str, Any]) -> Context:
-        """asked: arguments of `context`, by name."""
-        found = await context_of(self._runtime, self.tenant, self.id, user=self.user, **asked)
+    async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
+        """asked: arguments of `context`, by name. through: the sequence of the last turn to show."""
+        found = await context_of(self._runtime, self.tenant, self.id, user=self.user, through=through, **asked)
         made = found.context
         return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> "AsyncIterator[Thread | None]":
+        """See in_turn."""
+        patience_s = self._runtime.settings.answer_timeout_s
+        async with in_turn(self._runtime, self.tenant, self.id, patience_s, fork) as forked:
+            yield forked
+
+    async def _tell_waiting(self) -> None:
+        await tell_waiting(self._runtime, self.tenant, self.id)
+
+    async def _fork(self, at_seq: int) -> "Thread":
+        forked = await fork_thread(self._runtime, self.tenant, self.id, at_seq)
+        return Thread(self._runtime, self.tenant, forked.thread, self.user)

@@ -1,11 +1,14 @@
 """turnlog.wrap(): an OpenAI client whose chat completions read from a thread and are recorded on it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from turnlog._memory import Memory
 from turnlog._recording import Exchange, Heard, begun
-from turnlog.consumers.own_loop import Blocking, LoopThread
+from turnlog.consumers.own_loop import Blocking, LoopClosed, LoopThread
 from turnlog.events.errors import TurnlogError
 
 Client = TypeVar("Client")
@@ -33,8 +36,13 @@ def wrap(
 
     messages: only what the thread does not end with is stored, so a caller may send the new message alone or the whole
     history each time. Leading system messages are sent and not stored. A request that fails leaves the user's message
-    on the thread and no answer; a stream that is closed early is recorded as far as it came. With n > 1 the first
-    choice is recorded. Raises WrongClient.
+    on the thread and no answer; a stream that is left early is recorded as far as it came. With n > 1 the first
+    choice is recorded.
+
+    Calls that come at once in one thread are answered in order, each with the answers before it; a stream is under way
+    until it ends, is closed or is held no longer. A second call for the same last message does not wait, and its answer
+    is in a fork. `create` raises TooManyWaiting where 20 others wait, or after TURNLOG_ANSWER_TIMEOUT. With
+    `turnlog.connect` the order is that of this program alone, without a bound. Raises WrongClient.
     """
     import openai
 
@@ -44,11 +52,11 @@ def wrap(
         raise WrongClient(f"this {type(client).__name__} fits no memory of `{here} turnlog.open()`; use {there} there")
     make: Callable[[Any], Any]
     if isinstance(memory, Blocking):
-        place = memory._target.thread(thread, user)
-        make = _blocking_create(lambda arguments: begun(place, arguments, tokens), memory._loop)
+        under_way, place = memory._target.exchanges, memory._target.thread(thread, user)
+        make = _blocking_create(lambda given: begun(under_way, place, given, tokens), memory._loop)
     else:
-        place = memory.thread(thread, user)
-        make = _create(lambda arguments: begun(place, arguments, tokens))
+        under_way, place = memory.exchanges, memory.thread(thread, user)
+        make = _create(lambda given: begun(under_way, place, given, tokens))
     original: Any = client
     completions = _Changed(original.chat.completions, create=make(original.chat.completions.create))
     return cast(Client, _Changed(client, chat=_Changed(original.chat, completions=completions)))
@@ -75,10 +83,15 @@ def _create(begin: Begin) -> Callable[[Any], Any]:
     def around(original: Any) -> Any:
         async def create(*, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
             exchange: Exchange = await begin({**arguments, "messages": messages})
-            reply = await original(messages=exchange.messages, **arguments)
+            try:
+                reply = await original(messages=exchange.messages, **arguments)
+            except BaseException:
+                exchange.fail()
+                raise
             if arguments.get("stream"):
                 return AsyncRecorded(reply, exchange)
-            await exchange.end(Heard.of_completion(reply))
+            exchange.heard = Heard.of_completion(reply)
+            await exchange.end()
             return reply
 
         return create
@@ -90,10 +103,15 @@ def _blocking_create(begin: Begin, loop: LoopThread) -> Callable[[Any], Any]:
     def around(original: Any) -> Any:
         def create(*, messages: Sequence[Mapping[str, Any]], **arguments: Any) -> Any:
             exchange: Exchange = loop.run(begin({**arguments, "messages": messages}))
-            reply = original(messages=exchange.messages, **arguments)
+            try:
+                reply = original(messages=exchange.messages, **arguments)
+            except BaseException:
+                loop.call(exchange.fail)
+                raise
             if arguments.get("stream"):
                 return Recorded(reply, exchange, loop)
-            loop.run(exchange.end(Heard.of_completion(reply)))
+            exchange.heard = Heard.of_completion(reply)
+            loop.run(exchange.end())
             return reply
 
         return create
@@ -101,43 +119,32 @@ def _blocking_create(begin: Begin, loop: LoopThread) -> Callable[[Any], Any]:
     return around
 
 
-# Functions, not methods: without a reference to the stream's object a loop that breaks off ends the generator at once.
-async def _recorded_async(stream: Any, exchange: Exchange) -> AsyncGenerator[Any, None]:
-    heard = Heard()
-    try:
-        async for chunk in stream:
-            heard.add(chunk)
-            yield chunk
-    except GeneratorExit:
-        await exchange.end(heard)
-        raise
-    await exchange.end(heard)
-
-
-def _recorded(stream: Any, exchange: Exchange, loop: LoopThread) -> Generator[Any, None, None]:
-    heard = Heard()
-    try:
-        for chunk in stream:
-            heard.add(chunk)
-            yield chunk
-    except GeneratorExit:
-        loop.run(exchange.end(heard))
-        raise
-    loop.run(exchange.end(heard))
-
-
 class AsyncRecorded(_Changed):
-    """An openai.AsyncStream whose answer is recorded when it ends or is closed, not when it fails."""
+    """An openai.AsyncStream whose answer is recorded at its end, or as far as it came when it is left: closed,
+    cancelled or no longer held. Not when it fails."""
 
     def __init__(self, stream: Any, exchange: Exchange) -> None:
         super().__init__(stream)
-        self._chunks = _recorded_async(stream, exchange)
+        self._chunks, self._exchange = aiter(stream), exchange
+        weakref.finalize(self, _left, asyncio.get_running_loop(), exchange, stream.close).atexit = False
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        return await anext(self._chunks)
+        try:
+            chunk = await anext(self._chunks)
+        except StopAsyncIteration:
+            await self._exchange.end()
+            raise
+        except asyncio.CancelledError:  # of a scope that would cancel each further wait too
+            self._exchange.leave(self._original.close)
+            raise
+        except BaseException:
+            self._exchange.fail()
+            raise
+        self._exchange.heard.add(chunk)
+        return chunk
 
     async def __aenter__(self) -> "AsyncRecorded":
         return self
@@ -146,22 +153,32 @@ class AsyncRecorded(_Changed):
         await self.close()
 
     async def close(self) -> None:
-        await self._chunks.aclose()
+        await self._exchange.end()
         await self._original.close()
 
 
 class Recorded(_Changed):
-    """An openai.Stream whose answer is recorded when it ends or is closed, not when it fails."""
+    """As AsyncRecorded, of an openai.Stream."""
 
     def __init__(self, stream: Any, exchange: Exchange, loop: LoopThread) -> None:
         super().__init__(stream)
-        self._chunks = _recorded(stream, exchange, loop)
+        self._chunks, self._exchange, self._loop = iter(stream), exchange, loop
+        weakref.finalize(self, _blocking_left, loop, exchange, stream.close).atexit = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return next(self._chunks)
+        try:
+            chunk = next(self._chunks)
+        except StopIteration:
+            self._loop.run(self._exchange.end())
+            raise
+        except BaseException:
+            self._loop.call(self._exchange.fail)
+            raise
+        self._exchange.heard.add(chunk)
+        return chunk
 
     def __enter__(self) -> "Recorded":
         return self
@@ -170,5 +187,19 @@ class Recorded(_Changed):
         self.close()
 
     def close(self) -> None:
-        self._chunks.close()
+        self._loop.run(self._exchange.end())
         self._original.close()
+
+
+# Of streams that nobody holds any longer: called by whichever thread notices it.
+def _left(loop: asyncio.AbstractEventLoop, exchange: Exchange, close: Callable[[], Any]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and before it the memory, which recorded what came
+        loop.call_soon_threadsafe(exchange.leave, close)
+
+
+def _blocking_left(loop: LoopThread, exchange: Exchange, close: Callable[[], Any]) -> None:
+    with contextlib.suppress(LoopClosed):
+        loop.call(exchange.leave)
+        if not loop.is_current():
+            loop.run(exchange.end())
+    close()

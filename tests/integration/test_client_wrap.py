@@ -1,6 +1,10 @@
 """`turnlog.wrap`: the real OpenAI clients with a thread behind them, streamed or not."""
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
@@ -196,3 +200,86 @@ async def test_usage_of_a_wrapped_client_is_counted(given: dict[str, Any], model
         async with memory.runtime.pool.connection() as conn:
             rows = await (await conn.execute("SELECT user_id, model, calls, tokens_out > 0 FROM usage")).fetchall()
     assert rows == [("ann", "gpt-4o", 1, True)]
+
+
+@asynccontextmanager
+async def opened(through: str, given: dict[str, Any], serve: Serve) -> AsyncIterator[Any]:
+    if through == "open":
+        async with turnlog.open(**given) as memory:
+            yield memory
+    else:
+        async with serve() as api, turnlog.connect(api.url, key=api.token("ann")) as memory:
+            yield memory
+
+
+def check_order(said: list[Any], model: OpenAIServer, questions: list[str]) -> None:
+    """Each question has its answer, and each model call had the answers before it and its own question last."""
+    texts = [turn.content for turn in said]
+    assert sorted(texts[::2]) == questions
+    assert texts[1::2] == [f"echo: {question}" for question in texts[::2]]
+    sent = [[one["content"] for one in body["messages"]] for body in model.bodies()]
+    assert sent == [texts[: 2 * at + 1] for at in range(len(questions))]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("through", ["open", "connect"])
+async def test_calls_at_once_in_one_thread_are_answered_in_order(
+    given: dict[str, Any], serve: Serve, model: OpenAIServer, through: str, stream: bool
+) -> None:
+    async with (
+        opened(through, given, serve) as memory,
+        openai.AsyncOpenAI(base_url=model.url, api_key=model.key) as original,
+    ):
+
+        async def ask(question: str) -> None:
+            client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+            reply: Any = await client.chat.completions.create(model="m", messages=[user(question)], stream=stream)
+            if stream:
+                _ = [chunk async for chunk in reply]
+
+        questions = [f"Question {number}?" for number in range(3)]
+        await asyncio.gather(*map(ask, questions))
+        check_order(await memory.thread("t", "ann").messages(), model, questions)
+
+
+def test_calls_of_threads_at_once_are_answered_in_order(given: dict[str, Any], model: OpenAIServer) -> None:
+    with turnlog.open(**given) as memory, openai.OpenAI(base_url=model.url, api_key=model.key) as original:
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+
+        def ask(question: str) -> None:
+            for _ in client.chat.completions.create(model="m", messages=[user(question)], stream=True):
+                pass
+
+        questions = [f"Question {number}?" for number in range(3)]
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(ask, questions))
+        check_order(memory.thread("t", "ann").messages(), model, questions)
+
+
+@pytest.mark.parametrize("through", ["open", "connect"])
+async def test_a_second_call_for_the_same_last_message_is_a_fork_and_a_failed_one_lets_the_next_through(
+    given: dict[str, Any], serve: Serve, model: OpenAIServer, through: str
+) -> None:
+    go_on = threading.Event()
+    async with opened(through, given, serve) as memory:
+        original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
+        client = turnlog.wrap(original, memory=memory, thread="t", user="ann")
+
+        async def ask(text: str) -> None:
+            await client.chat.completions.create(model="m", messages=[user(text)])
+
+        for number in (1, 2):
+            model.reply(f"answer {number}", until=go_on)
+        both = [asyncio.create_task(ask("Which?")) for _ in range(2)]
+        await asyncio.to_thread(model.wait_for_requests, 2)
+        go_on.set()
+        await asyncio.gather(*both)
+        threads = [one.thread for one in await memory.threads("ann")]
+        said = [[turn.content for turn in await memory.thread(one, "ann").messages()] for one in threads]
+        assert sorted(said) == [["Which?", "answer 1"], ["Which?", "answer 2"]]
+        model.fail(400)
+        done = await asyncio.gather(ask("One?"), ask("Two?"), return_exceptions=True)
+        assert sum(isinstance(one, openai.BadRequestError) for one in done) == 1
+        assert await memory.thread("t", "ann").messages(newest=True, limit=1) != []
+        assert not memory.exchanges
+        await original.close()
