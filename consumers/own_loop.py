@@ -73,6 +73,10 @@ class LoopThread:
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
+    async def awaited(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `run`, for a caller in another event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
     def close(self) -> None:
         """Cancels what is under way, waits END_S for it, and ends the thread."""
         with contextlib.suppress(NotDoneInTime):

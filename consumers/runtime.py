@@ -5,6 +5,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from turnlog.agent.runtime import TRUSTED_S, Pool, Runtime
 from turnlog.agent.sessions.hot_copies import SUSPECT_S
 from turnlog.agent.settings import Settings
 from turnlog.consumers import servers as embedded
+from turnlog.consumers.own_loop import LoopThread
 from turnlog.events.append import Screen, unchanged
 from turnlog.events.errors import DatabaseUnavailable, LogUnavailable
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
@@ -277,3 +279,26 @@ async def projecting_when_behind(runtime: Runtime) -> AsyncIterator[None]:
 
         runtime.when_behind = start
         yield
+
+
+@contextlib.asynccontextmanager
+async def in_own_thread(
+    runtime: Runtime, playing: Callable[[Runtime], AbstractAsyncContextManager[None]]
+) -> AsyncIterator[None]:
+    """Plays in a thread with an event loop and connections of its own while the block runs: a program that blocks the
+    event loop of `runtime` does not hold up what others wait for."""
+    thread, there = LoopThread(f"{runtime.name}-roles"), contextlib.AsyncExitStack()
+
+    async def play() -> None:
+        own = await there.enter_async_context(opened(runtime.settings, runtime.name))
+        await there.enter_async_context(playing(own))
+        runtime.runners = own.runners  # a read that waits in vain names their last error
+
+    try:
+        try:
+            await thread.awaited(play())
+            yield
+        finally:
+            await thread.awaited(there.aclose())
+    finally:
+        await asyncio.to_thread(thread.close)

@@ -3,6 +3,7 @@
 Both for `async with` or `with`.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -99,12 +100,17 @@ def connect(url: str, *, key: str, patience_s: float = 10.0) -> Opening:
 @contextlib.asynccontextmanager
 async def _opened(settings: Settings, tenant: str, roles: Sequence[str]) -> "AsyncIterator[Memory]":
     from turnlog._memory import Memory
+    from turnlog.agent.use_cases.processes import CLIENT
     from turnlog.consumers.roles import playing
-    from turnlog.consumers.runtime import opened
+    from turnlog.consumers.runtime import in_own_thread, opened
     from turnlog.events.subjects import check_tenant
 
     check_tenant(tenant)
-    async with opened(settings, "turnlog-client") as runtime, playing(runtime, roles):
+    async with (
+        opened(settings, CLIENT) as runtime,
+        in_own_thread(runtime, lambda own: playing(own, roles)) if roles else playing(runtime, roles),
+    ):
+        await asyncio.to_thread(lambda: runtime.models)
         memory = Memory(runtime, tenant)
         try:
             yield memory

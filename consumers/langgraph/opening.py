@@ -10,7 +10,7 @@ import psycopg
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings, load_settings
 from turnlog.consumers.own_loop import LoopThread
-from turnlog.consumers.runtime import opened, projecting
+from turnlog.consumers.runtime import in_own_thread, opened, projecting
 from turnlog.events.errors import DatabaseUnavailable
 from turnlog.events.log import Log
 from turnlog.projectors.engine.writer import Connection
@@ -26,7 +26,7 @@ async def opened_for(
     chosen = settings or load_settings()
     async with opened(chosen, "turnlog-langgraph") as runtime, contextlib.AsyncExitStack() as stack:
         if project:
-            await stack.enter_async_context(projecting(runtime))
+            await stack.enter_async_context(in_own_thread(runtime, projecting))
         yield runtime.log, runtime.pool, tenant or chosen.tenant
 
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,13 +27,15 @@ from turnlog._opening import Opening
 from turnlog._remote import RemoteMemory, RemoteThread
 from turnlog._thread import Thread
 from turnlog.agent.access.identity import Forbidden, Unauthenticated
-from turnlog.agent.settings import InvalidSetting
+from turnlog.agent.settings import InvalidSetting, Settings
 from turnlog.agent.use_cases.access import create_key
 from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.agent.use_cases.context import context_as_of
 from turnlog.agent.use_cases.recall import BadQuery
 from turnlog.agent.use_cases.turns import WrongReceipt
 from turnlog.consumers.api.problems import STATUS
+from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
+from turnlog.consumers.langgraph.graph.build import opened_graph
 from turnlog.consumers.servers import stop
 from turnlog.events.errors import InvalidEvent, InvalidToken, NotFound, WrongExpectedVersion
 
@@ -247,6 +251,27 @@ async def test_a_write_that_broke_off_is_sent_again_and_stored_once(given: dict[
     with pytest.raises(ServerUnavailable, match="does it run"):
         async with turnlog.connect(api.url, key="any", patience_s=0) as memory:
             await memory.threads()
+
+
+@pytest.mark.parametrize("kind", ["open", "saver", "graph"])
+async def test_a_program_that_blocks_its_event_loop_holds_up_nobody_else(given: dict[str, Any], kind: str) -> None:
+    """Its roles go on: another program's turns are projected and its question is answered meanwhile."""
+    settings = Settings(**given)
+    opening: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
+        "open": lambda: turnlog.open(**given),
+        "saver": lambda: TurnlogSaver.open(settings),
+        "graph": lambda: opened_graph(settings=settings),
+    }
+
+    def another_program() -> list[str]:
+        with turnlog.open(**given, roles=("agent",) if kind != "open" else ()) as memory:
+            thread = memory.thread("t", user="bob")
+            thread.add("user", "hello")
+            return [*[one.content for one in thread.messages()], *thread.ask("Really?")]
+
+    with ThreadPoolExecutor(1) as pool:
+        async with opening[kind]():
+            assert pool.submit(another_program).result(30) == ["hello", "echo: ", "Really?"]
 
 
 async def test_tenants_do_not_see_each_other(given: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from turnlog.consumers.langgraph.graph.retrieve import retrieve_node
 from turnlog.consumers.langgraph.graph.route import Route, route_node
 from turnlog.consumers.langgraph.graph.state import ConversationState
 from turnlog.consumers.langgraph.store.store import TurnlogStore
-from turnlog.consumers.runtime import opened, projecting
+from turnlog.consumers.runtime import in_own_thread, opened, projecting
 
 Graph = CompiledStateGraph[ConversationState, None, ConversationState, ConversationState]
 
@@ -69,7 +69,11 @@ def after_recall(state: ConversationState) -> Literal["retrieve", "generate"]:
 async def opened_graph(routes: Sequence[Route] = (), settings: Settings | None = None) -> AsyncIterator[Graph]:
     """Servers, models, TurnlogSaver and TurnlogStore (`graph.store`) while the block runs. Raises TurnlogErrors."""
     chosen = settings or load_settings()
-    async with opened(chosen, "turnlog-graph") as runtime, projecting(runtime), contextlib.AsyncExitStack() as stack:
+    async with (
+        opened(chosen, "turnlog-graph") as runtime,
+        in_own_thread(runtime, projecting),
+        contextlib.AsyncExitStack() as stack,
+    ):
         models = make_models(chosen)
         stack.push_async_callback(models.close)
         store = TurnlogStore(runtime.log, runtime.pool, chosen.tenant, settings=chosen)
