@@ -110,7 +110,7 @@ async def _models_at_work(runtime: Runtime, roles: Sequence[str]) -> AsyncIterat
         if "reactors" in roles:
             await stack.enter_async_context(consuming(runtime, "reactors", *_reactors(runtime)))
         if "agent" in roles:
-            work, parallel = AgentConsumer(runtime, runtime.models).work, runtime.settings.agent_parallel
+            work, parallel = AgentConsumer(runtime).work, runtime.settings.agent_parallel
             inbox = Inbox(runtime.pool, AGENT, work, parallel, AGENT_GRACE_S, AGENT_ACK_WAIT_S)
             subscription = Subscription(inbox, type_filter("answer_requested"))
             await stack.enter_async_context(consuming(runtime, "agent", [subscription]))
@@ -145,7 +145,7 @@ async def react(runtime: Runtime, name: str, stored: Stored) -> None:
         SEGMENTS: lambda: SegmentReactor(runtime, runtime.models).work,
         EXTRACTION: lambda: ExtractionReactor(runtime, runtime.models).work,
         CONTRADICTIONS: lambda: _contradictions(runtime),
-        AGENT: lambda: AgentConsumer(runtime, runtime.models).work,
+        AGENT: lambda: AgentConsumer(runtime).work,
         ANALYTICS: lambda: counting(runtime),
     }
     await works[name]()([Delivery(stored)])

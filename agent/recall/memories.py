@@ -17,6 +17,7 @@ from turnlog.agent.memory.deciding.policy import SEED, Policy, importance_now, s
 from turnlog.agent.memory.roles import role_words
 from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import EMBEDDING_PATIENCE_S, QueryEmbedder
+from turnlog.agent.runtime import Runtime
 from turnlog.events import tracing
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
@@ -141,6 +142,7 @@ def _nearness(cosine: float, usual: float, spread: float, far: float) -> float:
 
 TOP_K = 5
 MAX_TERMS = 32  # of a question; more do not change the result
+ANSWER_PATIENCE_S = 1.0  # a person waits for the answer; without the vector memories are found by words
 _WITHOUT = "words, entities and dates only"
 
 
@@ -281,3 +283,13 @@ def _within(
             max_tokens -= cost
             kept.append(one)
     return kept
+
+
+def memory_recall_of(runtime: Runtime) -> MemoryRecall:
+    """The runtime's search over memories for an answer, whose person waits."""
+    return runtime.kept(_for_answers)
+
+
+def _for_answers(runtime: Runtime) -> MemoryRecall:
+    policy, zone = Policy.of(runtime.settings), runtime.settings.zone
+    return MemoryRecall(runtime.models.embedder, policy, patience_s=ANSWER_PATIENCE_S, zone=zone)

@@ -6,6 +6,7 @@ A small scope is loaded whole and cached until it changes; of a large one a samp
 import asyncio
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import zip_longest
@@ -23,6 +24,7 @@ from turnlog.agent.recall.questions import Question, read_question
 from turnlog.agent.recall.ranking import Query, Scored, rank_parts
 from turnlog.agent.recall.scope import REACH, ScopeIndex
 from turnlog.agent.recall.space import VectorMismatch
+from turnlog.agent.runtime import Runtime
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.candidates import Key, found_at
@@ -381,3 +383,16 @@ def _turns(ranked: Sequence[Scored], chunks: Sequence[Found], k: int, before_seq
                 )
             )
     return found
+
+
+def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:
+    """The runtime's search over turns: its caches are shared, `degraded` belongs to the caller alone."""
+    return copy(runtime.kept(_keywords if keyword_only else _vectors))
+
+
+def _vectors(runtime: Runtime) -> Recall:
+    return Recall(runtime.models.embedder, runtime.models.reranker)
+
+
+def _keywords(_runtime: Runtime) -> Recall:
+    return Recall(None)

@@ -9,32 +9,24 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from turnlog.agent.answering.prepare import READS as READS_OF_CONTEXTS
+from turnlog.agent.answering.prepare import ContextRequest, prepare, reading
 from turnlog.agent.archive.restoring import restored_if_archived
-from turnlog.agent.context import Context, ContextReceipt, WindowTooSmall, counter_for
+from turnlog.agent.context import Context, ContextReceipt
 from turnlog.agent.context.plain_text import content_text
-from turnlog.agent.context.tokens import REPLY_PRIMING
-from turnlog.agent.context.window import MIN_BUDGET
-from turnlog.agent.context.wire import Wire
-from turnlog.agent.memory.deciding.policy import Policy
-from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
-from turnlog.agent.recall.memories import MemoryRecall
-from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
+from turnlog.agent.recall.episodes import EPISODES
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.receipts import RebuiltContext, rebuilt, receipts
-from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
-from turnlog.agent.use_cases.recall import recall_of
+from turnlog.agent.threads.state import receipt_settings
 from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
 from turnlog.events.errors import NotFound
 from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
-from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 from turnlog.projectors.engine.writer import Connection
-from turnlog.projectors.models.chunks.lookup import Scope
 from turnlog.projectors.models.message import Message, newest_exchanges
-from turnlog.projectors.models.thread_lookup import thread_overview
 
-READS = ("messages", "checkpoints", "summaries", "topics", "archives", "vectors")
+READS = (*READS_OF_CONTEXTS, "archives")
 READS_OF_MEMORIES = ("memories", "entities")
-EMBEDDING_PATIENCE_S = 1.0  # a question waits for its memories; without its vector they are found by words
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,49 +101,43 @@ async def context_of(
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
     model = model or runtime.settings.model
     prompt = runtime.settings.system_prompt if system_prompt is None else system_prompt
+    settings = runtime.settings
     async with _ready(runtime, tenant, thread, READS) as (conn, head):
         newest = await newest_exchanges(conn, tenant, thread, 1, None if through is None else through + 1)
         last = _question(newest)
         asked = query if query is not None and not _awaits_answer_to(newest, query) else None
-        sought = query if query is not None else content_text(last.content) if last else ""
-        now = await thread_overview(conn, tenant, thread)
-        asking = (tenant, user, sought, model)
-        block = await _block(runtime, conn, *asking, window if tokens is None else tokens, now.count)
-        hybrid = runtime.settings.hybrid_episodes > 0 if hybrid is None else hybrid
-        finding = _Relevant(runtime, conn, Scope(tenant, thread), sought)
-        context = await thread_context(
-            conn,
-            runtime.settings,
+        is_hybrid = settings.hybrid_episodes > 0 if hybrid is None else hybrid
+        request = ContextRequest(
             tenant,
             thread,
-            transcripts=runtime.kept(_transcripts),
+            user,
+            query if query is not None else content_text(last.content) if last else "",
+            datetime.now(UTC),
+            model,
+            prompt,
+            tools or (),
             query=asked,
-            window=window,
-            model=model,
-            system_prompt=prompt,
-            tools=tools or (),
-            overview=now,
-            budget=None if tokens is None else _budget(tokens, model, prompt, tools or (), block),
-            log=runtime.log,
             as_of_seq=(through or head or None) if asked is None else None,
-            relevant=finding.turns if hybrid else (),
-            memories=block,
+            window=window,
+            tokens=tokens,
+            relevant=(settings.hybrid_episodes or EPISODES) if is_hybrid else 0,
             answer_tokens=answer_tokens or 0,
         )
-        reasons = [reason for reason in (finding.degraded, await degraded_by_rebuild(conn, READS)) if reason]
+        prepared = await prepare(runtime, conn, request)
+    receipt = prepared.context.receipt
     basis = AnswerBasis(
         tenant,
         thread,
         user,
-        context.receipt,
+        receipt,
         prompt,
-        receipt_settings(runtime.settings),
+        receipt_settings(settings),
         turn_id=last.event_id if asked is None and last else uuid7(),
         question=None if asked is None else clean(asked),
-        question_seq=context.receipt.as_of_seq,
-        notes=None if asked is None else tuple(str(wire["content"]) for wire in block.messages),
+        question_seq=receipt.as_of_seq,
+        notes=None if asked is None else tuple(str(wire["content"]) for wire in prepared.block.messages),
     )
-    return ThreadContext(context, basis, "; ".join(reasons) or None)
+    return ThreadContext(prepared.context, basis, prepared.degraded)
 
 
 async def context_as_of(
@@ -172,64 +158,14 @@ async def _ready(
 ) -> AsyncIterator[tuple[Connection, int]]:
     """A connection, and the thread's last sequence, which the read models have; a thread in the archive is restored."""
     head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
-    async with runtime.pool.connection() as conn:
+    async with reading(runtime) as conn:
         if not await restored_if_archived(runtime, conn, tenant, thread):
             yield conn, head
             return
     # It takes a connection of its own: none is held meanwhile.
     head = await runtime.settle_thread(tenant, thread, reads, without=READ_WHILE_REBUILT)
-    async with runtime.pool.connection() as conn:
+    async with reading(runtime) as conn:
         yield conn, head
-
-
-async def _block(
-    runtime: Runtime,
-    conn: Connection,
-    tenant: str,
-    user: str | None,
-    question: str,
-    model: str,
-    window: int | None,
-    message_count: int,
-) -> MemoryBlock:
-    if user is None:
-        return MemoryBlock()
-    await runtime.embedder()
-    recall, now = runtime.kept(_memory_recall), datetime.now(UTC)
-    asking = (tenant, user, question, now, model, window, message_count)
-    return await recalled_block(conn, recall, runtime.settings, *asking)
-
-
-@dataclass(slots=True)
-class _Relevant:
-    """Finds the turns that a query is about, best first. degraded: why vectors took no part, once they were sought."""
-
-    runtime: Runtime
-    conn: Connection
-    scope: Scope
-    query: str
-    degraded: str | None = None
-
-    async def turns(self) -> Relevant:
-        await self.runtime.embedder()
-        recall, settings = recall_of(self.runtime), self.runtime.settings
-        count = settings.hybrid_episodes or EPISODES
-        found = await relevant_turns(self.conn, recall, self.scope, self.query, count, settings.full_recent_count)
-        self.degraded = recall.degraded
-        return found
-
-
-def _budget(tokens: int, model: str, prompt: str, tools: Sequence[dict[str, Any]], block: MemoryBlock) -> int:
-    """What of `tokens` is left for the conversation. Raises WindowTooSmall."""
-    counter = counter_for(model)
-    others: list[Wire] = [{"role": "system", "content": prompt}] if prompt else []
-    left = tokens - REPLY_PRIMING - counter.tools(tools) - sum(counter.wire(one) for one in (*others, *block.messages))
-    if left < MIN_BUDGET:
-        raise WindowTooSmall(
-            f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "
-            f"{tokens - left:,}; allow more tokens or shorten the prompt"
-        )
-    return left
 
 
 def clean(text: str) -> str:
@@ -269,12 +205,3 @@ def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
     rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
     last = next(rounds, None)
     return last is not None and last.role == "user" and last.content == clean(query)
-
-
-def _transcripts(_runtime: Runtime) -> Transcripts:
-    return Transcripts()
-
-
-def _memory_recall(runtime: Runtime) -> MemoryRecall:
-    policy, zone = Policy.of(runtime.settings), runtime.settings.zone
-    return MemoryRecall(runtime.models.embedder, policy, patience_s=EMBEDDING_PATIENCE_S, zone=zone)

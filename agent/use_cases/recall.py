@@ -1,7 +1,6 @@
 """Recall: turns of a thread or of all threads of a user, and what is remembered of the user."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +15,7 @@ from turnlog.agent.recall.confidence import LOW, Evidence
 from turnlog.agent.recall.memories import MemoriesFound, MemoryRecall, RecalledMemory
 from turnlog.agent.recall.memory_block import memory_line
 from turnlog.agent.recall.questions import Question
-from turnlog.agent.recall.search import Recall, Recalled
+from turnlog.agent.recall.search import Recall, Recalled, recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
 from turnlog.events.errors import NotFound, TurnlogError
@@ -148,11 +147,6 @@ def _confidence(evidence: Evidence | None, memories: Sequence[RecalledMemory]) -
     return None if evidence is None else round(evidence.also_in(one.memory.content for one in memories).confidence, 3)
 
 
-def recall_of(runtime: Runtime, keyword_only: bool = False) -> Recall:
-    """The runtime's search over turns: its caches are shared, `degraded` belongs to the caller alone."""
-    return copy(runtime.kept(_keywords if keyword_only else _vectors))
-
-
 async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str | None) -> None:
     if user is not None:
         await runtime.settle_thread(tenant, memory_thread(user), READS_OF_MEMORIES)
@@ -230,11 +224,3 @@ def _check(tenant: str, query: str, user: str | None, thread: str | None, topic:
         raise BadQuery("as_of, history, kinds and min_importance are about memories, not topics; leave the topic out")
     if of_memories and user is None:
         raise BadQuery("as_of, history, kinds and min_importance are about memories: say whose with user")
-
-
-def _vectors(runtime: Runtime) -> Recall:
-    return Recall(runtime.models.embedder, runtime.models.reranker)
-
-
-def _keywords(_runtime: Runtime) -> Recall:
-    return Recall(None)

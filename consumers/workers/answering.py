@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +11,7 @@ from uuid import UUID
 from turnlog.agent.answering.agents import DEFAULT_AGENT, AgentDisabled, answering_agent
 from turnlog.agent.answering.memories import AnswerMemories
 from turnlog.agent.answering.pieces import Round
+from turnlog.agent.answering.prepare import READS, ContextRequest, prepare, reading
 from turnlog.agent.answering.progress import Progress, progress_of
 from turnlog.agent.answering.recall_tool import SCHEMA, MemoriesOf, ToolResult, run_tool
 from turnlog.agent.answering.request import FAILURE, answer_id
@@ -22,13 +21,11 @@ from turnlog.agent.context import Context, WindowTooSmall, answer_receipt
 from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.models import observed
 from turnlog.agent.models.errors import EmptyAnswer, ModelError
-from turnlog.agent.models.factory import Models
 from turnlog.agent.models.protocol import ChatRequest, Usage, asker_of
-from turnlog.agent.recall.episodes import Relevant, relevant_turns
-from turnlog.agent.recall.search import Recall
+from turnlog.agent.recall.search import recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.threads.shared_locks import SharedLocks
-from turnlog.agent.threads.state import Transcripts, receipt_settings, thread_context
+from turnlog.agent.threads.state import receipt_settings
 from turnlog.consumers.workers.answer_locks import answered_alone
 from turnlog.consumers.workers.inbox import Delivery
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, EventData, ToolCall, TurnRecorded, UsageMetered
@@ -38,13 +35,11 @@ from turnlog.events.publish import Key
 from turnlog.events.read import recorded
 from turnlog.events.subjects import check_conversation
 from turnlog.projectors.engine.duplicates import first_seqs
-from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild, wait_for
+from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, wait_for
 from turnlog.projectors.engine.parking import ThreadParked, first_parked, refuse_parked
-from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.agents import AgentRow
 from turnlog.projectors.models.chunks.lookup import Scope
-from turnlog.projectors.models.message import Message, message_by_event
-from turnlog.projectors.models.thread_lookup import thread_overview
+from turnlog.projectors.models.message import message_by_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +60,17 @@ async def outcome(log: Log, request: Event, seq: int) -> Outcome:
 
 logger = logging.getLogger("turnlog.consumers")
 SOURCE = "turnlog/agent"
-READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
 # The model's client has tried again as long as the budget allows; the person was told, and asks again.
 FINAL = (ModelError, NotFound, AgentDisabled, ThreadParked, WindowTooSmall, InvalidEvent, EventTooLarge)
 RETRY_S = 5.0
-# Answers that read the database at once; each takes a second connection of the pool's 16 for memories.
-READING = 8
 
 
 class AgentConsumer:
     """work() is what its Inbox calls, with the requests of one thread."""
 
-    def __init__(self, runtime: Runtime, models: Models) -> None:
-        self._runtime, self._models = runtime, models
-        self._recall = Recall(models.embedder, models.reranker)
-        self._transcripts = Transcripts()
-        self._memories = AnswerMemories(runtime, models.embedder)
-        self._locks, self._turns_to_read = SharedLocks(runtime.pool), asyncio.Semaphore(READING)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._models = runtime, runtime.models
+        self._memories, self._locks = AnswerMemories(runtime), SharedLocks(runtime.pool)
 
     async def work(self, deliveries: list[Delivery]) -> None:
         for delivery in sorted(deliveries, key=lambda d: d.seq):
@@ -107,15 +96,9 @@ class AgentConsumer:
             except FINAL as error:
                 await self._failed(request, progress, error)
 
-    @contextlib.asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Connection]:
-        """A connection for as long as an answer reads; it has none while it waits for the model."""
-        async with self._turns_to_read, self._runtime.pool.connection() as conn:
-            yield conn
-
     async def _is_first(self, request: Event, delivery: Delivery) -> bool:
         """Whether no earlier event is this request; waits until the read models have it. Raises NotProjectedInTime."""
-        async with self._reading() as conn:
+        async with reading(self._runtime) as conn:
             await wait_for(conn, READS, delivery.partition, delivery.seq, without=READ_WHILE_REBUILT)
             key = Key.of(request)
             return (await first_seqs(conn, [delivery.partition], [key])).get(key) == delivery.seq
@@ -128,24 +111,39 @@ class AgentConsumer:
         await self._models.embedder.ready()
         data = request.data
         assert isinstance(data, AnswerRequested)
-        async with self._reading() as conn:
+        async with reading(self._runtime) as conn:
             agent = await answering_agent(conn, request.tenant, data.agent)
             await restored_if_archived(self._runtime, conn, request.tenant, request.thread)
             asked = await message_by_event(conn, request.tenant, request.thread, data.turn_id)
             if asked is None:
                 refuse_parked(request.thread, await first_parked(conn, ("messages",), request.tenant, request.thread))
             data = data.model_copy(update=_filled(data, agent))
-            context = await self._context(conn, request, data, asked, seq, agent.max_tokens or 0)
-            degraded = await degraded_by_rebuild(conn, READS)
-        await progress.tell("context", context=_seen(context) | {"degraded": degraded})
+            settings = self._runtime.settings
+            wanted = ContextRequest(
+                request.tenant,
+                request.thread,
+                request.user,
+                content_text(asked.content) if asked else "",
+                request.time,
+                data.model or self._models.chat.model,
+                settings.system_prompt if data.system_prompt is None else data.system_prompt,
+                [SCHEMA],
+                as_of_seq=seq,
+                asked_seq=asked.seq if asked else None,
+                relevant=settings.hybrid_episodes if asked else 0,
+                answer_tokens=agent.max_tokens or 0,
+            )
+            prepared = await prepare(self._runtime, conn, wanted)
+        context = prepared.context
+        await progress.tell("context", context=_seen(context) | {"degraded": prepared.degraded})
         scope = Scope(request.tenant, request.thread)
         first_shown = _first_shown(context, seq)
         memories = MemoriesOf(self._memories, request.tenant, request.user, request.time)
 
         async def use(call: ToolCall) -> ToolResult:
             top_k = self._runtime.settings.recall_top_k
-            async with self._reading() as conn:
-                return await run_tool(call, conn, copy(self._recall), scope, top_k, first_shown, memories)
+            async with reading(self._runtime) as conn:
+                return await run_tool(call, conn, recall_of(self._runtime), scope, top_k, first_shown, memories)
 
         first = ChatRequest(
             context.messages,
@@ -178,7 +176,7 @@ class AgentConsumer:
         log, place = self._runtime.log, (request.tenant, request.thread)
         if await log.thread_head(*place) != seq and await log.thread_head_of(*place, REMOVALS) > seq:
             return True
-        async with self._reading() as conn:
+        async with reading(self._runtime) as conn:
             return await message_by_event(conn, request.tenant, request.thread, data.turn_id) is None
 
     async def _append(self, events: list[Event]) -> None:
@@ -190,48 +188,6 @@ class AgentConsumer:
             except (LogFull, LogUnavailable) as error:
                 logger.warning("an answer waits for the log: %s", error)
                 await asyncio.sleep(RETRY_S)
-
-    async def _context(
-        self,
-        conn: Connection,
-        request: Event,
-        data: AnswerRequested,
-        asked: Message | None,
-        seq: int,
-        answer_tokens: int,
-    ) -> Context:
-        settings, model = self._runtime.settings, data.model or self._models.chat.model
-        now = await thread_overview(conn, request.tenant, request.thread)
-        question = content_text(asked.content) if asked else ""
-        block = self._memories.block_of(request, question, model, now.count)
-        try:
-            return await thread_context(
-                conn,
-                settings,
-                request.tenant,
-                request.thread,
-                transcripts=self._transcripts,
-                model=model,
-                system_prompt=data.system_prompt,
-                tools=[SCHEMA],
-                overview=now,
-                log=self._runtime.log,
-                as_of_seq=seq,
-                relevant=(lambda: self._relevant(conn, request, asked)) if settings.hybrid_episodes else (),
-                memories=block,
-                answer_tokens=answer_tokens,
-            )
-        finally:
-            block.cancel()  # useless if the thread could not be read
-
-    async def _relevant(self, conn: Connection, request: Event, asked: Message | None) -> Relevant:
-        """Older turns relevant to the question, best first (C8)."""
-        settings, scope = self._runtime.settings, Scope(request.tenant, request.thread)
-        if asked is None:
-            return Relevant()
-        count, recent = settings.hybrid_episodes, settings.full_recent_count
-        query = content_text(asked.content)
-        return await relevant_turns(conn, copy(self._recall), scope, query, count, recent, asked.seq)
 
     def _events(self, request: Event, data: AnswerRequested, context: Context, rounds: list[Round]) -> list[Event]:
         settings = self._runtime.settings

@@ -11,6 +11,8 @@ from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import MemoryServer, Play, Stage, player
 
+from turnlog.agent.answering.request import Question, question_events
+from turnlog.agent.answering.request import ask as append_question
 from turnlog.agent.context import answer_receipt
 from turnlog.agent.importers import Rejected, Skipped, events, read
 from turnlog.agent.sample import THREAD, USER, load_questions, load_sample
@@ -18,6 +20,7 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import past_state
 from turnlog.agent.threads.receipts import RebuiltContext, Received, rebuilt, receipts
 from turnlog.agent.threads.state import receipt_settings, thread_context
+from turnlog.agent.use_cases.asking import follow
 from turnlog.events.contracts import Event, HistoryPruned, SummaryWritten, ThreadDeleted, TopicsTagged
 from turnlog.events.errors import NotFound
 from turnlog.projectors.models.registry import PROJECTIONS
@@ -72,17 +75,18 @@ async def converse(stage: Stage, model: MemoryServer) -> None:
 
 
 async def two_at_once(stage: Stage, model: MemoryServer) -> None:
-    """The second question is on the log before the first is looked at."""
+    """The second question is on the log before the first is looked at: they are appended without waiting their turn."""
     model.reply("busy elsewhere", until=(go := threading.Event()))
-    before, asked = len(model.asked("answer")), len(await stage.all("answer_requested", THREAD))
+    before = len(model.asked("answer"))
     blocking = asyncio.create_task(ask(stage, "wait"))
     await eventually(lambda: was_asked(model, before + 1))
-    first = asyncio.create_task(ask(stage, "first?"))
-    await stage.until("answer_requested", asked + 2, THREAD)
-    second = asyncio.create_task(ask(stage, "second?"))
-    await stage.until("answer_requested", asked + 3, THREAD)
+    asked = [question_events(Question("default", THREAD, text, USER)) for text in ("first?", "second?")]
+    requests = [await append_question(stage.runtime.log, one) for one in asked]
     go.set()
-    await asyncio.gather(blocking, first, second)
+    await blocking
+    for seq in requests:
+        async for _ in follow(stage.runtime, "default", THREAD, seq):
+            pass
     await stage.rest()
 
 

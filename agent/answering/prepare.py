@@ -1,0 +1,167 @@
+"""Prepares an answer: what the model gets of a conversation and of what is known of its user.
+
+Memories are searched on a connection of their own while the conversation is read.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from turnlog.agent.context import Context, WindowTooSmall, counter_for
+from turnlog.agent.context.tokens import REPLY_PRIMING
+from turnlog.agent.context.window import MIN_BUDGET
+from turnlog.agent.context.wire import Wire
+from turnlog.agent.recall.episodes import EPISODES, Relevant, relevant_turns
+from turnlog.agent.recall.memories import memory_recall_of
+from turnlog.agent.recall.memory_block import MemoryBlock, recalled_block
+from turnlog.agent.recall.search import recall_of
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.threads.state import Transcripts, thread_context
+from turnlog.projectors.engine.lag import degraded_by_rebuild
+from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.chunks.lookup import Scope
+from turnlog.projectors.models.thread_lookup import thread_overview
+
+READS = ("messages", "checkpoints", "summaries", "topics", "vectors")
+READING = 8  # contexts that are prepared at once, each with up to two of the pool's 16 connections
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRequest:
+    """What a context is made for.
+
+    question: what memories and older turns are sought for. query: a question that is not on the log yet, shown last.
+    as_of_seq: the last event to show, which the read models have applied; None shows all, with `query`. asked_seq: of
+    the question's turn where it is on the log. user: whose memories are added. window: of the model in tokens, None the
+    setting's; tokens: for all messages instead. relevant: how many older episodes may come first where not everything
+    fits. answer_tokens: most of the answer, 0 if it is unknown.
+    """
+
+    tenant: str
+    thread: str
+    user: str | None
+    question: str
+    now: datetime
+    model: str
+    system_prompt: str
+    tools: Sequence[dict[str, Any]] = ()
+    query: str | None = None
+    as_of_seq: int | None = None
+    asked_seq: int | None = None
+    window: int | None = None
+    tokens: int | None = None
+    relevant: int = EPISODES
+    answer_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """degraded: why the context may lack something; None when nothing is missing."""
+
+    context: Context
+    block: MemoryBlock
+    degraded: str | None
+
+
+@asynccontextmanager
+async def reading(runtime: Runtime) -> AsyncIterator[Connection]:
+    """A connection to prepare with; at most READING at once, so that each gets its second one for memories."""
+    async with runtime.kept(_turns_to_read), runtime.pool.connection() as conn:
+        yield conn
+
+
+async def prepare(runtime: Runtime, conn: Connection, request: ContextRequest) -> Prepared:
+    """Builds the context; the read models have applied what it needs, and `conn` is one of `reading`.
+
+    Raises NotFound when the thread has no messages or has not reached as_of_seq, WindowTooSmall.
+    """
+    place = (request.tenant, request.thread)
+    overview = await thread_overview(conn, *place)
+    older = _OlderTurns(runtime, conn, request)
+    searching = asyncio.create_task(_memory_block(runtime, request, overview.count), name="memories")
+    try:
+        context = await thread_context(
+            conn,
+            runtime.settings,
+            *place,
+            transcripts=runtime.kept(_transcripts),
+            query=request.query,
+            window=request.window,
+            model=request.model,
+            system_prompt=request.system_prompt,
+            tools=request.tools,
+            overview=overview,
+            budget=None if request.tokens is None else _budget(request, request.tokens, await searching),
+            log=runtime.log,
+            as_of_seq=request.as_of_seq,
+            relevant=older.turns if request.relevant else (),
+            memories=searching,
+            answer_tokens=request.answer_tokens,
+        )
+        reasons = [one for one in (older.degraded, await degraded_by_rebuild(conn, READS)) if one]
+        return Prepared(context, await searching, "; ".join(reasons) or None)
+    finally:
+        searching.cancel()  # useless if the thread could not be read
+
+
+async def _memory_block(runtime: Runtime, request: ContextRequest, message_count: int) -> MemoryBlock:
+    if request.user is None or not runtime.settings.long_term:
+        return MemoryBlock()
+    await runtime.embedder()
+    async with runtime.pool.connection() as conn:
+        return await recalled_block(
+            conn,
+            memory_recall_of(runtime),
+            runtime.settings,
+            request.tenant,
+            request.user,
+            request.question,
+            request.now,
+            request.model,
+            request.window if request.tokens is None else request.tokens,
+            message_count,
+        )
+
+
+@dataclass(slots=True)
+class _OlderTurns:
+    """Finds the turns that the question is about, best first. degraded: why vectors took no part, once they were
+    sought."""
+
+    runtime: Runtime
+    conn: Connection
+    request: ContextRequest
+    degraded: str | None = None
+
+    async def turns(self) -> Relevant:
+        await self.runtime.embedder()
+        recall, request = recall_of(self.runtime), self.request
+        scope, recent = Scope(request.tenant, request.thread), self.runtime.settings.full_recent_count
+        about = (request.question, request.relevant, recent, request.asked_seq)
+        relevant = await relevant_turns(self.conn, recall, scope, *about)
+        self.degraded = recall.degraded
+        return relevant
+
+
+def _budget(request: ContextRequest, tokens: int, block: MemoryBlock) -> int:
+    """The part of `tokens` that is left for the conversation. Raises WindowTooSmall."""
+    counter = counter_for(request.model)
+    others: list[Wire] = [{"role": "system", "content": request.system_prompt}] if request.system_prompt else []
+    spent = REPLY_PRIMING + counter.tools(request.tools) + sum(map(counter.wire, (*others, *block.messages)))
+    if tokens - spent < MIN_BUDGET:
+        raise WindowTooSmall(
+            f"{tokens:,} tokens have no room for the conversation: the system prompt, the tools and the memories take "
+            f"{spent:,}; allow more tokens or shorten the prompt"
+        )
+    return tokens - spent
+
+
+def _transcripts(_runtime: Runtime) -> Transcripts:
+    return Transcripts()
+
+
+def _turns_to_read(_runtime: Runtime) -> asyncio.Semaphore:
+    return asyncio.Semaphore(READING)
