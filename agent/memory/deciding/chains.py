@@ -4,6 +4,7 @@ The intervals follow from the memories alone, not from the order of arrival. Tim
 it arrived.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from uuid import UUID
 from turnlog.agent.memory.deciding.claims import rank_of, value_of
 from turnlog.events.contracts import EndReason, Interval, Memory
 from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.terms import has_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,19 @@ class Link:
 Wins = Callable[[Link, Link], bool]  # (later, holder): whether the later one is valid from then on
 
 
-def latest(_later: Link, _holder: Link) -> bool:
-    return True
+_DENIAL = re.compile(r"\((?:not|left) (?P<what>.+)\)")
+
+
+def is_denial(link: Link) -> bool:
+    return _DENIAL.fullmatch(link.value) is not None
+
+
+def latest(later: Link, holder: Link) -> bool:
+    """A denial, "(not turin)", ends only what it denies, or another denial; "(not *)" denies any value."""
+    denied = _DENIAL.fullmatch(later.value)
+    if denied is None or is_denial(holder) or denied["what"] == "*":
+        return True
+    return has_words(holder.value, denied["what"]) or has_words(denied["what"], holder.value)
 
 
 def oldest(_later: Link, _holder: Link) -> bool:

@@ -13,8 +13,10 @@ from turnlog.agent.memory.deciding.chains import (
     Link,
     Wins,
     changes,
+    closed,
     highest,
     in_order,
+    is_denial,
     latest,
     layout,
     link_of,
@@ -80,12 +82,13 @@ def _keep_latest(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
     """A repetition next to its own value confirms that memory; a value said within another's interval splits that
     one."""
     links, new = links_of(rows), link_of(candidate)
-    before, after, after_at = _neighbours(links, new)
+    counting = [link for link in links if link.present is None or link.present.reason != "rejected"]
+    before, after, after_at = _neighbours(counting, new)
     if before and before.value == new.value and not before.ended(new.begin):
         return _again(candidate, before, links, rows, latest)
     if after and after_at and after.value == new.value and not new.ended(after_at):
         return _again(candidate, after, links, rows, latest)
-    if before and after_at and before is after:
+    if before and after_at and before is after and latest(new, before):
         return _split(candidate, before, after_at, links, rows)
     return recorded([candidate], changes(layout([*links, new], latest), rows))
 
@@ -162,8 +165,11 @@ def _never_held(merges: Mapping[UUID, StoredMemory]) -> dict[UUID, Interval]:
 
 
 def _keep_both(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:
-    same = _same_value(links_of(_in_use(rows)), link_of(candidate))
-    return confirmed(candidate, _row(same, rows)) if same else recorded([candidate])
+    links, new = links_of(_in_use(rows)), link_of(candidate)
+    if same := _same_value(links, new):
+        return confirmed(candidate, _row(same, rows))
+    denied = [link for link in links if is_denial(new) and link.begin <= new.begin and latest(new, link)]
+    return recorded([candidate], [closed(link.id, new.begin, new.id, "superseded") for link in denied])
 
 
 def _ask_user(candidate: Memory, rows: Sequence[StoredMemory]) -> Decisions:

@@ -134,8 +134,15 @@ def no_common_word(value: str) -> str | None:
     return None if is_name else "a word that is no name"
 
 
+_DURATION_ZH = re.compile(
+    r"[一二两三四五六七八九十几半多数\d]+个?多?(?:晚|夜|天|日|周|星期|礼拜|月|年|宿|小时|钟头|阵|会儿|段时间|学期|季)[上半多左右]*$"
+)
+
+
 def place(value: str) -> str | None:
-    """A Chinese name, or one that has a capital letter: Lyon, a small town near Lyon."""
+    """A Chinese name, or one that has a capital letter: Lyon, a small town near Lyon. A duration, as 两晚, is none."""
+    if _DURATION_ZH.match(value):
+        return "a duration"
     if _CJK.search(value):
         return None if 2 <= len(value) <= 15 else "no place"
     return None if re.search(r"\b[^\W\d_a-z]", value) and len(value.split()) <= 9 else "no name of a place"

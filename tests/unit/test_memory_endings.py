@@ -1,0 +1,126 @@
+"""What somebody says later ends the older fact that it denies, and no other."""
+
+import pytest
+from helpers.extraction import apply_rules
+
+from turnlog.agent.memory.deciding.conflicts import decide
+from turnlog.agent.memory.deciding.memory_state import MemoryState
+from turnlog.agent.memory.deciding.writing import Place
+from turnlog.agent.memory.extraction.candidates import candidates
+from turnlog.events.contracts.base import END_OF_TIME
+
+ENDS = (
+    ("I live in Turin.", "I moved to Genoa."),
+    ("I live in Turin.", "I moved to Genoa last week."),
+    ("I live in Turin.", "I've moved to Genoa"),
+    ("I live in Turin.", "We recently relocated from Turin to Genoa."),
+    ("I live in Turin.", "I no longer live in Turin."),
+    ("I live in Turin.", "I don't live in Turin anymore."),
+    ("I live in Turin.", "I moved away from Turin last month."),
+    ("I moved to Genoa.", "I live in Pisa now."),
+    ("I'm 34.", "I'm 35 now"),
+    ("I'm 34 years old.", "I turned 35 yesterday."),
+    ("I'm lactose intolerant.", "I'm not lactose intolerant anymore."),
+    ("I'm vegan.", "I'm no longer vegan."),
+    ("I'm a vegetarian.", "I stopped being a vegetarian."),
+    ("I don't eat meat.", "I eat meat again."),
+    ("I can't drink coffee.", "I can drink coffee again now."),
+    ("I'm allergic to nuts.", "I'm no longer allergic to nuts."),
+    ("I'm allergic to nuts.", "I'm not allergic to nuts any more."),
+    ("I drive a Subaru.", "sold the Subaru"),
+    ("I drive a Subaru Outback.", "We sold our Subaru last week."),
+    ("My car is a Toyota Corolla.", "I finally sold my car."),
+    ("My name is Priya.", "my name isn't Priya"),
+    ("My name is Priya.", "My name is not Priya, it's a typo."),
+    ("I work at Siemens.", "I quit my job."),
+    ("I work at Siemens.", "I got laid off last month."),
+    ("I work at Siemens.", "I don't work at Siemens anymore."),
+    ("I'm married.", "I broke up with my husband."),
+    ("I'm engaged.", "My fiancé and I split up."),
+    ("I hate cilantro.", "I actually love cilantro now"),
+    ("I love coffee.", "I no longer like coffee."),
+    ("我住在深圳。", "我上周搬到热那亚了。"),
+    ("我住在深圳。", "我们搬去广州了。"),
+    ("我住在深圳。", "我不住在深圳了。"),
+    ("我住在深圳。", "我从深圳搬走了。"),
+    ("我今年34岁。", "我现在35岁了。"),
+    ("我吃素。", "我不再吃素了。"),
+    ("我不能喝咖啡。", "现在可以喝咖啡了。"),
+    ("我不吃辣。", "我现在能吃辣了。"),
+    ("我对花生过敏。", "我对花生不过敏了。"),
+    ("我对芒果过敏。", "我现在对芒果已经不过敏了。"),
+    ("我有一辆特斯拉。", "我把特斯拉卖了。"),
+    ("我有一辆宝马。", "我上周把车卖了。"),
+    ("我叫张曼婷。", "我不叫张曼婷。"),
+    ("我在人民医院上班。", "我上个月离职了。"),
+    ("我在人民医院上班。", "我被裁员了。"),
+    ("我结婚了。", "我和对象分手了。"),
+    ("我订婚了。", "我和未婚夫最近分手了。"),
+    ("我不喜欢香菜。", "我喜欢香菜了。"),
+)
+KEEPS = (
+    ("I live in Turin.", "I'm visiting Genoa."),
+    ("I live in Turin.", "My sister moved to Genoa."),
+    ("I live in Turin.", "I moved to Slack."),
+    ("I live in Turin.", "I moved to Kubernetes last week."),
+    ("I live in Turin.", "I no longer live in Rome."),
+    ("I live in Turin.", "I don't live in Rome anymore."),
+    ("I live in Turin.", "Should I move to Genoa?"),
+    ("I live in Turin.", "If I moved to Genoa, what would change?"),
+    ("I live in Turin.", "I'm staying in Genoa for two nights."),
+    ("I drive a Subaru.", "I sold my neighbour's Subaru story."),
+    ("I drive a Subaru.", "I sold the Toyota."),
+    ("I drive a Subaru.", "My brother sold his Subaru."),
+    ("I'm vegan.", "My wife is no longer vegan."),
+    ("I'm allergic to nuts.", "I'm not allergic to cats anymore."),
+    ("My name is Priya.", "My name isn't Ann."),
+    ("I work at Siemens.", "I don't work at Google anymore."),
+    ("I'm married.", "My sister broke up with her husband."),
+    ("I hate cilantro.", "My wife loves cilantro."),
+    ("I can't drink coffee.", "Can I drink coffee again?"),
+    ("I'm 34.", "My brother is 35 now."),
+    ("我住在深圳。", "我这周五要去广州出差，住两晚。"),
+    ("我住在深圳。", "我在广州住三天。"),
+    ("我住在深圳。", "我姐姐搬到广州了。"),
+    ("我住在深圳。", "我不住在北京了。"),
+    ("我住在深圳。", "我搬到新公司了。"),
+    ("我不能喝咖啡。", "现在可以喝咖啡了吗？"),
+    ("我对花生过敏。", "我对猫毛不过敏了。"),
+    ("我有一辆特斯拉。", "我哥把特斯拉卖了。"),
+    ("我结婚了。", "我妹妹和男朋友分手了。"),
+    ("我在人民医院上班。", "我同事离职了。"),
+)
+
+
+def held(*texts: str) -> list[str]:
+    """Contents of the memories that hold after these turns."""
+    state = MemoryState(Place("default", "ann"), (), END_OF_TIME)
+    for memory in candidates("default", "ann", apply_rules(*texts).findings):
+        state.apply(decide(memory, state.matching(memory)))
+    return [row.content for row in state.rows.values() if row.status == "valid"]
+
+
+@pytest.mark.parametrize(("before", "after"), ENDS)
+def test_a_later_statement_ends_what_it_denies(before: str, after: str) -> None:
+    [old] = held(before)
+    now = held(before, after)
+    assert old not in now
+    assert now
+
+
+@pytest.mark.parametrize(("before", "after"), KEEPS)
+def test_another_statement_ends_nothing(before: str, after: str) -> None:
+    [old] = held(before)
+    assert old in held(before, after)
+
+
+def test_what_is_denied_may_be_said_again() -> None:
+    assert held("I live in Turin.", "I no longer live in Turin.", "I live in Turin.") == ["Lives in Turin"]
+    assert held("I'm vegan.", "I'm no longer vegan.", "I'm vegan.") == ["Diet: vegan"]
+    assert held("I moved to Genoa.", "I no longer live in Turin.") == ["Moved to Genoa"]
+    assert held("I live in Genoa.", "I no longer live in Turin.", "I live in Genoa.") == ["Lives in Genoa"]
+
+
+def test_a_stay_is_no_place_to_live() -> None:
+    assert held("我这周五要去广州出差，住两晚。") == []
+    assert held("我在三亚住了一个星期。") == []
