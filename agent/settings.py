@@ -5,8 +5,10 @@ docs/configuration.md lists the same names and defaults; a test compares them.
 
 import re
 from datetime import UTC, tzinfo
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
@@ -49,6 +51,21 @@ def _embedding_model(known: dict[str, Any]) -> str:
     has_key = known.get("embedding_api_key") is not None or known.get("api_key") is not None
     is_openai = OPENAI_SERVER.match(server) if server else has_key
     return "text-embedding-3-small" if is_openai else "embedding-3"
+
+
+def is_near(base_url: str) -> bool:
+    """Whether the server is on this machine or a container beside this one, by its name alone."""
+    host = urlsplit(base_url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return bool(host) and ("." not in host or host == "host.docker.internal")
+
+
+def _answer_timeout(known: dict[str, Any]) -> float:
+    """A model nearby is often a small one that does not find an end while its user waits."""
+    server = known.get("api_base_url")
+    return 45.0 if server and is_near(server) else 120.0
 
 
 def _home() -> Path:
@@ -109,7 +126,9 @@ class Settings(BaseSettings):
     stalled_after_s: float = Field(15.0, gt=0, validation_alias=_env("TURNLOG_STALLED_AFTER"))
     reactor_stalled_after_s: float = Field(300.0, gt=0, validation_alias=_env("TURNLOG_REACTOR_STALLED_AFTER"))
     model_timeout_s: float = Field(30.0, gt=0, validation_alias=_env("TURNLOG_MODEL_TIMEOUT"))
-    answer_timeout_s: float = Field(120.0, gt=0, validation_alias=_env("TURNLOG_ANSWER_TIMEOUT"))
+    answer_timeout_s: float = Field(
+        default_factory=_answer_timeout, gt=0, validation_alias=_env("TURNLOG_ANSWER_TIMEOUT")
+    )
     answers_first: Literal["auto", "always", "never"] = Field("auto", validation_alias=_env("TURNLOG_ANSWERS_FIRST"))
     agent_parallel: int = Field(256, ge=1, le=1_000, validation_alias=_env("TURNLOG_AGENT_PARALLEL"))
     system_prompt: str = Field(

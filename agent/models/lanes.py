@@ -12,13 +12,13 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from ipaddress import ip_address
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from turnlog.agent.settings import is_near
 from turnlog.events.log import Log
 from turnlog.events.subjects import ANSWERING
 from turnlog.events.tasks import cancel
@@ -137,12 +137,3 @@ async def telling_other_processes(log: Log) -> AsyncIterator[None]:
         await cancel(telling)
         with contextlib.suppress(NatsError, OSError):  # it ended with its connection
             await watching.unsubscribe()
-
-
-def is_near(base_url: str) -> bool:
-    """Whether the server is on this machine or a container beside this one, by its name alone."""
-    host = urlsplit(base_url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return "." not in host or host == "host.docker.internal"

@@ -46,7 +46,7 @@ def turnlog(model: str, home: Path) -> Iterator[Any]:
     """turnlog("chat", …) runs a command beside `turnlog up` and returns what it printed."""
 
     def run(*words: str) -> str:
-        env = environment(home, API_BASE_URL=model, TURNLOG_ANSWER_TIMEOUT="45")
+        env = environment(home, API_BASE_URL=model)
         done = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

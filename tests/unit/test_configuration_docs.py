@@ -133,3 +133,17 @@ def test_variables_with_the_names_of_settings_are_not_read(monkeypatch: pytest.M
     free = {name for name in defaults if name.upper() not in variables}
     assert {name: getattr(found, name) for name in free} == {name: defaults[name] for name in free}
     assert found.home != Path("7")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({"API_BASE_URL": "http://127.0.0.1:11434/v1"}, 45),
+        ({"OPENAI_BASE_URL": "http://ollama:11434/v1"}, 45),
+        ({"API_BASE_URL": "http://127.0.0.1:11434/v1", "TURNLOG_ANSWER_TIMEOUT": "300"}, 300),
+        ({"API_BASE_URL": "https://models.example.org/v1"}, 120),
+        ({"API_KEY": "sk"}, 120),
+    ],
+)
+def test_an_answer_of_a_model_nearby_ends_sooner(given: dict[str, str], seconds: float) -> None:
+    assert Settings.model_validate(given).answer_timeout_s == seconds

@@ -8,9 +8,10 @@ from helpers.openai_server import OpenAIServer
 from helpers.servers import eventually
 
 from turnlog.agent.models import lanes
-from turnlog.agent.models.lanes import Lane, is_near, lane_of
+from turnlog.agent.models.lanes import Lane, lane_of
 from turnlog.agent.models.openai_chat import OpenAIChat
 from turnlog.agent.models.protocol import ChatRequest
+from turnlog.agent.settings import is_near
 
 ASK = ChatRequest([{"role": "user", "content": "hello there"}])
 
