@@ -238,15 +238,35 @@ class Settings(BaseSettings):
         return OFFLINE_VECTORS if self.offline_embeddings else self.embedding_model
 
 
+class _WithoutOpenAI(Settings):
+    """Without the variables that other programs read too."""
+
+    api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL"))
+    api_key: SecretStr | None = Field(None, validation_alias=_env("API_KEY"))
+    model: str = Field("gpt-4o-mini", validation_alias=_env("TURNLOG_MODEL"))
+    embedding_model: str = Field(default_factory=_embedding_model, validation_alias=_env("MEMORY_EMBEDDING_MODEL"))
+
+
+def application_settings(**given: Any) -> Settings:
+    """As load_settings, inside an application, whose environment may have OPENAI_API_KEY and the like for itself: they
+    count only where an argument or a variable of turnlog's own names a model, a server or a key."""
+    own = _load(_WithoutOpenAI, given)
+    return own if own.offline and "model" not in own.model_fields_set else load_settings(**given)
+
+
 def load_settings(**given: Any) -> Settings:
     """given: settings by field name; they override the environment.
 
     Raises InvalidSetting with the name of the variable or setting, never with a secret's value.
     """
+    return _load(Settings, given)
+
+
+def _load(kind: type[Settings], given: dict[str, Any]) -> Settings:
     if unknown := sorted(given.keys() - Settings.model_fields.keys()):
         raise InvalidSetting(f"there is no setting {unknown[0]!r}; docs/configuration.md lists them")
     try:
-        return Settings(**given)
+        return kind(**given)
     except ValidationError as error:
         wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]  # it follows from the others
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in wrong)

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnlog.agent.settings import InvalidSetting, Settings, load_settings
+from turnlog.agent.settings import InvalidSetting, Settings, application_settings
 from turnlog.consumers.own_loop import Blocking, LoopThread
 
 if TYPE_CHECKING:
@@ -68,17 +68,19 @@ def open(
 ) -> Opening:
     """Opens turnlog: `async with turnlog.open() as memory`, or `with` for the same methods without asyncio.
 
-    Settings come from the environment and `.env`; arguments go before them. nats_url, database_url: servers that run;
-    without them embedded ones are started under `home` (TURNLOG_HOME) and shared by all processes that name it. tenant:
-    whose data. roles: what this process does beside serving calls: "projectors" fill the read models, "reactors"
-    summarise, tag, embed and extract memories, "agent" answers `Thread.ask`. Where `turnlog up` or a worker plays them,
-    projectors stand by and the others share the work; pass roles=() to leave all of it to them. settings: any other
-    setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
+    Settings come from the environment and `.env`; arguments go before them. OPENAI_API_KEY and the other variables
+    of OpenAI's, which the program may have for itself, count only where `model`, `api_key` or `api_base_url` is
+    given, or TURNLOG_MODEL, API_KEY or API_BASE_URL is set. nats_url, database_url: servers that run; without them
+    embedded ones are started under `home` (TURNLOG_HOME) and shared by all processes that name it. tenant: whose
+    data. roles: what this process does beside serving calls: "projectors" fill the read models, "reactors"
+    summarise, tag, embed and extract memories, "agent" answers `Thread.ask`. Where `turnlog up` or a worker plays
+    them, projectors stand by and the others share the work; pass roles=() to leave all of it to them. settings: any
+    other setting by its name in turnlog.agent.settings, such as model="gpt-4o" or api_key="…".
 
     Raises InvalidSetting here, and DatabaseUnavailable, LogUnavailable or InvalidToken when the block begins.
     """
     given = {"home": home, "nats_url": nats_url, "database_url": database_url, "tenant": tenant, **settings}
-    loaded = load_settings(**{name: value for name, value in given.items() if value is not None})
+    loaded = application_settings(**{name: value for name, value in given.items() if value is not None})
     return Opening(lambda: _opened(loaded, loaded.tenant, tuple(roles)))
 
 

@@ -9,7 +9,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
 
 from turnlog.agent.context import Context, ContextInput, Summary, build_context
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import Settings, application_settings
 from turnlog.agent.threads.state import context_settings
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.langgraph.graph.request import to_messages
@@ -29,7 +29,7 @@ class TurnlogMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(self, saver: TurnlogSaver, settings: Settings | None = None) -> None:
         super().__init__()
-        self._saver, self._settings = saver, settings or load_settings()
+        self._saver, self._settings = saver, settings or application_settings()
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
         thread = _thread()

@@ -8,7 +8,7 @@ from typing import TypeVar
 import psycopg
 
 from turnlog.agent.runtime import Pool
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import Settings, application_settings
 from turnlog.consumers.own_loop import LoopThread
 from turnlog.consumers.runtime import in_own_thread, opened, projecting
 from turnlog.events.errors import DatabaseUnavailable
@@ -23,7 +23,7 @@ async def opened_for(
     settings: Settings | None, tenant: str | None, project: bool
 ) -> AsyncIterator[tuple[Log, Pool, str]]:
     """(log, pool, tenant). project: run the projectors here; they stand by while another process runs them."""
-    chosen = settings or load_settings()
+    chosen = settings or application_settings()
     async with opened(chosen, "turnlog-langgraph") as runtime, contextlib.AsyncExitStack() as stack:
         if project:
             await stack.enter_async_context(in_own_thread(runtime, projecting))

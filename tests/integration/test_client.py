@@ -27,7 +27,7 @@ from turnlog._opening import Opening
 from turnlog._remote import RemoteMemory, RemoteThread
 from turnlog._thread import Thread
 from turnlog.agent.access.identity import Forbidden, Unauthenticated
-from turnlog.agent.settings import InvalidSetting, Settings
+from turnlog.agent.settings import OFFLINE_VECTORS, InvalidSetting, Settings
 from turnlog.agent.use_cases.access import create_key
 from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.agent.use_cases.context import context_as_of
@@ -113,6 +113,25 @@ async def test_a_question_that_was_answered_before_is_asked_again(face: Face) ->
         await thread.add("assistant", "Done.", receipt=context.receipt)
         said = [(one.role, one.content) for one in await thread.messages()]
         assert said == [("user", "yes"), ("assistant", "Next?"), ("user", "yes"), ("assistant", "Done.")]
+
+
+async def test_a_model_in_the_environment_is_used_only_when_the_program_says_so(
+    nats_url: str, database_url: str, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"nats_url": nats_url, "database_url": database_url}
+    theirs = {"OPENAI_MODEL": "theirs", "OPENAI_EMBEDDING_MODEL": "theirs-too"}
+    for name, value in (theirs | {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": model.key}).items():
+        monkeypatch.setenv(name, value)
+    async with turnlog.open(**given) as memory:
+        thread = memory.thread("t42", user="ann")
+        await thread.add("user", "My corgi is called Sesame.")
+        assert "".join([piece async for piece in thread.ask("What is my corgi called?")]).startswith("[offline")
+        assert (await memory.recall("corgi", user="ann")).turns
+        assert memory.runtime.settings.vector_model == OFFLINE_VECTORS
+    assert model.requests == []
+    async with turnlog.open(**given, model="ours", roles=["projectors", "agent"]) as memory:
+        assert "".join([piece async for piece in memory.thread("t42", user="ann").ask("Hello")]) == "echo: Hello"
+    assert [body["model"] for body in model.bodies("chat")] == ["ours"]
 
 
 async def test_a_receipt_is_of_what_the_model_saw(given: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from langgraph.store.base import BaseStore
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.models.factory import Models, make_models
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import Settings, application_settings
 from turnlog.consumers.langgraph.checkpoint.saver import TurnlogSaver
 from turnlog.consumers.langgraph.graph.generate import TEXT, generate_node
 from turnlog.consumers.langgraph.graph.persist import Receipts, persist_node
@@ -68,7 +68,7 @@ def after_recall(state: ConversationState) -> Literal["retrieve", "generate"]:
 @contextlib.asynccontextmanager
 async def opened_graph(routes: Sequence[Route] = (), settings: Settings | None = None) -> AsyncIterator[Graph]:
     """Servers, models, TurnlogSaver and TurnlogStore (`graph.store`) while the block runs. Raises TurnlogErrors."""
-    chosen = settings or load_settings()
+    chosen = settings or application_settings()
     async with (
         opened(chosen, "turnlog-graph") as runtime,
         in_own_thread(runtime, projecting),

@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore, IndexConfig, Item, Op, Result, Searc
 from turnlog.agent.models.factory import make_embedder
 from turnlog.agent.models.protocol import Embedder
 from turnlog.agent.runtime import Pool
-from turnlog.agent.settings import Settings, load_settings
+from turnlog.agent.settings import Settings, application_settings
 from turnlog.consumers.langgraph.any_loop import in_own_loop, waited_for
 from turnlog.consumers.langgraph.opening import connection, in_background, opened_for
 from turnlog.consumers.langgraph.store.grouping import Grouped
@@ -84,7 +84,7 @@ class TurnlogStore(BaseStore):
 
         Raises TurnlogErrors.
         """
-        chosen = settings or load_settings()
+        chosen = settings or application_settings()
         async with opened_for(chosen, tenant, project) as (log, pool, whose):
             store = cls(log, pool, whose, index=index, settings=chosen)
             try:
@@ -183,7 +183,7 @@ class TurnlogStore(BaseStore):
 def _embedder(index: Index, settings: Settings | None) -> Embedder | None:
     if index is False:
         return None
-    return GivenEmbedder(index) if index else make_embedder(settings or load_settings())
+    return GivenEmbedder(index) if index else make_embedder(settings or application_settings())
 
 
 def _item(found: StoredItem) -> Item:
