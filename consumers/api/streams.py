@@ -154,6 +154,7 @@ class Streams:
     def __init__(self) -> None:
         self._running: dict[tuple[str, str, UUID | int], Running[Piece]] = {}
         self._others: set[Running[Any]] = set()
+        self._sent: dict[bytes, tuple[UUID, Running[Any]]] = {}
 
     async def ask(
         self,
@@ -181,18 +182,26 @@ class Streams:
         self._running[caller.tenant, thread, seq] = running
         return seq, running
 
-    def _ended(self, running: Running[Piece], _: asyncio.Task[None]) -> None:
+    def _ended(self, running: Running[Any], _: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().call_later(KEPT_S, self._drop, running)
 
-    def _drop(self, running: Running[Piece]) -> None:
+    def _drop(self, running: Running[Any]) -> None:
         self._running = {place: one for place, one in self._running.items() if one is not running}
+        self._sent = {request: one for request, one in self._sent.items() if one[1] is not running}
 
-    def run(self, pieces: AsyncIterator[T]) -> Running[T]:
-        """An answer that nobody comes back to; it is made though its client leaves."""
+    def run(self, pieces: AsyncIterator[T], request: bytes | None = None, id_: UUID | None = None) -> Running[T]:
+        """An answer that is made though its client leaves. request, id_: what `sent` finds it by, and its own id."""
         running = Running(pieces)
         self._others.add(running)
         running.task.add_done_callback(lambda _: self._others.discard(running))
+        if request is not None and id_ is not None:
+            self._sent[request] = (id_, running)
+            running.task.add_done_callback(partial(self._ended, running))
         return running
+
+    def sent(self, request: bytes) -> tuple[UUID, Running[Any]] | None:
+        """The answer to the same request, under way or ended within KEPT_S."""
+        return self._sent.get(request)
 
     def find(self, tenant: str, thread: str, seq: int) -> Running[Piece] | None:
         return self._running.get((tenant, thread, seq))

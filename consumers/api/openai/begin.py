@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Annotated, Any, cast
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from pydantic import BeforeValidator
 
 from turnlog.agent.models.protocol import Completion
 from turnlog.agent.use_cases.completions import Begun, MemoryMode, Person, Piece, Wanted, complete
+from turnlog.consumers.api import repeats
 from turnlog.consumers.api.caller import Caller
 from turnlog.consumers.api.openai.client_tasks import is_client_task
 from turnlog.consumers.api.streams import Running, Streams
@@ -127,12 +129,27 @@ class Started:
 
 async def start(request: Request, caller: Caller, named: Named, wanted: Wanted, id_: UUID) -> Started:
     """id_: of the answer. Raises what `complete` raises before it calls the model. One that is stored is made
-    though the client leaves. A task of the client itself is answered and not stored, unless it asks for that."""
+    though the client leaves: when a client library sends it again by itself, it gets that answer. A task of the client
+    itself is answered and not stored, unless it asks for that."""
     if wanted.memory == "full" and named.memory is None and is_client_task(wanted.messages, named.task):
         wanted = replace(wanted, memory="read", is_task=True)
     person = Person(caller.tenant, caller.user, caller.identity.role)
     streams: Streams = request.app.state.streams
-    running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)))
+    digest = await _digest(request, caller) if wanted.memory == "full" else None
+    is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
+    first = streams.sent(digest) if digest is not None and is_retry else None
+    if first is not None and first[1].error is None:
+        running = first[1]
+    else:
+        id_ = first[0] if first else id_  # the question that the failed try stored is not stored again
+        running = streams.run(complete(caller.runtime, person, replace(wanted, id=id_)), digest, id_)
     async with aclosing(running.read()) as pieces:
         _, first = await anext(pieces)
     return Started(cast(Begun, first), running, request, wanted.memory)
+
+
+async def _digest(request: Request, caller: Caller) -> bytes:
+    """Equal for a request and its retry. It says who asks, for what, and how the headers change the answer."""
+    named = (request.headers.get(name, "") for name in repeats.HEADERS)
+    place = "\0".join((caller.tenant, caller.user, request.url.path, *named))
+    return sha256(place.encode() + b"\0" + await request.body()).digest()
