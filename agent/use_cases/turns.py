@@ -16,6 +16,7 @@ from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.memory.extraction.evidence import quoted_ranges, said_text
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.pace import in_pace
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import (
     AnswerReceipt,
@@ -221,8 +222,9 @@ async def _add_answer(
         expected = None if expected is None or question.duplicate else question.seq
     data = _receipt_data(basis, [event.id for event in answers])
     receipt = _event(*place, uuid5(answers[0].id, "receipt"), data, None, basis.turn_id)
-    done = await runtime.log.append_many([*answers, receipt, *_metered(answers, usage)], expected)
-    return _added(done, len(answers))
+    made = [*answers, receipt, *_metered(answers, usage)]
+    async with in_pace(runtime, made):
+        return _added(await runtime.log.append_many(made, expected), len(answers))
 
 
 def _added(done: Sequence[Appended], turns: int) -> Added:
@@ -238,9 +240,15 @@ def _metered(turns: Sequence[Event], usage: UsageMetered | None) -> list[Event]:
 
 
 async def _append(runtime: Runtime, events: Sequence[Event], expected: int | None) -> list[Appended]:
-    if len(events) == 1:
-        return [await runtime.log.append(events[0], expected)]  # shares a disk sync with concurrent appends
-    return await runtime.log.append_many(events, expected)
+    """Appends in parts of MAX_BATCH, each in the user's pace."""
+    done: list[Appended] = []
+    for part in (events[at : at + MAX_BATCH] for at in range(0, len(events), MAX_BATCH)):
+        async with in_pace(runtime, part):
+            if len(part) == 1:  # shares a disk sync with concurrent appends
+                done.append(await runtime.log.append(part[0], None if done else expected))
+            else:
+                done += await runtime.log.append_many(part, None if done else expected)
+    return done
 
 
 def _with_question(basis: "AnswerBasis", seq: int) -> "AnswerBasis":

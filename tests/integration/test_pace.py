@@ -1,0 +1,56 @@
+"""A user's appended turns wait for the projectors when there are many; others' do not, and nothing is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from helpers.stage import Stage, player
+
+from turnlog.agent.runtime import Runtime
+from turnlog.agent.throttle.pace import AHEAD, Paces
+from turnlog.agent.use_cases.turns import NewTurn, add_turns, transcript
+
+
+@pytest.fixture
+async def stage(nats_url: str, database_url: str) -> AsyncIterator[Stage]:
+    async with player(nats_url, database_url, ("projectors",))() as made:
+        yield made
+
+
+@asynccontextmanager
+async def nothing_projected(runtime: Runtime) -> AsyncIterator[None]:
+    """The projectors of all partitions wait while the block runs."""
+    async with runtime.pool.connection() as conn, conn.transaction():
+        await conn.execute("SELECT FROM projection_positions ORDER BY projection, partition FOR UPDATE")
+        yield
+
+
+async def say(stage: Stage, user: str, numbers: Sequence[int]) -> None:
+    turns = [NewTurn("user", f"message {number}") for number in numbers]
+    await add_turns(stage.runtime, "default", f"of {user}", turns, user=user)
+
+
+async def test_turns_of_a_flood_wait_until_those_before_are_projected_and_others_do_not(stage: Stage) -> None:
+    stage.runtime.kept(Paces).patience_s = 60.0
+    async with nothing_projected(stage.runtime):
+        await say(stage, "ann", range(AHEAD))
+        flood = asyncio.create_task(say(stage, "ann", range(AHEAD, 2 * AHEAD + 1)))
+        for number in range(20):
+            await say(stage, "bob", [number])
+        assert not flood.done()
+        assert len(await stage.events("of ann")) == AHEAD
+    await flood
+    assert [event.data.content for event in await stage.events("of ann")] == [
+        f"message {number}" for number in range(2 * AHEAD + 1)
+    ]
+    page = await transcript(stage.runtime, "default", "of ann", newest=True, limit=1)
+    assert page.turns[0].content == f"message {2 * AHEAD}"
+
+
+async def test_turns_are_stored_though_nothing_is_projected(stage: Stage) -> None:
+    stage.runtime.kept(Paces).patience_s = 0.0
+    async with nothing_projected(stage.runtime):
+        await say(stage, "ann", range(AHEAD + 1))
+        await say(stage, "ann", range(AHEAD + 1, AHEAD + 3))
+    assert len(await stage.events("of ann")) == AHEAD + 3
