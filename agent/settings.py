@@ -118,6 +118,7 @@ class Settings(BaseSettings):
     api_port: int = Field(8484, ge=0, le=65_535, validation_alias=_env("TURNLOG_API_PORT"))
     api_hosts: str | None = Field(None, validation_alias=_env("TURNLOG_API_HOSTS"))
     api_origins: str | None = Field(None, validation_alias=_env("TURNLOG_API_ORIGINS"))
+    api_max_import: int = Field(64 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_IMPORT"))
     api_max_body: int = Field(8 * 2**20, ge=2**10, validation_alias=_env("TURNLOG_API_MAX_BODY"))
 
     api_base_url: str | None = Field(None, validation_alias=_env("API_BASE_URL", "OPENAI_BASE_URL"))

@@ -1,7 +1,7 @@
 """Conversations in and out: foreign files become turns (`read`), turns become files (`export_*`)."""
 
 from turnlog.agent.importers.export import export_jsonl, export_openai
-from turnlog.agent.importers.files import Format, detect_format
+from turnlog.agent.importers.files import Format, check_unpacked, detect_format
 from turnlog.agent.importers.imported import (
     Defaults,
     ImportedTurn,
@@ -24,6 +24,7 @@ __all__ = [
     "Rejected",
     "Repeated",
     "Skipped",
+    "check_unpacked",
     "detect_format",
     "events",
     "export_jsonl",

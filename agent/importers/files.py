@@ -1,10 +1,11 @@
 """Opens a plain file, a gzip file or the zip of an export, recognised by its first bytes, and names its format."""
 
+import contextlib
 import gzip
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 
@@ -19,6 +20,9 @@ _PART = re.compile(r"(^|/)(conversations(-\d+)?|conversations/(?!index\.)[^/]+)\
 _LARGEST_RATIO = 1000
 
 
+DAMAGED = (EOFError, zlib.error, zipfile.BadZipFile, OSError)
+
+
 class Part(NamedTuple):
     """A decompressed file. name: inside a zip; else empty."""
 
@@ -26,7 +30,7 @@ class Part(NamedTuple):
     stream: IO[bytes]
 
 
-@contextmanager
+@contextlib.contextmanager
 def opened(path: Path) -> Iterator[Iterator[Part]]:
     """The decompressed parts of the file: one, or those of a zip that hold conversations, each opened in its turn."""
     with _open(path) as raw:
@@ -48,6 +52,17 @@ def head(path: Path, size: int) -> bytes:
     """The first `size` decompressed bytes, of a zip those of its first part."""
     with opened(path) as parts:
         return next(parts).stream.read(size)
+
+
+def check_unpacked(path: Path, most: int) -> None:
+    """Raises ImportFailed for a file that decompresses to more than `most` bytes."""
+    size = 0
+    with opened(path) as parts, contextlib.suppress(*DAMAGED):  # whoever reads it will say that it is damaged
+        for part in parts:
+            while size <= most and (chunk := part.stream.read(1 << 20)):
+                size += len(chunk)
+    if size > most:
+        raise ImportFailed(f"{path} unpacks to more than {most >> 20:,} MiB; unpack it and import a part at a time")
 
 
 def is_blank(path: Path) -> bool:

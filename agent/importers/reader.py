@@ -1,14 +1,12 @@
 """read(): imports all formats; events(): the turns as events."""
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
-from zipfile import BadZipFile
 
 from turnlog.agent.importers.chatgpt import read_chatgpt
 from turnlog.agent.importers.claude import read_claude
-from turnlog.agent.importers.files import EXAMPLES, Format, Part, detect_format, is_blank, looks_like, opened
+from turnlog.agent.importers.files import DAMAGED, EXAMPLES, Format, Part, detect_format, is_blank, looks_like, opened
 from turnlog.agent.importers.imported import (
     Defaults,
     ImportedTurn,
@@ -40,7 +38,6 @@ _RECORD_READERS: dict[Format, RecordReader] = {
     "locomo": read_locomo,
     "memorybank": read_memorybank,
 }
-_DAMAGED = (EOFError, zlib.error, BadZipFile, OSError)
 
 
 def read(path: Path, format: Format | None = None, defaults: Defaults | None = None) -> Iterator[Item]:
@@ -59,7 +56,7 @@ def read(path: Path, format: Format | None = None, defaults: Defaults | None = N
                 first_error = f": {item.where}: {item.error}"
             turns += isinstance(item, ImportedTurn)
             yield item
-    except _DAMAGED as error:
+    except DAMAGED as error:
         if not turns:
             raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
         yield Rejected("end of file", f"the file is damaged from here on ({error})")
@@ -92,7 +89,7 @@ def _records(parts: Iterable[Part]) -> Iterator[Record]:
 def _detected(path: Path) -> Format:
     try:
         found = detect_format(path)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise ImportFailed(f"{path} is damaged ({error}); get a whole copy of it") from error
     if found is None:
         _refuse_empty(path)

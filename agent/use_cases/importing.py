@@ -1,5 +1,6 @@
 """Importing a file: read, leave out what is there, append in atomic batches, wait until it is projected."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -8,17 +9,29 @@ from pathlib import Path
 from typing import Any, cast
 
 from turnlog.agent.counting import counted
-from turnlog.agent.importers import Defaults, Format, ImportedTurn, Item, Rejected, Repeated, Skipped, events, read
+from turnlog.agent.importers import (
+    Defaults,
+    Format,
+    ImportedTurn,
+    Item,
+    Rejected,
+    Repeated,
+    Skipped,
+    check_unpacked,
+    events,
+    read,
+)
 from turnlog.agent.runtime import Runtime
+from turnlog.agent.use_cases.own_threads import append_as_owner, check_owner
 from turnlog.events.contracts import Event
-from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken
+from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
 from turnlog.events.progress import OnProgress
 from turnlog.events.publish import Appended, Key
 from turnlog.projectors.engine.duplicates import first_seqs
 from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
 # Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
-BATCH = 4_000
+BATCH, BATCH_CHARS = 4_000, 16_000_000
 SHOWN, FEW = 100, 3  # places in a document, and in a line for people
 MAX_SILENT_WAITS = 120
 WAIT_FOR_VECTORS_UP_TO = 1_000
@@ -26,29 +39,25 @@ WAIT_FOR_VECTORS_UP_TO = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """embed: wait for vectors; None decides by the number of new turns."""
+    """embed: wait for vectors; None decides by the number of new turns. own: the turns go into conversations of
+    `defaults.user` alone; those of a conversation that another user has are rejected. most: bytes of the unpacked file.
+    """
 
     path: Path
     format: str | None
     defaults: Defaults
     embed: bool | None = None
+    own: bool = False
+    most: int | None = None
 
 
 @dataclass(slots=True)
-class Pieces:
-    """Pieces of the file that were treated alike: their number, and the places of the first SHOWN."""
+class LeftOut:
+    """Pieces that were left out for one reason: their number, and the places of the first SHOWN."""
 
+    reason: str
     count: int = 0
     first: list[str] = field(default_factory=list)
-
-    def add(self, where: str) -> None:
-        self.count += 1
-        if len(self.first) < SHOWN:
-            self.first.append(where)
-
-    def __str__(self) -> str:
-        more = "; …" if self.count > FEW else ""
-        return f"{'; '.join(self.first[:FEW])}{more}"
 
 
 @dataclass(slots=True)
@@ -56,9 +65,10 @@ class ImportReport:
     """What an import did. turns: new ones; known: turns that the log held already. repeated: pieces with the
     source_id and the words of an earlier one of the file.
 
-    undated: turns of the file without a time, theirs or their conversation's; they are dated from undated_from on.
-    left_out: by reason, of which there are SHOWN at most. rejected: the first SHOWN, since every line of a large file
-    may be wrong. dry_run: nothing was stored, and turns and threads are those of the file.
+    skipped: pieces that were left out on purpose; left_out: their reasons, SHOWN at most. undated: turns of the file
+    without a time, theirs or their conversation's, dated from undated_from on; undated_turns: the first SHOWN.
+    rejected: the first SHOWN, since every line of a large file may be wrong. dry_run: nothing was stored, and turns and
+    threads are those of the file.
     """
 
     file: str
@@ -68,10 +78,12 @@ class ImportReport:
     threads: int = 0
     last_seq: int = 0
     embedded: int = 0
-    left_out: dict[str, Pieces] = field(default_factory=dict)
+    skipped: int = 0
+    left_out: list[LeftOut] = field(default_factory=list)
     repeated: int = 0
-    undated: Pieces = field(default_factory=Pieces)
+    undated: int = 0
     undated_from: datetime | None = None
+    undated_turns: list[str] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     rejected_count: int = 0
 
@@ -81,31 +93,26 @@ class ImportReport:
             self.rejected.append(one)
 
     def leave_out(self, one: Skipped) -> None:
-        reason = one.reason if one.reason in self.left_out or len(self.left_out) < SHOWN else "other reasons"
-        self.left_out.setdefault(reason, Pieces()).add(one.where)
-
-    @property
-    def skipped(self) -> int:
-        return sum(pieces.count for pieces in self.left_out.values())
+        self.skipped += 1
+        same = next((known for known in self.left_out if known.reason == one.reason), None)
+        if same is None and len(self.left_out) < SHOWN:
+            same = LeftOut(one.reason)
+            self.left_out.append(same)
+        if same is not None:
+            same.count += 1
+            same.first += [one.where] if same.count <= SHOWN else []
 
     def document(self) -> dict[str, Any]:
         """As JSON, for --json and the API."""
-        return {
-            **asdict(self),
-            "skipped": self.skipped,
-            "left_out": [{"reason": reason, **asdict(pieces)} for reason, pieces in self.left_out.items()],
-            "undated": self.undated.count,
-            "undated_turns": self.undated.first,
-            "rejected": [one._asdict() for one in self.rejected],
-        }
+        return {**asdict(self), "rejected": [one._asdict() for one in self.rejected]}
 
     def lines(self) -> Iterator[str]:
         """For people: what was done, then what was left out, why and where, then what follows."""
         yield self.sentence()
-        for reason, pieces in self.left_out.items():
-            yield f"left out: {reason}: {pieces.count:,} ({pieces})"
-        if self.undated.count:
-            yield f"without a time: {self.undated}"
+        for one in self.left_out:
+            yield f"left out: {one.reason}: {one.count:,} ({_places(one.first)})"
+        if self.undated:
+            yield f"without a time: {_places(self.undated_turns)}"
         if self.turns and not self.embedded and not self.dry_run:
             yield (
                 "Vectors follow in the background, newest threads first, while `turnlog up` runs; `turnlog lag` shows "
@@ -123,7 +130,7 @@ class ImportReport:
         if self.embedded:
             parts.append(f"{counted(self.embedded, 'chunk')} embedded")
         if self.undated_from is not None:
-            parts.append(f"{self.undated.count:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
+            parts.append(f"{self.undated:,} without a time, dated from {self.undated_from:%Y-%m-%d} on")
         if self.repeated:
             parts.append(f"{self.repeated:,} repeated under the same source_id, stored once")
         if self.skipped:
@@ -131,6 +138,10 @@ class ImportReport:
         if self.rejected_count:
             parts.append(f"{self.rejected_count:,} rejected")
         return "; ".join(parts) + "."
+
+
+def _places(first: list[str]) -> str:
+    return "; ".join([*first[:FEW], *(["…"] if len(first) > FEW else [])])
 
 
 @dataclass(slots=True)
@@ -144,6 +155,8 @@ class PreparedImport:
 
 def prepare_import(request: ImportRequest) -> PreparedImport:
     """Recognises the file before any server starts. Raises ImportFailed for a format that turnlog cannot read."""
+    if request.most is not None:
+        check_unpacked(request.path, request.most)
     report = ImportReport(request.path.name)
     batches = _batches(request, report)
     return PreparedImport(request, report, chain([next(batches, [])], batches))
@@ -169,7 +182,7 @@ async def import_conversations(
     """
     report = prepared.report
     await runtime.settle(timeout_s=600)
-    threads = await _append_all(runtime, prepared.batches, report, appended)
+    threads = await _append_all(runtime, prepared, appended)
     await _settle(runtime, projected)
     if report.turns and _wants_vectors(prepared.request, report):
         from turnlog.agent.use_cases.embedding import embed_now
@@ -182,27 +195,62 @@ def _wants_vectors(request: ImportRequest, report: ImportReport) -> bool:
     return report.turns <= WAIT_FOR_VECTORS_UP_TO if request.embed is None else request.embed
 
 
-async def _append_all(
-    runtime: Runtime, batches: Iterable[list[Event]], report: ImportReport, appended: OnProgress
-) -> set[str]:
-    """Returns the threads of the file, those that the log held already too: an interrupted import is completed."""
-    threads, of_file = set[str](), set[str]()
-    async with runtime.pool.connection() as conn:
-        for batch in batches:
+async def _append_all(runtime: Runtime, prepared: PreparedImport, appended: OnProgress) -> set[str]:
+    """Returns the threads of the file, those that the log held already too: an interrupted import is completed.
+
+    The file is read on a thread, so that a server goes on meanwhile."""
+    report, request = prepared.report, prepared.request
+    threads, of_file, of_others = set[str](), set[str](), set[str]()
+    while (batch := await asyncio.to_thread(next, prepared.batches, None)) is not None:
+        async with runtime.pool.connection() as conn:
             known = await first_seqs(conn, range(runtime.log.partitions), [Key.of(event) for event in batch])
-            new = [event for event in batch if Key.of(event) not in known]
-            of_file |= {event.thread for event in batch}
-            for event, done in zip(new, await _append(runtime, new, report), strict=True):
-                if done is not None:
-                    report.last_seq = done.seq
-                    threads.add(event.thread)
-                    report.turns += event.type == "turn_recorded" and not done.duplicate
-            report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
-                event.type == "turn_recorded" for event in new
-            )
-            appended(report.turns + report.known, None)
+        if request.own:
+            first = {event.thread: event for event in reversed(batch) if event.thread not in of_file | of_others}
+            of_others |= {
+                thread
+                for thread, event in first.items()
+                if not await _claimed(runtime, event, str(request.defaults.user), Key.of(event) in known)
+            }
+        batch = _without(of_others, batch, report)
+        new = [event for event in batch if Key.of(event) not in known]
+        of_file |= {event.thread for event in batch}
+        for event, done in zip(new, await _append(runtime, new, report), strict=True):
+            if done is not None:
+                report.last_seq = done.seq
+                threads.add(event.thread)
+                report.turns += event.type == "turn_recorded" and not done.duplicate
+        report.known += sum(event.type == "turn_recorded" for event in batch) - sum(
+            event.type == "turn_recorded" for event in new
+        )
+        appended(report.turns + report.known, None)
     report.threads = len(threads)
     return of_file
+
+
+async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) -> bool:
+    """Whether the conversation is the user's; one without events becomes it with `first`, its first event in the file.
+
+    One whose name or first event cannot be stored is nobody's, so it is the user's as far as this goes.
+    """
+    place = (runtime, first.tenant, first.thread, user)
+    try:
+        if is_known:
+            await check_owner(*place)
+        else:
+            await append_as_owner(*place, lambda version: runtime.log.append(first, version))
+    except NotFound:
+        return False
+    except (InvalidEvent, EventTooLarge):
+        pass
+    return True
+
+
+def _without(threads: set[str], batch: list[Event], report: ImportReport) -> list[Event]:
+    for event in batch:
+        if event.thread in threads and event.type == "turn_recorded":
+            where = f"turn {getattr(event.data, 'source_id', None) or event.id} of thread {event.thread[:80]}"
+            report.reject(Rejected(where, "you deleted this conversation, or another user has it; give another name"))
+    return [event for event in batch if event.thread not in threads]
 
 
 async def _append(runtime: Runtime, new: list[Event], report: ImportReport) -> list[Appended | None]:
@@ -225,7 +273,7 @@ async def _append_one(runtime: Runtime, event: Event, report: ImportReport) -> A
 
 
 def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Event]]:
-    batch: list[Event] = []
+    batch, size = list[Event](), 0
     items = read(request.path, cast(Format | None, request.format), request.defaults)
     for item in events(_noted(items, request.defaults, report), request.defaults.tenant):
         match item:
@@ -237,9 +285,10 @@ def _batches(request: ImportRequest, report: ImportReport) -> Iterator[list[Even
                 report.repeated += 1
             case _:
                 batch.append(item)
-        if len(batch) == BATCH:
+                size += len(str(getattr(item.data, "content", "")))
+        if len(batch) == BATCH or size > BATCH_CHARS:
             yield batch
-            batch = []
+            batch, size = [], 0
     if batch:
         yield batch
 
@@ -248,8 +297,10 @@ def _noted(items: Iterable[Item], defaults: Defaults, report: ImportReport) -> I
     """The items; those without a time are counted on the way, since their events do not show it."""
     for item in items:
         if isinstance(item, ImportedTurn) and not item.is_dated:
-            report.undated.add(f"{item.thread[:80]}, {item.data.source_id or item.id}")
+            report.undated += 1
             report.undated_from = defaults.base_time
+            if report.undated <= SHOWN:
+                report.undated_turns.append(f"{item.thread[:80]}, {item.data.source_id or item.id}")
         yield item
 
 

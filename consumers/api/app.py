@@ -111,7 +111,8 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
             expose_headers=READABLE,
         )
     hosts = {*LOOPBACK, settings.api_host, *names_in(settings.api_hosts)}
-    app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body)
+    larger = {"/api/import": max(settings.api_max_import, settings.api_max_body)}
+    app.add_middleware(Bounds, hosts=hosts, origins=origins, max_body=settings.api_max_body, larger=larger)
     app.add_middleware(Measured)
     app.add_middleware(PathsInParts)
     return app

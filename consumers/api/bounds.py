@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,13 +24,21 @@ TOO_LARGE = b"HTTP/1.1 431 \r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 class Bounds:
     """ASGI middleware. hosts: names a request may be sent to ("*" for any). origins: of web pages that may send one,
-    beside pages of this server itself. max_body: bytes.
+    beside pages of this server itself. max_body: bytes. larger: paths that take more, and how many bytes.
 
     Any web page can reach a server on loopback, so Host and Origin are checked there too.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str], max_body: int) -> None:
-        self._app, self._hosts, self._origins, self._max_body = app, hosts, origins, max_body
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Collection[str],
+        origins: Collection[str],
+        max_body: int,
+        larger: Mapping[str, int],
+    ) -> None:
+        self._app, self._hosts, self._origins = app, hosts, origins
+        self._max_body, self._larger = max_body, larger
         self._running: Counter[tuple[str, str]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +60,7 @@ class Bounds:
             return await refused(scope, receive, send)
         self._running[who] += 1
         try:
-            await self._guarded(scope, _Body(receive, self._max_body).receive, send)
+            await self._guarded(scope, _Body(receive, *self._bound(scope)).receive, send)
         finally:
             self._running[who] -= 1
             if not self._running[who]:
@@ -85,9 +93,15 @@ class Bounds:
         if origin is not None and origin not in self._origins and origin.partition("://")[2] != host:
             return 403, "wrong-origin", "pages of that origin may not use this server; TURNLOG_API_ORIGINS lists them"
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._max_body:
-            return _too_large(self._max_body)
+        most, _ = self._bound(scope)
+        if not length.isdecimal() or int(length) > most:
+            return _too_large(most)
         return None
+
+    def _bound(self, scope: Scope) -> tuple[int, float]:
+        """The most bytes of a body, and its seconds: as many more as it may be larger than other bodies."""
+        most = self._larger.get(scope["path"], self._max_body)
+        return most, BODY_S * max(1, most / self._max_body)
 
 
 def _too_large(limit: int) -> tuple[int, str, str]:
@@ -95,18 +109,18 @@ def _too_large(limit: int) -> tuple[int, str, str]:
 
 
 class _Body:
-    """Counts what arrives of a body; a whole one has BODY_S seconds."""
+    """Counts what arrives of a body, and for how long."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._limit, self._seen = receive, limit, 0
-        self._deadline: float | None = asyncio.get_running_loop().time() + BODY_S
+    def __init__(self, receive: Receive, limit: int, seconds: float) -> None:
+        self._receive, self._limit, self._seconds, self._seen = receive, limit, seconds, 0
+        self._deadline: float | None = asyncio.get_running_loop().time() + seconds
 
     async def receive(self) -> Message:
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise Refused(408, "body-too-slow", f"the body did not arrive within {BODY_S:g} s") from None
+            raise Refused(408, "body-too-slow", f"the body did not arrive within {self._seconds:g} s") from None
         if message["type"] == "http.request":
             self._seen += len(message.get("body", b""))
             if self._seen > self._limit:

@@ -10,7 +10,7 @@ from typing import IO, Annotated, Any, Literal
 from fastapi import Depends, Request
 
 from turnlog.consumers.api.caller import Caller, identify
-from turnlog.consumers.api.problems import Stopping, problem_of, unexpected
+from turnlog.consumers.api.problems import Refused, Stopping, problem_of, unexpected
 from turnlog.events.errors import NotFound, TurnlogError
 
 KEPT_S = 600.0
@@ -32,18 +32,22 @@ class JobStatus:
 
 @dataclass(slots=True)
 class Job:
-    """Of one user. file: what the work wrote. more: is set and replaced whenever the status changes."""
+    """Of one user. key: tells works of one kind apart. file: what the work wrote.
+
+    more: is set and replaced whenever the status changes."""
 
     owner: tuple[str, str]
     status: JobStatus
+    work: Work
+    key: str = ""
     file: IO[str] | None = None
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
-    async def run(self, work: Work) -> None:
+    async def run(self) -> None:
         status = self.status
         try:
-            status.result = await work(self)
+            status.result = await self.work(self)
             status.state = "done"
         except asyncio.CancelledError:
             self.fail(Stopping("the server stops, and the work with it; begin it again"))
@@ -82,15 +86,17 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    def begin(self, caller: Caller, kind: str, work: Work) -> Job:
-        """The caller's job of this kind that runs already, or a new one."""
-        owner = (caller.tenant, caller.user)
-        for job in self._jobs.values():
-            if (job.owner, job.status.kind, job.status.state) == (owner, kind, "running"):
+    def begin(self, caller: Caller, kind: str, work: Work, key: str = "") -> Job:
+        """The caller's job of this kind that runs already, or a new one. Raises Refused where one with another key
+        runs."""
+        for job in self.of(caller):
+            if (job.status.kind, job.status.state) == (kind, "running"):
+                if job.key != key:
+                    raise Refused(409, "job-under-way", f"another {kind} of yours runs: job {job.status.id}")
                 return job
-        job = Job(owner, JobStatus(uuid.uuid4().hex, kind))
+        job = Job((caller.tenant, caller.user), JobStatus(uuid.uuid4().hex, kind), work, key)
         self._jobs[job.status.id] = job
-        job.task = asyncio.create_task(job.run(work), name=f"{kind}-{job.status.id}")
+        job.task = asyncio.create_task(job.run(), name=f"{kind}-{job.status.id}")
         job.task.add_done_callback(lambda task: task.get_loop().call_later(KEPT_S, self._drop, job))
         return job
 

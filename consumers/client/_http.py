@@ -79,7 +79,7 @@ class Http:
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
         request["params"] = {name: value for name, value in (params or {}).items() if value is not None}
         if body is not None:
-            request["json"] = body
+            request["content" if isinstance(body, bytes) else "json"] = body
         when, stop = retry_if_exception(_passing), stop_after_delay(self._patience_s)
         again = AsyncRetrying(stop=stop, wait=_pause, retry=when, reraise=True)
         try:

@@ -3,15 +3,24 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from turnlog._recording import Exchange
 from turnlog._thread import Thread
+from turnlog.agent.importers import Defaults
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases import memories, memory_changes, personal_data, threads
+from turnlog.agent.use_cases.importing import (
+    ImportReport,
+    ImportRequest,
+    check_import,
+    import_conversations,
+    prepare_import,
+)
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import MemoryInput
 from turnlog.agent.use_cases.personal_data import Clearing, Parts
@@ -20,6 +29,7 @@ from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.consumers.own_loop import LoopBound
 from turnlog.events.contracts import MemoryKind
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import check_conversation, check_id
 
 
@@ -98,6 +108,22 @@ class Memory(LoopBound):
         """
         return (await memory_changes.forget_memory(self.runtime, self.tenant, user, str(memory))).forgotten
 
+    async def import_file(
+        self,
+        path: str | Path,
+        *,
+        user: str | None = None,
+        format: str | None = None,
+        thread: str | None = None,
+        dry_run: bool = False,
+    ) -> ImportReport:
+        """Imports an export of another product, or turnlog's JSONL; the same file again adds nothing.
+
+        user: owner of the turns, which go into conversations of this user alone; by default whoever the file names.
+        thread: for all turns. dry_run: only says what is in the file. Raises ImportFailed, InvalidToken.
+        """
+        return await self._import(Path(path), user, format, thread, dry_run)
+
     async def clear(
         self, user: str, *, memories: bool = False, conversations: bool = False, entities: bool = False
     ) -> Clearing:
@@ -125,6 +151,15 @@ class Memory(LoopBound):
             exchange.stop()
         if self.exchanges:
             await asyncio.wait([exchange.task for exchange in self.exchanges])
+
+    async def _import(
+        self, path: Path, user: str | None, format: str | None, thread: str | None, dry_run: bool
+    ) -> ImportReport:
+        defaults = Defaults(tenant=self.tenant, user=user, thread=thread)
+        prepared = await asyncio.to_thread(prepare_import, ImportRequest(path, format, defaults, own=user is not None))
+        if dry_run:
+            return await asyncio.to_thread(check_import, prepared)
+        return await import_conversations(self.runtime, prepared, no_progress, no_progress, no_progress)
 
     def _thread(self, id: str, user: str | None) -> Thread:
         return Thread(self.runtime, self.tenant, id, user)

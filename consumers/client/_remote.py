@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid5
@@ -15,6 +17,7 @@ from turnlog._http import Http, Turn, decoded, error_of
 from turnlog._memory import Memory
 from turnlog._thread import RESTARTED, Context, Thread, early_note
 from turnlog.agent.context import Tier
+from turnlog.agent.importers import ImportFailed
 from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.recall.questions import Question
@@ -23,6 +26,7 @@ from turnlog.agent.threads.given_receipts import ReceiptGone
 from turnlog.agent.use_cases.asking import Continued
 from turnlog.agent.use_cases.context import AnswerBasis, SignedBasis
 from turnlog.agent.use_cases.forks import Forked
+from turnlog.agent.use_cases.importing import ImportReport
 from turnlog.agent.use_cases.memories import ALL, MemoryFilter, MemoryView
 from turnlog.agent.use_cases.memory_changes import Forgotten, MemoryInput
 from turnlog.agent.use_cases.personal_data import Clearing
@@ -202,12 +206,28 @@ class RemoteMemory(Memory):
 
     async def erase(self, user: str | None = None, reason: str | None = None) -> Receipt:
         job = await self._http.call("POST", "/api/erase", dict[str, Any], user=user, body={"reason": reason})
+        return decoded(Receipt, await self._result(job, user))
+
+    async def _import(
+        self, path: Path, user: str | None, format: str | None, thread: str | None, dry_run: bool
+    ) -> ImportReport:
+        try:
+            body = await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise ImportFailed(f"{path} cannot be read: {error.strerror}") from error
+        name = re.sub(r"[^\w. ()-]|^\W", "_", path.name)[:60]
+        params = {"name": name, "format": format, "thread": thread, "dry_run": dry_run}
+        job = await self._http.call("POST", "/api/import", dict[str, Any], user=user, body=body, params=params)
+        return decoded(ImportReport, await self._result(job, user))
+
+    async def _result(self, job: dict[str, Any], user: str | None) -> Any:
+        """Waits until the job has ended. Raises its error."""
         while job["state"] == "running":
             await asyncio.sleep(LOOK_AGAIN_S)
             job = await self._http.call("GET", f"/api/jobs/{job['id']}", dict[str, Any], user=user)
         if job["state"] == "failed":
             raise error_of(job["error"])
-        return decoded(Receipt, job["result"])
+        return job["result"]
 
 
 def _in_path(id: str) -> str:

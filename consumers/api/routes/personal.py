@@ -1,27 +1,36 @@
-"""All that there is of the caller: exported, cleared in part, erased."""
+"""All that there is of the caller: imported, exported, cleared in part, erased."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing, nullcontext
 from functools import partial
-from tempfile import TemporaryFile
-from typing import Literal
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
+from turnlog.agent.importers import FORMATS, Defaults, ImportFailed
 from turnlog.agent.privacy.receipt import Receipt
 from turnlog.agent.sanitiser.sanitise import SanitiseLevel
+from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases import personal_data
+from turnlog.agent.use_cases.importing import ImportRequest, check_import, import_conversations, prepare_import
 from turnlog.agent.use_cases.personal_data import Clearing, Parts
-from turnlog.consumers.api.caller import Caller, Eraser
+from turnlog.consumers.api.caller import Caller, Eraser, Writer
 from turnlog.consumers.api.jobs import Job, JobStatus, OwnJob, jobs_of
+from turnlog.consumers.api.problems import Refused
 from turnlog.consumers.erasing import erasure_reach
 from turnlog.events.errors import NotFound
 from turnlog.events.progress import OnProgress, no_progress
+from turnlog.events.subjects import check_conversation
 
 router = APIRouter(prefix="/api", tags=["personal data"])
 CHUNK = 64 * 1024
+MOST_UNPACKED = 1 << 30
 
 
 class Export(BaseModel):
@@ -34,6 +43,68 @@ class Erasure(BaseModel):
     """reason: stored in the receipt."""
 
     reason: str | None = Field(None, max_length=1_000)
+
+
+@router.post(
+    "/import",
+    status_code=202,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def import_file(
+    caller: Writer,
+    request: Request,
+    name: Annotated[
+        str, Query(pattern=r"^\w[\w. ()-]{0,59}$", description="Names conversations that the file gives no name.")
+    ] = "import",
+    format: Annotated[str | None, Query(description="Recognised where it is not given.")] = None,
+    thread: Annotated[str | None, Query(description="For all turns, instead of the file's conversations.")] = None,
+    dry_run: Annotated[bool, Query(description="Store nothing, and say what is in the file.")] = False,
+) -> JobStatus:
+    """Begins to import the file, which is the body, as the caller's: an export of another product, or turnlog's JSONL.
+
+    /api/jobs/{id} shows how many turns are stored, and at last a report. The same file again adds nothing. While one is
+    imported, other files are refused.
+    """
+    if format not in (None, *FORMATS):
+        raise Refused(400, "bad-format", f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+    if thread is not None:
+        check_conversation(thread)
+    folder = TemporaryDirectory(prefix="turnlog-")
+    try:
+        path, digest = Path(folder.name) / name, sha256(repr((name, format, thread, dry_run)).encode())
+        async with in_share(caller.runtime, caller.tenant, caller.user, "reads"):
+            with path.open("wb") as file:
+                chunks = request.stream()
+                async for chunk in chunks:
+                    file.write(chunk)
+                    digest.update(chunk)
+        defaults = Defaults(tenant=caller.tenant, user=caller.user, thread=thread)
+        asked = ImportRequest(path, format, defaults, embed=False, own=True, most=MOST_UNPACKED)
+
+        async def work(job: Job) -> dict[str, Any]:
+            with folder:
+                try:
+                    prepared = await asyncio.to_thread(prepare_import, asked)
+                    if dry_run:
+                        return (await asyncio.to_thread(check_import, prepared)).document()
+                    nothing = no_progress
+                    done = await import_conversations(caller.system, prepared, job.report, nothing, nothing)
+                    return done.document()
+                except ImportFailed as error:
+                    raise ImportFailed(str(error).replace(str(path), name)) from error
+
+        job = jobs_of(request).begin(caller, "import", work, digest.hexdigest())
+        if job.work is not work:  # the same file is being imported already
+            folder.cleanup()
+    except BaseException:
+        folder.cleanup()
+        raise
+    return job.status
 
 
 @router.post("/export", status_code=202)

@@ -1,0 +1,124 @@
+"""POST /api/import: an app's users bring their conversations."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve, server_events
+from helpers.cli_process import CHATGPT
+
+import turnlog
+from turnlog.agent.access.identity import granted
+from turnlog.agent.importers import ImportFailed
+from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.jobs import Job, Jobs
+from turnlog.consumers.api.problems import Refused
+from turnlog.consumers.api.routes import personal
+
+TALK = [{"thread": "trip", "user": "x", "text": f"Day {n} in Lisbon.", "time": 1_778_248_560 + n} for n in range(3)]
+
+
+def jsonl(*lines: Any) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+async def imported(client: httpx2.AsyncClient, body: bytes, **params: Any) -> dict[str, Any]:
+    """The job at its end, as its stream of events tells it."""
+    begun = await client.post("/api/import", content=body, params=params)
+    assert begun.status_code == 202, begun.text
+    async with client.stream("GET", f"/api/jobs/{begun.json()['id']}/events") as response:
+        events = [event async for event in server_events(response)]
+    assert events[-1]["event"] == events[-1]["data"]["state"] != "running"
+    return dict(events[-1]["data"])
+
+
+async def said(client: httpx2.AsyncClient, thread: str) -> list[str]:
+    page = await client.get(f"/api/threads/{thread}/turns")
+    return [turn["content"] for turn in page.json()["items"]]
+
+
+async def test_a_user_brings_conversations_once_and_the_job_tells_what_became_of_them(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client(scopes=["read"]) as reader:
+        assert (await reader.post("/api/import", content=jsonl(*TALK))).status_code == 403
+        dry = await imported(ann, jsonl(*TALK), dry_run=True)
+        assert (dry["result"]["turns"], dry["result"]["dry_run"]) == (3, True)
+        assert (await ann.get("/api/threads/trip")).status_code == 404
+        done = await imported(ann, jsonl(*TALK, {"text": 1}, {"thread": "trip", "text": "more", "mood": 1}))
+        assert (done["state"], done["done"], done["result"]["turns"]) == ("done", 4, 4)
+        assert done["result"]["left_out"] == [{"reason": "the unknown field 'mood'", "count": 1, "first": ["line 5"]}]
+        assert [one["where"] for one in done["result"]["rejected"]] == ["line 4"]
+        assert await said(ann, "trip") == [*(line["text"] for line in TALK), "more"]
+        again = await imported(ann, gzip.compress(jsonl(*TALK)))
+        assert (again["result"]["turns"], again["result"]["known"]) == (0, 3)
+        chats = await imported(ann, json.dumps(CHATGPT).encode(), name="conversations.json")
+        assert (chats["result"]["file"], chats["result"]["turns"]) == ("conversations.json", 2)
+        assert (await ann.get("/api/threads/c-1")).json()["label"] == "Essay plan"
+
+
+async def test_nobody_imports_into_a_conversation_of_another_user(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, api.client("bob") as bob:
+        await ann.post("/api/threads/trip/turns", json={"turns": [{"role": "user", "content": "mine"}]})
+        done = await imported(bob, jsonl(*TALK, {"thread": "own", "text": "hello"}))
+        assert (done["result"]["turns"], done["result"]["rejected_count"]) == (1, 3)
+        assert "another user has it" in done["result"]["rejected"][0]["error"]
+        assert (await said(ann, "trip"), await said(bob, "own")) == (["mine"], ["hello"])
+        both = await asyncio.gather(*(imported(one, jsonl(*TALK), thread="race") for one in (ann, bob)))
+        assert sorted(one["result"]["turns"] for one in both) == [0, 3]
+
+
+async def test_bad_files_are_refused_in_words_and_leave_nothing(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(personal, "MOST_UNPACKED", 2**20)
+    async with serve(api_max_body=2**12, api_max_import=2**14) as api, api.client() as ann:
+        for given, says in (
+            (jsonl({"notes": 1}), "import has none of the formats"),
+            (b"", "import is empty"),
+            (gzip.compress(jsonl(TALK[0]) + b" " * 2**21), "import unpacks to more than 1 MiB"),
+        ):
+            job = await imported(ann, given)
+            assert (job["state"], job["error"]["code"]) == ("failed", "import-failed")
+            assert job["error"]["detail"].startswith(says)
+        assert (await ann.post("/api/import", content=b"x" * 2**15)).json()["code"] == "body-too-large"
+        for params in ({"name": "../x"}, {"name": ".."}, {"format": "word"}, {"thread": ""}):
+            assert (await ann.post("/api/import", content=jsonl(*TALK), params=params)).status_code in (400, 422)
+        assert (await imported(ann, jsonl(*({**TALK[0], "text": "x" * 2000} for _ in range(4)))))["state"] == "done"
+        assert not list(tmp_path.glob("turnlog-*"))
+
+
+async def test_the_python_client_imports_by_the_server_and_beside_it(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "talk.jsonl"
+    file.write_bytes(jsonl(*TALK, {"text": 1}))
+    api: Api
+    async with serve() as api, turnlog.connect(api.url, key=api.token()) as memory:
+        report = await memory.import_file(file)
+        assert (report.turns, report.rejected[0].where) == (3, "line 4")
+        beside = turnlog.Memory(api.runtime, api.runtime.settings.tenant)
+        assert (await beside.import_file(str(file), user="ann")).known == 3
+        assert (await beside.import_file(file, user="bob")).rejected_count == 4
+        assert (await beside.import_file(file, dry_run=True)).turns == 3
+        with pytest.raises(ImportFailed, match="cannot be read"):
+            await memory.import_file(tmp_path / "none.jsonl")
+
+
+async def test_while_a_file_is_imported_it_can_be_sent_again_and_another_one_cannot(serve: Serve) -> None:
+    async with serve() as api:
+        caller = Caller(granted("default", "ann", "user", None, None, key=False), api.runtime, api.runtime)
+        jobs, ended = Jobs(), asyncio.Event()
+
+        async def work(_: Job) -> None:
+            await ended.wait()
+
+        first = jobs.begin(caller, "import", work, "one")
+        assert jobs.begin(caller, "import", work, "one") is first
+        with pytest.raises(Refused, match="another import of yours runs"):
+            jobs.begin(caller, "import", work, "two")
+        ended.set()
+        assert [status.state async for status in first.changes()][-1] == "done"
+        assert jobs.begin(caller, "import", work, "two") is not first
+        await jobs.close()
