@@ -39,7 +39,8 @@ class HeldThread:
     lists: (namespace, channel) → its list as stored last; older: as read last from an older checkpoint; plain: the
     items of a value that was not stored as a growing list. newest_put: the root's newest checkpoint, stored or being
     sent. lost: the root's first checkpoint that could not be stored, until another is; regained: ids from here on are
-    of runs that began since. pruned: event ids of turns in the lists that left the conversation.
+    of runs that began since. pruned: event ids of turns in the lists that left the conversation. is_history_read:
+    whether the messages of older checkpoints' writes are known too, of which a DeltaChannel's snapshot is made.
     """
 
     tenant: str
@@ -64,12 +65,14 @@ class HeldThread:
     older: dict[tuple[str, str], Known[Item]] = field(default_factory=dict)
     plain: dict[tuple[str, str], list[object]] = field(default_factory=dict)
     pruned: frozenset[str] = frozenset()
+    is_history_read: bool = False
 
     def begin(self, counts: Mapping[str, int] | None) -> None:
         """Forgets all; the thread has as many events as the counts say, and must be read."""
         self.counts = dict(counts) if counts is not None else None
         self.namespaces = frozenset() if counts is not None and not counts else None
         self.is_read, self.recorded = False, RecordedMessages()
+        self.is_history_read = self.namespaces == frozenset()
         self.latest, self.writes, self.unsure = {}, {}, set()
         self.lists, self.older, self.plain, self.pruned = {}, {}, {}, frozenset()
 

@@ -137,9 +137,11 @@ def message_item(message: BaseMessage, turn: TurnRecorded, turn_id: str) -> Mess
     return None if marker is None else MessageItem({"turn": turn_id, **marker}, said(turn))
 
 
-def serialized_item(value: Any, codec: Codec, turn_id: str | None = None) -> SerializedItem:
+def serialized_item(
+    value: Any, codec: Codec, turn_id: str | None = None, message_id: str | None = None
+) -> SerializedItem:
     encoding, data = codec.dumps(value)
-    marker: Marker = {"turn": turn_id} if turn_id else {}
+    marker: Marker = ({"turn": turn_id} if turn_id else {}) | ({"id": message_id} if message_id else {})
     marker |= {"type": encoding, "data": b64encode(data).decode()}
     is_as_serialized = not codec.private and not encoding.startswith(SIGNED)
     return SerializedItem(marker, encoding, data, (encoding, data) if is_as_serialized else codec.fingerprint(value))

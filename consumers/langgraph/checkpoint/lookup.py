@@ -183,9 +183,12 @@ def _adopt(held: HeldThread, saved: Saved, found: FoundCheckpoint, lists: dict[t
     for (channel, _), value in saved.values.items():
         if isinstance(value, Listed) and len(value.items) >= value.length:
             lists[saved.ns, channel] = Known(found.sources[value.list_id], list(value.items[: value.length]))
-    for value in (*saved.values.values(), *(one.value for one in saved.writes)):
+    for value, written in (
+        *((value, False) for value in saved.values.values()),
+        *((one.value, True) for one in saved.writes),
+    ):
         if isinstance(value, Listed | Refs):
-            held.recorded.adopt(item for item in value.items if item is not None)
+            held.recorded.adopt((item for item in value.items if item is not None), written=written)
 
 
 def conditions(

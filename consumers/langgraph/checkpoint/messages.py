@@ -12,6 +12,7 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_messages,
 )
 
 from turnlog.events.contracts import (
@@ -60,6 +61,18 @@ _CONTAINERS = {
     kind: tuple((name, type(value)) for name, value in vars(blank).items() if type(value) in (dict, list))
     for kind, blank in _BLANK.items()
 }
+
+
+def coerced(value: Any) -> BaseMessage | None:
+    """The message that LangChain makes of a text, a (role, content) pair or a dict; None where it makes none."""
+    if isinstance(value, BaseMessage):
+        return value
+    if not isinstance(value, str | tuple | list | dict):
+        return None
+    try:
+        return convert_to_messages([value])[0]
+    except (ValueError, TypeError, KeyError, NotImplementedError):
+        return None
 
 
 def turn_of(message: BaseMessage) -> TurnRecorded | None:

@@ -9,37 +9,50 @@ from langchain_core.messages import BaseMessage
 from uuid_utils.compat import uuid7
 
 from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, message_item, serialized_item, value_item
-from turnlog.consumers.langgraph.checkpoint.messages import said, turn_of
+from turnlog.consumers.langgraph.checkpoint.messages import coerced, said, turn_of
 from turnlog.events.contracts import TurnRecorded
 
 
 @dataclass(slots=True)
 class Turns:
-    """New turns of one write, in order. record: False in child namespaces, which name turns but record none."""
+    """New turns of one write, in order. record: False in child namespaces, which name turns but record none.
+
+    in_checkpoint: False in writes of tasks, whose messages come again in the next checkpoint or snapshot.
+    """
 
     record: bool
+    in_checkpoint: bool = False
     new: list[tuple[str, TurnRecorded]] = field(default_factory=list)
 
 
 class RecordedMessages:
-    """What one thread's messages are stored as, by message id, or by object where a message has no id."""
+    """What one thread's messages are stored as, by message id, or by object where a message has no id.
+
+    _raw: text, pairs and dicts without an id that tasks wrote, in order, by their turn's event id. LangGraph makes
+    messages of them later, so they are recognised in a checkpoint by their content.
+    """
 
     def __init__(self) -> None:
         self._by_id: dict[str, list[Item]] = {}
         self._by_object: dict[int, tuple[weakref.ref[BaseMessage], Item]] = {}
+        self._raw: dict[str, Item] = {}
 
-    def item(self, value: Any, codec: Codec, turns: Turns) -> Item:
-        if not isinstance(value, BaseMessage):
+    def item(self, value: Any, codec: Codec, turns: Turns, *, coerces: bool = False) -> Item:
+        """coerces: the value is a message also where LangChain must make one of it."""
+        message = coerced(value) if isinstance(value, BaseMessage) or (coerces and turns.record) else None
+        if message is None:
             return value_item(value, codec)
         if codec.private:
             return serialized_item(value, codec)
-        return self._message(value, codec, turns)
+        return self._message(value, message, codec, turns)
 
-    def adopt(self, items: Iterable[Item]) -> None:
-        """Items read from the tables: their turns are not recorded again."""
+    def adopt(self, items: Iterable[Item], *, written: bool) -> None:
+        """Items read from the tables: their turns are not recorded again. written: they are of tasks' writes."""
         for item in items:
             if (message_id := item.marker.get("id")) is not None:
                 self._note(message_id, item)
+            elif written and "turn" in item.marker and "kind" not in item.marker:
+                self._raw[item.marker["turn"]] = item
 
     def made(self, pairs: Iterable[tuple[Item | None, Any]]) -> None:
         """Values that a reader got for the items: a message without an id is recognised as an object."""
@@ -47,18 +60,28 @@ class RecordedMessages:
             if item is not None and "id" not in item.marker and isinstance(value, BaseMessage) and value.id is None:
                 self._remember(value, item)
 
-    def _message(self, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
+    def _message(self, value: Any, message: BaseMessage, codec: Codec, turns: Turns) -> Item:
+        """value: the message, or what LangChain makes it of."""
         known = self._known(message)
         turn = turn_of(message)
         for item in reversed(known):
-            if item.matches(message, codec) and ("turn" in item.marker or not turns.record or turn is None):
+            if item.matches(value, codec) and ("turn" in item.marker or not turns.record or turn is None):
                 return item
-        turn_id = self._turn_id(known, turn, codec)
+        turn_id = self._turn_id(reversed(known), turn, codec)
+        if turn_id is None and turns.in_checkpoint:
+            turn_id = self._turn_id(self._raw.values(), turn, codec)
+            self._raw.pop(turn_id or "", None)
         if turn_id is None and turn is not None and turns.record:
             turn_id = str(uuid7())
             turns.new.append((turn_id, turn))
-        item = _made_item(message, turn, turn_id, codec)
-        self._remember(message, item)
+        if value is message:
+            item = _made_item(message, turn, turn_id, codec)
+        else:
+            item = serialized_item(value, codec, turn_id, message.id)
+        if value is message or message.id is not None:
+            self._remember(message, item)
+        elif turn_id is not None and not turns.in_checkpoint:
+            self._raw[turn_id] = item
         return item
 
     def _known(self, message: BaseMessage) -> list[Item]:
@@ -69,12 +92,13 @@ class RecordedMessages:
         return [found[1]] if found is not None and found[0]() is message else []
 
     @staticmethod
-    def _turn_id(known: list[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
+    def _turn_id(known: Iterable[Item], turn: TurnRecorded | None, codec: Codec) -> str | None:
         """The turn of the same content, under another marker."""
         if turn is None:
             return None
-        for item in reversed(known):
-            other = turn_of(item.make(codec)) if "turn" in item.marker else None
+        for item in known:
+            message = coerced(item.make(codec)) if "turn" in item.marker else None
+            other = turn_of(message) if message is not None else None
             if other is not None and (other.role, said(other)) == (turn.role, said(turn)):
                 return str(item.marker["turn"])
         return None

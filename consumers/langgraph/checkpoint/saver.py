@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from turnlog.agent.runtime import Pool
 from turnlog.agent.settings import Settings
@@ -208,6 +209,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         """Returns when the log has the checkpoint and the turns that are new in it."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
+        snapshots = [name for name, value in checkpoint["channel_values"].items() if isinstance(value, _DeltaSnapshot)]
+        if snapshots and ns == ROOT and not held.is_history_read:
+            await self.aget_delta_channel_history(config=config, channels=snapshots)
+            held.is_history_read = True
         put = NewCheckpoint(ns, parent_id, checkpoint, plain_metadata(config, metadata), new_versions)
         with held.putting(ns, checkpoint["id"]):
             events, saved = _or_forgotten(held, lambda: self._writer(held, config).checkpoint(put))

@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
-from langgraph.types import Send
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Overwrite, Send
 
 from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, Marker, stored_item
-from turnlog.consumers.langgraph.checkpoint.messages import Said, read_json
+from turnlog.consumers.langgraph.checkpoint.messages import Said, coerced, read_json
 from turnlog.consumers.langgraph.checkpoint.recorded import RecordedMessages, Turns
 
 LIST = "turnlog.list"  # {"list": id, "count": n}
@@ -80,15 +81,17 @@ class Listed(NamedTuple):
 Value = Typed | Refs | Listed
 
 
-def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Turns) -> Value:
+def named_value(value: Any, recorded: RecordedMessages, codec: Codec, turns: Turns, *, coerces: bool = False) -> Value:
     """The value with its messages named; new ones are added to `turns`.
 
-    Raises what the serializer raises for a value it cannot write.
+    coerces: text, pairs and dicts that LangChain makes messages of count as messages. Raises what the serializer raises
+    for a value it cannot write.
     """
-    without, messages = (value, []) if codec.private else taken_out(value)
+    without, messages = (value, []) if codec.private else taken_out(value, coerces)
     if not messages:
         return Typed(*codec.dumps(value))
-    return Refs([recorded.item(message, codec, turns) for message in messages], *codec.dumps(without))
+    items = [recorded.item(message, codec, turns, coerces=coerces) for message in messages]
+    return Refs(items, *codec.dumps(without))
 
 
 def lists_in(values: Iterable[Typed]) -> list[tuple[str, int]]:
@@ -116,31 +119,37 @@ class _TooMany(Exception):
     """The value has more than MAX_NODES parts, or a dict that looks like a place."""
 
 
-def taken_out(value: Any) -> tuple[Any, list[BaseMessage]]:
-    """The value with a place for each message, and the messages. Walks plain containers only.
+def taken_out(value: Any, coerces: bool = False) -> tuple[Any, list[Any]]:
+    """The value with a place for each message, and the messages. Walks plain containers and LangGraph's own.
 
-    Without any message where it has too many or too deep parts.
+    coerces: takes out what LangChain makes a message of, too: the value, or each item of it if it is a list. Without
+    any message where it has too many or too deep parts.
     """
-    found: list[BaseMessage] = []
+    found: list[Any] = []
     left = MAX_NODES
 
-    def walk(part: Any) -> Any:
+    def walk(part: Any, coerces: bool = False) -> Any:
         nonlocal left
         left -= 1
         kind = type(part)
         if left < 0 or (kind is dict and PLACE in part):
             raise _TooMany
-        if isinstance(part, BaseMessage):
+        if isinstance(part, BaseMessage) or (coerces and coerced(part) is not None):
             found.append(part)
             return {PLACE: len(found) - 1}
         if kind is dict:
             return {key: walk(item) for key, item in part.items()}
         if kind is list or kind is tuple:
             return kind([walk(item) for item in part])
+        if kind is Overwrite or kind is _DeltaSnapshot:
+            return kind(listed(part.value, coerces))
         return _like(part, walk(part.arg)) if kind is Send else part
 
+    def listed(part: Any, coerces: bool) -> Any:
+        return [walk(item, coerces) for item in part] if type(part) is list else walk(part, coerces)
+
     try:
-        return walk(value), found
+        return listed(value, coerces), found
     except (_TooMany, RecursionError):
         return value, []
 
@@ -155,6 +164,8 @@ def put_back(value: Any, items: list[Any]) -> Any:
         return {key: item for key, item in whole.items() if item is not ...}
     if kind is list or kind is tuple:
         return kind([item for item in (put_back(part, items) for part in value) if item is not ...])
+    if kind is Overwrite or kind is _DeltaSnapshot:
+        return kind(put_back(value.value, items))
     return _like(value, put_back(value.arg, items)) if kind is Send else value
 
 

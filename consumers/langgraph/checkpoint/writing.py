@@ -15,6 +15,7 @@ from turnlog.consumers.langgraph.checkpoint.checkpoints import FIRST_WITHOUT_SEN
 from turnlog.consumers.langgraph.checkpoint.growth import Known, Source, common, grow
 from turnlog.consumers.langgraph.checkpoint.held_threads import HeldThread
 from turnlog.consumers.langgraph.checkpoint.items import Codec, Item, is_plain
+from turnlog.consumers.langgraph.checkpoint.messages import coerced
 from turnlog.consumers.langgraph.checkpoint.recorded import Turns
 from turnlog.consumers.langgraph.checkpoint.values import Listed, Value, named_value
 from turnlog.events.contracts import (
@@ -28,6 +29,7 @@ from turnlog.events.contracts import (
 )
 
 SOURCE = "turnlog/langgraph"
+MESSAGES = "messages"  # LangGraph's name for the channel in which text, pairs and dicts are messages, too
 MAX_FIRST_ITEMS = 1_000  # of a list without messages: a longer one is smaller when stored whole
 
 
@@ -50,7 +52,7 @@ class Writer:
 
     def checkpoint(self, put: NewCheckpoint) -> tuple[list[Event], Saved]:
         """Raises what the serializer raises for a value it cannot write."""
-        turns, lists = Turns(put.ns == ROOT), list[ListGrowth]()
+        turns, lists = Turns(put.ns == ROOT, in_checkpoint=True), list[ListGrowth]()
         inline, apart = split(put.checkpoint["channel_values"])
         values = {
             (channel, str(version)): self._channel(put.ns, channel, apart[channel], turns, lists)
@@ -87,10 +89,12 @@ class Writer:
         """writes: (place, channel, value). The last of the result: whether they replace earlier ones."""
         turns = Turns(ns == ROOT)
         is_replacing = all(channel in WRITES_IDX_MAP for _, channel, _ in writes)
-        written = [
-            Written(task_id, at, task_path, channel, named_value(value, self._held.recorded, self._codec, turns))
-            for at, channel, value in writes
-        ]
+        stored = self._held.writes.get((ns, checkpoint_id), {})
+        written = []
+        for at, channel, value in writes:
+            coerces = channel == MESSAGES and (task_id, at) not in stored
+            named = named_value(value, self._held.recorded, self._codec, turns, coerces=coerces)
+            written.append(Written(task_id, at, task_path, channel, named))
         data = CheckpointWritesSaved(
             checkpoint_ns=ns,
             checkpoint_id=checkpoint_id,
@@ -125,7 +129,7 @@ class Writer:
         if not prefix and not self._may_grow(ns, channel, value):
             return None
         held = self._held
-        items = [held.recorded.item(one, self._codec, turns) for one in value[prefix:]]
+        items = [held.recorded.item(one, self._codec, turns, coerces=channel == MESSAGES) for one in value[prefix:]]
 
         def write(list_id: str, first: int, base: Source | None, new: Sequence[Item]) -> None:
             lists.append(
@@ -157,7 +161,7 @@ class Writer:
 
     def _may_grow(self, ns: str, channel: str, value: list[Any]) -> bool:
         """True for messages; for other items when the list begins with the same objects as before."""
-        if all(isinstance(one, BaseMessage) for one in value):
+        if all(isinstance(one, BaseMessage) or (channel == MESSAGES and coerced(one) is not None) for one in value):
             return not self._codec.private or len(value) <= MAX_FIRST_ITEMS
         before = self._held.plain.get((ns, channel))
         self._held.plain[ns, channel] = list(value)
