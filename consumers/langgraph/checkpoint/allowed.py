@@ -3,7 +3,6 @@
 A value of other types is stored with a signature, under a key that only turnlog's processes have, and read by it.
 """
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -54,16 +53,6 @@ def own_types(encoding: str, data: bytes) -> Allowed:
         return _types_in(data) - SAFE_MSGPACK_TYPES - SAFE_MSGPACK_METHODS
     except ValueError:  # ormsgpack's for whatever `note` raises, too
         raise TypeNotAllowed("a value is not what LangGraph's serializer writes, or too deep; it is not read") from None
-
-
-def check_importable(types: Allowed) -> None:
-    """Raises TypeNotAllowed for a type that cannot be found again by the name that is stored of it."""
-    for module, name, *_ in sorted(types):
-        if not hasattr(sys.modules.get(module), name):
-            raise TypeNotAllowed(
-                f"a value of the type {name} cannot be read again: {module}.{name} does not exist. Define the class at "
-                "the top level of its module, not in a function or another class"
-            )
 
 
 def _types_in(data: bytes) -> Allowed:

@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from turnlog.consumers.langgraph.checkpoint.allowed import RUNS_CODE, Allowed, check, check_importable, own_types
+from turnlog.consumers.langgraph.checkpoint.allowed import RUNS_CODE, Allowed, check, own_types
 from turnlog.consumers.langgraph.checkpoint.messages import Said, marked, message_of, said
 from turnlog.events.contracts import TurnRecorded
 
@@ -40,7 +40,6 @@ class Codec:
             if self._sign is None:
                 check(encoding, bytes(data), self._allowed)
             elif own or encoding in RUNS_CODE:
-                check_importable(own)
                 return SIGNED + encoding, self._sign(_signed(encoding, data)) + bytes(data)
         return encoding, bytes(data)
 
