@@ -88,7 +88,7 @@ def memory_text(memory: Remembered, counter: TokenCounter) -> str:
 
 def known_lines(found: RetrievalContext, counter: TokenCounter) -> KnownOfUser:
     """What a context has besides memories; a preference that is among the memories is not repeated."""
-    shown = {one.memory.content for one in found.memories}
+    shown = {one.content for one in found.shown}
     preferences = (line for line in found.preferences.lines() if line not in shown)
     return KnownOfUser(
         preferences=tuple(_line(one, counter) for one in preferences),
@@ -181,7 +181,7 @@ async def recalled_block(
     known = known_lines(found, counter)
     if not settings.remember_secrets and asks_to_keep_a_secret(question):
         known = known.model_copy(update={"preferences": (NOT_KEPT, *known.preferences)})
-    return memory_block([one.memory for one in found.memories], counter, limit, known)
+    return memory_block(found.shown, counter, limit, known)
 
 
 async def block_of(

@@ -17,7 +17,12 @@ from turnlog.events.contracts import UserPreferences
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities_lookup import entities_named
-from turnlog.projectors.models.memories.lookup import preferences_set, valid_memories
+from turnlog.projectors.models.memories.lookup import (
+    StoredMemory,
+    memories_for_any_question,
+    preferences_set,
+    valid_memories,
+)
 from turnlog.projectors.models.memories.search import MemoryScope
 
 _STYLES = {
@@ -116,14 +121,21 @@ NONE = Preferences()
 
 @dataclass(frozen=True, slots=True)
 class RetrievalContext:
-    """memories: best first, each with `explain()`. entities: named in the message or in the memories, most mentioned
+    """memories: best first, each with `explain()`. always: others that go to a model whatever is asked: all where the
+    user has no more than top_k, else those on health. entities: named in the message or in the memories, most mentioned
     first, as rows of P8. message_count: turns of the conversation. degraded: why vectors were not used, or None."""
 
     memories: tuple[RecalledMemory, ...] = ()
+    always: tuple[StoredMemory, ...] = ()
     preferences: Preferences = NONE
     entities: tuple[dict[str, Any], ...] = ()
     message_count: int = 0
     degraded: str | None = None
+
+    @property
+    def shown(self) -> list[StoredMemory]:
+        """What a model gets, the best and then what it must not overlook."""
+        return [*(one.memory for one in self.memories), *self.always]
 
 
 async def retrieval_context(
@@ -143,9 +155,12 @@ async def retrieval_context(
     if preferences.named.enable_memory is False:
         return RetrievalContext(preferences=preferences)
     found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
+    ids = {one.memory.id for one in found.memories}
+    any_question = await memories_for_any_question(conn, tenant, memories, now, top_k)
+    always = tuple(one for one in any_question if one.id not in ids)
     names = {*found.names, *(name for one in found.memories for name in one.memory.entities)}
     about = await entities_named(conn, tenant, memories, names) if names else []
-    return RetrievalContext(found.memories, preferences, tuple(about), message_count, found.degraded)
+    return RetrievalContext(found.memories, always, preferences, tuple(about), message_count, found.degraded)
 
 
 async def preferences_of(conn: Connection, tenant: str, user: str, now: datetime) -> Preferences:

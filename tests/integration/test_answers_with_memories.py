@@ -73,7 +73,7 @@ async def test_before_an_answer_the_relevant_memories_stand_right_before_the_que
     (body,) = model.bodies("chat")
     assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
     assert body["messages"][0]["content"] == PROMPT
-    assert block(body) == ["My favorite color is blue"]
+    assert block(body) == ["My favorite color is blue", "I live in Berlin"]
     assert body["messages"][1]["content"].endswith(END)
     assert body["messages"][2]["content"] == "What is my favorite color?"
 
@@ -82,7 +82,25 @@ async def test_the_block_works_in_chinese(play: Play, model: OpenAIServer) -> No
     async with play() as stage:
         await stage.runtime.log.append_many([recorded("我的GPA是3.8"), recorded("我最喜欢的颜色是蓝色")])
         await ask(stage, "我之前说的GPA是多少？")
-    assert block(model.bodies("chat")[0]) == ["我的GPA是3.8"]
+    assert block(model.bodies("chat")[0]) == ["我的GPA是3.8", "我最喜欢的颜色是蓝色"]
+
+
+async def test_few_memories_all_go_to_the_model_and_of_many_those_on_health(play: Play, model: OpenAIServer) -> None:
+    cat, nuts, home = "Pet: a cat named Tom", "Allergic to peanuts", "Lives in Rome"
+    async with play() as stage:
+        await stage.runtime.log.append_many([recorded(cat), recorded(nuts), recorded(home)])
+        await ask(stage, "Give me a snack idea.")
+        await stage.runtime.log.append_many([recorded(f"Has read book {n}") for n in range(4)])
+        await stage.runtime.log.append(recorded("儿子对花生过敏"))
+        await ask(stage, "Give me a snack idea.")
+        await ask(stage, "What is my cat's name?")
+        [receipt, *_] = await stage.all("answer_receipt")
+    few, many, cats = map(block, model.bodies("chat"))
+    assert sorted(few) == [nuts, home, cat]
+    assert set(receipt.memories) == {str(memory_id(one)) for one in (cat, nuts, home)}
+    assert sorted(many) == [nuts, "儿子对花生过敏"]
+    assert cats[0] == cat
+    assert nuts in cats
 
 
 async def test_the_request_up_to_the_block_only_grows_from_turn_to_turn(play: Play, model: OpenAIServer) -> None:
@@ -91,7 +109,7 @@ async def test_the_request_up_to_the_block_only_grows_from_turn_to_turn(play: Pl
         await ask(stage, "What is my favorite color?")
         await ask(stage, "And where do I live?")
     first, second = model.bodies("chat")
-    assert block(second) == ["I live in Berlin"]
+    assert block(second) == ["I live in Berlin", "My favorite color is blue"]
     stable = [message for message in first["messages"] if not str(message["content"]).startswith(TITLE)]
     assert second["messages"][: len(stable)] == stable
 
@@ -149,8 +167,8 @@ async def test_what_an_answer_read_is_noted_once_and_on_its_receipt(play: Play, 
 
 
 async def test_an_answer_that_used_none_notes_none(play: Play, model: OpenAIServer) -> None:
-    async with play() as stage:
-        await stage.runtime.log.append(recorded("My favorite color is blue"))
+    async with play(long_term_top_k=1) as stage:
+        await stage.runtime.log.append_many([recorded("My favorite color is blue"), recorded("I live in Berlin")])
         await ask(stage, "How are things?")
         await ask(stage, "What is my favorite color?")
         await stage.rest("agent")
@@ -311,9 +329,13 @@ async def test_a_user_who_wants_nothing_remembered_gets_no_memory_into_a_prompt(
 async def test_the_recall_tool_also_gives_memories_and_these_count_as_read(play: Play, model: OpenAIServer) -> None:
     model.reply(tool_calls=[("recall_memory", {"query": "what maria plays", "k": 3})])
     model.reply("The violin.")
-    async with play() as stage:
+    async with play(long_term_top_k=1) as stage:
         await stage.runtime.log.append_many(
-            [entities(("PERSON", "Maria")), recorded("She plays the violin", entities=("Maria",))]
+            [
+                entities(("PERSON", "Maria")),
+                recorded("She plays the violin", entities=("Maria",)),
+                recorded("I live in Berlin"),
+            ]
         )
         await ask(stage, "Please look it up.")
         [noted] = await accessed(stage, 1)

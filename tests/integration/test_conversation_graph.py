@@ -229,7 +229,7 @@ async def test_conversations_do_not_see_each_other(settings: Settings, model: Op
 
 async def test_long_term_memories_are_in_the_request_and_noted_as_read(settings: Settings, model: OpenAIServer) -> None:
     said_at = now() - timedelta(days=1)
-    async with instance(settings) as one:
+    async with instance(settings.model_copy(update={"long_term_top_k": 1})) as one:
         await one.stage.runtime.log.append_many(
             [recorded("我最喜欢的颜色是蓝色", said_at), recorded("I live in Berlin", said_at)]
         )

@@ -149,7 +149,7 @@ async def _long_term(pool: Pool, recall: MemoryRecall, settings: Settings, state
     async with pool.connection() as conn:
         top_k = settings.long_term_top_k
         found = await retrieval_context(conn, recall, settings.tenant, user, asked, utc_now(), top_k=top_k)
-    block = memory_block([one.memory for one in found.memories], counter, limit, known_lines(found, counter))
-    rows = [one.memory for one in found.memories if one.memory.id in block.ids]
+    block = memory_block(found.shown, counter, limit, known_lines(found, counter))
+    rows = [one for one in found.shown if one.id in block.ids]
     lines, ids = [memory_text(row, counter) for row in rows], [str(row.id) for row in rows]
     return LongTerm(lines, ids, block.known, found.degraded or "")

@@ -12,6 +12,7 @@ from psycopg.rows import class_row
 from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy, UserPreferences
 from turnlog.events.subjects import MEMORIES
 from turnlog.projectors.engine.writer import Connection
+from turnlog.projectors.models.memories.sql import ON_HEALTH
 
 SAME_KEY_UP_TO = 200
 CHAIN_UP_TO = 1_000
@@ -113,6 +114,21 @@ async def valid_memories(
     held = f"{VALID_AT} AND m.status = ANY(%(statuses)s) AND m.closed_reason IS DISTINCT FROM 'rejected'"
     params = {"tenant": tenant, "thread": thread, "at": at, "statuses": list(statuses)}
     return await _said_last_first(conn, held, params, kinds, limit, after)
+
+
+async def memories_for_any_question(
+    conn: Connection, tenant: str, thread: str, at: datetime, few: int, most_on_health: int = 10
+) -> list[StoredMemory]:
+    """All valid memories where there are at most `few`, else those on health; most recently said first."""
+    held = await valid_memories(conn, tenant, thread, at, limit=few + 1)
+    if len(held) <= few:
+        return held
+    return await _memories(
+        conn,
+        f"{IN_THREAD} AND {VALID_AT} AND m.status = 'valid' AND ({ON_HEALTH}) "
+        "ORDER BY m.confirmed_at DESC, m.seq DESC, m.id LIMIT %(limit)s",
+        {"tenant": tenant, "thread": thread, "at": at, "limit": most_on_health},
+    )
 
 
 async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPreferences:

@@ -5,6 +5,13 @@ from datetime import UTC, datetime
 MAX_SOURCES = 100  # per row; the log has all of them
 LAST_EXPIRY = datetime(9998, 12, 31, tzinfo=UTC)  # however often a memory is repeated
 
+# Allergies, illnesses, diets and medication, the user's and relatives': what an answer must not overlook.
+ON_HEALTH = (
+    "dedupe_key ~ '^(of:[^:]*:)?(allergy|diet|health|medication|pregnancy)' OR content ~* "
+    "'allerg|intoleran|c(o)?eliac|diabet|epilep|asthma|vegan|vegetarian|halal|kosher|medication"
+    "|过敏|不耐|忌口|糖尿病|哮喘|癫痫|吃素|素食|清真'"
+)
+
 _ONE = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = %(id)s"
 _MANY = "WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND id = ANY(%(ids)s::uuid[])"
 

@@ -6,6 +6,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.models.memories.sql import ON_HEALTH
 
 memories = thread_table(
     "memories",
@@ -55,6 +56,7 @@ sa.Index("memories_terms", memories.c.terms, postgresql_using="gin")
 sa.Index("memories_entities", memories.c.entities, postgresql_using="gin")
 sa.Index("memories_time", memories.c.thread_id, memories.c.valid_from)
 sa.Index("memories_last_said", memories.c.thread_id, memories.c.confirmed_at)
+sa.Index("memories_on_health", memories.c.thread_id, memories.c.confirmed_at, postgresql_where=sa.text(ON_HEALTH))
 sa.Index("memories_unembedded", memories.c.seq, postgresql_where=memories.c.embedding.is_(None))
 sa.Index("memories_model", memories.c.embedding_model, postgresql_where=memories.c.embedding_model.is_not(None))
 
