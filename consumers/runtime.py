@@ -152,7 +152,7 @@ async def _keys(
     """Users' keys, or none without a key-encryption key. Raises InvalidKek, WrongKek."""
     async with pool.connection() as conn:
         keks = await checked_keks(settings, conn, log)
-    async with opened_keys(where.nats_url, where.database_url, keks, beats) as store:
+    async with opened_keys(log.nc, where.database_url, keks, beats) as store:
         yield store
 
 

@@ -125,6 +125,7 @@ class Appender:
         expected: the thread's last sequence as the caller knows it, 0 for a new thread.
         Raises InvalidEvent, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable, LogClosed, KeyUnavailable.
         """
+        await self._fetch_keys([event])
         out = self._outgoing(event, expected)
         if expected is not None:
             return (await self._store([out]))[0]
@@ -143,7 +144,7 @@ class Appender:
         one entry per event. Raises as `append`; what earlier batches stored stays stored.
         fresh: no earlier call sent these ids, so a wrong `expected` raises at once, without reading back.
         """
-        outs = self._all_outgoing(events, expected)
+        outs = await self._all_outgoing(events, expected)
         done: list[Appended] = []
         for batch in _batches(outs):
             done.extend(await self._store(batch, fresh=fresh))
@@ -156,7 +157,7 @@ class Appender:
         """
         if len(events) > FEW:
             return await self.append_many(events)
-        return [done for out in [self._outgoing(event, None) for event in events] for done in await self._store([out])]
+        return [done for out in await self._all_outgoing(events) for done in await self._store([out])]
 
     async def append_whole(self, events: Sequence[Event]) -> bool:
         """Stores the events as one atomic batch, or nothing if any of their ids is stored already.
@@ -164,15 +165,19 @@ class Appender:
         For results that belong together when a second attempt repeats only some of their ids. Returns whether they
         were stored now. Raises ValueError over MAX_BATCH events, and as `append`.
         """
-        outs = self._all_outgoing(events)
+        outs = await self._all_outgoing(events)
         if len(outs) > MAX_BATCH:
             raise ValueError(f"{len(outs)} events are more than one atomic batch of {MAX_BATCH} can hold")
         return not any(done.duplicate for done in await self._store(outs, whole=True))
 
-    def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
-        """Encodes the events; fetches the keys of all their users with one query. expected: for the first event."""
+    async def _fetch_keys(self, events: Sequence[Event]) -> None:
+        """Fetches the keys of all their users with one query. Raises KeyUnavailable."""
         if self.keyring is not None:
-            self.keyring.prefetch_current(owners_to_seal(events))
+            await self.keyring.prefetch_current(owners_to_seal(events))
+
+    async def _all_outgoing(self, events: Sequence[Event], expected: int | None = None) -> list[Outgoing]:
+        """Encodes the events. expected: for the first event."""
+        await self._fetch_keys(events)
         return [self._outgoing(event, None if at else expected) for at, event in enumerate(events)]
 
     def _outgoing(self, event: Event, expected: int | None) -> Outgoing:

@@ -19,7 +19,7 @@ from turnlog.events.contracts import Event, Recorded
 from turnlog.events.errors import WAYS_OUT, InvalidEvent, LogUnavailable, NotFound, OtherLog, cause
 from turnlog.events.publish import Appended
 from turnlog.events.read import OrderedReader, Stored, read_to, recorded
-from turnlog.events.sealing import Keyring
+from turnlog.events.sealing import Keyring, key_ids_in
 from turnlog.events.signing import Signer
 from turnlog.events.stream import NO_STREAM, StreamOptions, ensure_stream, log_id, overwrite
 from turnlog.events.subjects import STREAM, parse_stored, partition_filter, thread_filter, thread_filters
@@ -191,7 +191,7 @@ class Log:
         if self.partitions == 1 or not seq:
             return 0
         if (place := (tenant, thread)) not in self._partitions:
-            self._partitions[place] = parse_stored((await self.stored(seq)).subject).partition
+            self._partitions[place] = parse_stored((await self.stored(seq, with_key=False)).subject).partition
         return self._partitions[place]
 
     def reader(self, partition: int, start_seq: int) -> OrderedReader:
@@ -204,8 +204,8 @@ class Log:
         """Every matching message up to through_seq, the log's end when None. Raises GapInLog."""
         return read_to(self.nc, filters, start_seq, through_seq, keyring=self.keyring)
 
-    async def stored(self, seq: int) -> Stored:
-        """One message by its sequence. Raises NotFound, LogUnavailable."""
+    async def stored(self, seq: int, with_key: bool = True) -> Stored:
+        """One message by its sequence. with_key: fetches the key that opens it. Raises NotFound, LogUnavailable."""
         with nats_errors(f"cannot ask NATS for sequence {seq}"):
             try:
                 found = await self.nc.jetstream().get_msg(STREAM, seq)
@@ -213,6 +213,8 @@ class Log:
                 _refuse_lost_stream(error)
                 raise NotFound(f"the log has no event at sequence {seq}") from None
         subject, body = found.subject or "", found.data or b""
+        if with_key and self.keyring is not None:
+            await self.keyring.prefetch(key_ids_in([body]))
         return Stored(seq, subject, body, _ns(found.time), pending=0, keyring=self.keyring)
 
     async def overwrite(self, seq: int) -> bool:

@@ -171,8 +171,7 @@ class OrderedReader:
             self._arrived.clear()
         await self._request()
         if self._keyring is not None:
-            # In a thread: it waits for Postgres, and all others of this event loop would wait too.
-            await asyncio.to_thread(self._keyring.prefetch, key_ids_in(stored.body for stored in taken))
+            await self._keyring.prefetch(key_ids_in(stored.body for stored in taken))
         return taken
 
     def wake(self) -> None:

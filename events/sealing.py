@@ -27,7 +27,7 @@ from turnlog.events.subjects import check_id, check_tenant
 NONCE_BYTES = 12
 # Base64 adds a third, so fields long enough to gain from it are compressed first.
 COMPRESSED_FROM = 4_096
-_SEALED_KEY = re.compile(rb'"sealedkey":"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
+_SEALED_KEY = re.compile(rb'"sealedkey"\s*:\s*"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', re.IGNORECASE)
 _ZLIB = b"\x78"  # no JSON object begins like this
 Data = dict[str, Any]
 
@@ -41,19 +41,21 @@ class UserKey:
 
 
 class Keyring(Protocol):
-    """The source of users' keys. `current` and `find` raise KeyUnavailable when a key cannot be fetched now."""
+    """The source of users' keys: `prefetch` and `prefetch_current` fetch them; `current` and `find` return what was
+    fetched, and raise KeyUnavailable where that failed."""
 
     def current(self, tenant: str, user: str) -> UserKey:
-        """Returns the key for new events; creates one for a user who has none."""
+        """Returns the key for new events."""
 
     def find(self, tenant: str, user: str, key_id: str) -> UserKey | None:
         """Returns the key with this id; None if it was destroyed. Raises InvalidEvent for an invalid id."""
 
-    def prefetch(self, key_ids: Iterable[str]) -> None:
+    async def prefetch(self, key_ids: Iterable[str]) -> None:
         """Fetches keys for the following calls of `find` with one query. Never raises: `find` does."""
 
-    def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
-        """Fetches the keys of these (tenant, user) for the following calls of `current`. Never raises."""
+    async def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
+        """Fetches the keys of these (tenant, user) for the following calls of `current`; creates one for a user who has
+        none. Raises KeyUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def _valid_owner(tenant: str, user: str) -> bool:
 
 def key_ids_in(bodies: Iterable[bytes]) -> set[str]:
     """The ids of the keys that encoded events are sealed with, found without parsing them; some may be missed."""
-    return {found[1].decode() for body in bodies if (found := _SEALED_KEY.search(body))}
+    return {found.decode().lower() for body in bodies for found in _SEALED_KEY.findall(body)}
 
 
 class Sealed(NamedTuple):

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from turnlog.agent.archive.files import ArchivedRow, path_of, remove, sealed, write_archive
+from turnlog.agent.archive.files import TENANT, ArchivedRow, path_of, remove, sealed, write_archive
 from turnlog.events.codec import parsed
 from turnlog.events.contracts import ARCHIVING, REMOVALS, Event, ThreadArchived
 from turnlog.events.contracts.base import in_calendar
@@ -59,6 +59,8 @@ async def archive_thread(log: Log, folder: Path, cold: Cold) -> bool:
     if not _fits(rows, cold, largest(log)):
         return False
     path = path_of(cold.tenant, cold.thread, rows)
+    if log.keyring is not None:
+        await log.keyring.prefetch_current([(cold.tenant, TENANT)])
     kept = await asyncio.to_thread(sealed, rows, log.keyring, cold.tenant, path)
     digest = await asyncio.to_thread(write_archive, folder, path, kept)
     try:

@@ -15,6 +15,7 @@ from turnlog.events.contracts import ARCHIVING, REMOVALS, ArchivedEvent, Event, 
 from turnlog.events.errors import InvalidEvent, WrongExpectedVersion
 from turnlog.events.log import Log
 from turnlog.events.read import Stored
+from turnlog.events.sealing import key_ids_in
 from turnlog.projectors.engine.incoming import incoming
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.thread_lookup import archived_lineage, archived_threads
@@ -77,6 +78,8 @@ async def _told_again(log: Log, folder: Path, found: _Archived) -> list[Event]:
     rows = await _rows(log, folder, found)
     later = [archived_row(stored) for stored in found.since if stored.seq < end]
     rows += [row for row in later if row is not None and row.type not in ARCHIVING]
+    if log.keyring is not None:
+        await log.keyring.prefetch(key_ids_in(row.envelope for row in rows))
     parts = list(_parts(_opened(log, _first_of_each(rows)), min(PART_BYTES, largest(log)))) or [(None, ())]
     return [_part(found.event, at + 1, len(parts), user, events) for at, (user, events) in enumerate(parts)]
 
@@ -88,6 +91,8 @@ async def _rows(log: Log, folder: Path, found: _Archived) -> list[ArchivedRow]:
     try:
         path = own_path(found.event, found.data)
         rows = await asyncio.to_thread(read_archive, folder, path, found.data.sha256)
+        if log.keyring is not None:
+            await log.keyring.prefetch({row.key for row in rows if row.key is not None})
         return await asyncio.to_thread(unsealed, rows, log.keyring, tenant, path)
     except (ArchiveMissing, ArchiveDamaged, InvalidEvent) as error:
         logger.warning("%s; the conversation is restored from the log itself", error)

@@ -112,7 +112,7 @@ async def _destroy_keys(at: Surroundings, person: Person) -> int:
         async with at.runtime.pool.connection() as conn:
             stream = KeyStream(at.runtime.log.nc, at.runtime.log.keyring.keks)
             count = await key_admin.destroy(conn, stream, person.tenant, person.user)
-    at.runtime.log.keyring.forget(person.tenant, person.user)
+    await at.runtime.log.keyring.refresh([(person.tenant, person.user)])
     return count
 
 

@@ -4,7 +4,6 @@ It uses the JSON of the events and no read model. docs/subscribe.md shows the sa
 Every message is counted once: its sequence is stored with the counts.
 """
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -56,7 +55,7 @@ def counting(runtime: Runtime) -> Work:
 
     async def work(deliveries: list[Delivery]) -> None:
         if keyring is not None:
-            await asyncio.to_thread(keyring.prefetch, key_ids_in(delivery.stored.body for delivery in deliveries))
+            await keyring.prefetch(key_ids_in(delivery.stored.body for delivery in deliveries))
         async with runtime.pool.connection() as conn:
             await conn.cursor().executemany(_COUNT.encode(), [_facts(delivery, keyring) for delivery in deliveries])
 

@@ -105,7 +105,7 @@ async def compare(log: Log, rows: Projected) -> int:
 async def _was_stored(log: Log, seq: int, at: datetime) -> bool:
     """Whether the log stored the event at that time. True also if it was deleted since, for instance by an erasure."""
     try:
-        found = await log.stored(seq)
+        found = await log.stored(seq, with_key=False)
     except NotFound:
         return True
     return abs(found.stored_at - at) < SAME_TIME

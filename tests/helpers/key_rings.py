@@ -44,10 +44,10 @@ class KeysAtHand:
             raise KeyUnavailable(f"no key {key_id}")
         return None if self.destroyed else key
 
-    def prefetch(self, key_ids: Iterable[str]) -> None:
+    async def prefetch(self, key_ids: Iterable[str]) -> None:
         """They are at hand."""
 
-    def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
+    async def prefetch_current(self, owners: Iterable[tuple[str, str]]) -> None:
         """They are at hand."""
 
 
@@ -60,9 +60,21 @@ def keks(kek: str = KEK, **given: Any) -> Keks:
 @asynccontextmanager
 async def store_on(stream: KeyStream, database_url: str, kek: str = KEK) -> AsyncIterator[KeyStore]:
     """What a process of its own has: nothing held yet."""
-    async with opened_keys(stream.nc.connected_url.geturl(), database_url, keks(kek)) as store:
+    async with opened_keys(stream.nc, database_url, keks(kek)) as store:
         assert store is not None
         yield store
+
+
+async def current(store: KeyStore, user: str, tenant: str = "default") -> UserKey:
+    """The key that seals, as for an append."""
+    await store.prefetch_current([(tenant, user)])
+    return store.current(tenant, user)
+
+
+async def find(store: KeyStore, user: str, key_id: str, tenant: str = "default") -> UserKey | None:
+    """The key that opens, as for a read."""
+    await store.prefetch([key_id])
+    return store.find(tenant, user, key_id)
 
 
 async def destroy_keys(log: Log, conn: Connection, user: str, tenant: str = "default") -> int:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers.key_rings import KEK, keks, key_of, store_on
+from helpers.key_rings import KEK, current, find, keks, key_of, store_on
 from helpers.own_servers import OwnServers
 from helpers.sample_events import text_of, turn
 from helpers.servers import eventually, rows
@@ -45,14 +45,14 @@ async def test_a_notice_of_somebody_else_does_not_end_the_listening(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
-        old = store.current("default", "ann")
+        old = await current(store, "ann")
         await eventually(lambda: _listeners(db, 1))
         for payload in ("", "hello", "5", '["ann"]', '[["a"], 7]'):
             await db.execute("SELECT pg_notify('turnlog_keys', %s)", (payload,))
         await destroy(db, key_stream, "default", "ann")
 
         async def is_forgotten() -> bool:
-            return store.find("default", "ann", old.id) is None
+            return await find(store, "ann", old.id) is None
 
         await eventually(is_forgotten)
 
@@ -61,11 +61,11 @@ async def test_a_backup_that_reads_the_keys_for_long_stops_neither_an_erasure_no
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store, await connect(database_url) as backup:
-        store.current("default", "ann")
+        await current(store, "ann")
         async with backup.transaction():
             await backup.execute("LOCK TABLE user_keys IN ACCESS SHARE MODE")
             assert await destroy(db, key_stream, "default", "ann") == 1
-            assert store.current("default", "bob").id
+            assert (await current(store, "bob")).id
         assert await rows(db, "SHOW lock_timeout") == [("0",)]
 
 
@@ -90,16 +90,16 @@ async def test_a_destroyed_key_is_soon_of_no_use_in_any_process(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
-        old = store.current("default", "ann")
-        bob = store.current("default", "bob")
+        old = await current(store, "ann")
+        bob = await current(store, "bob")
         assert await destroy(db, key_stream, "default", "ann") == 1
 
         async def is_forgotten() -> bool:
-            return store.find("default", "ann", old.id) is None
+            return await find(store, "ann", old.id) is None
 
         await eventually(is_forgotten)
-        assert store.current("default", "ann").id != old.id
-        assert store.current("default", "bob") == bob
+        assert (await current(store, "ann")).id != old.id
+        assert await current(store, "bob") == bob
     assert await rows(db, "SELECT wrapped, destroyed_at IS NULL FROM user_keys WHERE key_id = %s::uuid", old.id) == [
         (None, False)
     ]
@@ -110,7 +110,7 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
-        old = store.current("default", "ann")
+        old = await current(store, "ann")
         await eventually(lambda: _listeners(db, 1))
         await db.execute(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {LISTENS}".encode(),
@@ -118,7 +118,7 @@ async def test_whoever_could_not_listen_hears_of_a_destroyed_key_afterwards(
         await db.execute("UPDATE user_keys SET wrapped = NULL, retired_at = now(), destroyed_at = now()")
 
         async def is_forgotten() -> bool:
-            return store.find("default", "ann", old.id) is None
+            return await find(store, "ann", old.id) is None
 
         await eventually(is_forgotten)
 
@@ -128,23 +128,23 @@ async def test_a_process_that_opens_something_while_a_key_is_being_destroyed_for
 ) -> None:
     """It hears of the retiring first, and takes the retired key from the table again."""
     async with store_on(key_stream, database_url) as store, await connect(database_url) as holder:
-        key = store.current("default", "ann")
+        key = await current(store, "ann")
         await eventually(lambda: _listeners(db, 1))
         await db.execute(HELD_BACK)
         await holder.execute("SELECT pg_advisory_lock(1)")
 
         async def is_retired() -> bool:
-            return store.current("default", "ann").id != key.id
+            return (await current(store, "ann")).id != key.id
 
         monkeypatch.setattr(key_admin, "SETTLE_S", 0.0)
         destroying = asyncio.create_task(destroy(db, key_stream, "default", "ann"))
         await eventually(is_retired)
-        assert store.find("default", "ann", key.id) is not None
+        assert await find(store, "ann", key.id) is not None
         await holder.execute("SELECT pg_advisory_unlock(1)")
         assert await destroying == 1
 
         async def is_forgotten() -> bool:
-            return store.find("default", "ann", key.id) is None
+            return await find(store, "ann", key.id) is None
 
         await eventually(is_forgotten)
 
@@ -157,10 +157,10 @@ async def test_several_who_rotate_at_once_all_get_a_key_and_one_of_them_seals(
             return await rotate(conn, key_stream, "default", "ann")
 
     async with store_on(key_stream, database_url) as store:
-        store.current("default", "ann")
+        await current(store, "ann")
     made = await asyncio.gather(*(rotated() for _ in range(6)))
-    [(current,)] = await rows(db, "SELECT key_id::text FROM user_keys WHERE retired_at IS NULL")
-    assert current in made and len(set(made)) == 6
+    [(newest,)] = await rows(db, "SELECT key_id::text FROM user_keys WHERE retired_at IS NULL")
+    assert newest in made and len(set(made)) == 6
     assert await rows(db, "SELECT count(*) FROM user_keys") == [(7,)]
 
 
@@ -171,7 +171,7 @@ async def test_for_a_user_without_a_key_there_is_nothing_to_rotate(
         await rotate(db, key_stream, "default", "ann")
     assert await rows(db, "SELECT count(*) FROM user_keys") == [(0,)]
     async with store_on(key_stream, database_url) as store:
-        store.current("default", "ann")
+        await current(store, "ann")
     await destroy(db, key_stream, "default", "ann")
     with pytest.raises(NotFound, match="nothing to rotate"):
         await rotate(db, key_stream, "default", "ann")
@@ -183,13 +183,13 @@ async def test_a_new_kek_takes_the_keys_over_and_the_old_one_is_of_no_more_use(
 ) -> None:
     new = new_kek()
     async with store_on(key_stream, database_url) as store:
-        key = store.current("default", "ann")
+        key = await current(store, "ann")
     both = KeyStream(key_stream.nc, keks(new, kek_old=SecretStr(KEK)))
     assert await rewrap(db, both) == 1
     assert await rewrap(db, both) == 0
     async with store_on(key_stream, database_url, new) as store:
-        assert store.current("default", "ann").id == key.id
-        sealed = store.current("default", "ann").cipher.encrypt(bytes(12), b"words", None)
+        assert (await current(store, "ann")).id == key.id
+        sealed = (await current(store, "ann")).cipher.encrypt(bytes(12), b"words", None)
         assert key.cipher.decrypt(bytes(12), sealed, None) == b"words"
     [use] = await uses(db, both.keks)
     assert (use.kek_id, use.users, use.current, use.known) == (both.keks.current.id, 1, 1, True)

@@ -1,20 +1,21 @@
 """Users' keys as a process looks them up: made once, fetched for a whole batch, waited for, and never another's."""
 
+import asyncio
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from helpers.key_rings import store_on
+from helpers.key_rings import current, find, store_on
 from helpers.own_servers import own_servers
 from helpers.sample_events import text_of, turn
 from helpers.servers import eventually, rows
 from helpers.stage import Play, on_stage, player
 
 from turnlog.agent.privacy.key_stream import KeyStream
+from turnlog.events.codec import decode
 from turnlog.events.errors import InvalidEvent, InvalidToken, KeyUnavailable
 from turnlog.events.read import Stored, recorded
 from turnlog.events.sealing import key_ids_in
@@ -37,11 +38,9 @@ async def test_a_user_gets_one_key_however_many_ask_first(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as one, store_on(key_stream, database_url) as two:
-        with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(store.current, "default", "ann") for store in (one, two) * 8]
-            ids = {future.result().id for future in asked}
+        ids = {key.id for key in await asyncio.gather(*(current(store, "ann") for store in (one, two) * 8))}
         assert len(ids) == 1
-        assert one.current("acme", "ann").id not in ids
+        assert (await current(one, "ann", "acme")).id not in ids
     assert await rows(db, "SELECT tenant, user_id, length(wrapped) FROM user_keys ORDER BY tenant") == [
         ("acme", "ann", 60),
         ("default", "ann", 60),
@@ -52,27 +51,28 @@ async def test_a_user_gets_one_key_however_many_ask_first(
 
 async def test_a_key_of_another_user_or_no_id_at_all_opens_nothing(database_url: str, key_stream: KeyStream) -> None:
     async with store_on(key_stream, database_url) as store:
-        mine = store.current("default", "ann")
-        assert store.find("default", "ann", mine.id) == mine
+        mine = await current(store, "ann")
+        assert await find(store, "ann", mine.id) == mine
         with pytest.raises(InvalidEvent, match="not one of user 'bob'"):
-            store.find("default", "bob", mine.id)
+            await find(store, "bob", mine.id)
         with pytest.raises(InvalidEvent, match="not one of user 'ann' in tenant 'acme'"):
-            store.find("acme", "ann", mine.id)
+            await find(store, "ann", mine.id, "acme")
         with pytest.raises(InvalidEvent, match="not the id of a key"):
-            store.find("default", "ann", "key 1")
+            await find(store, "ann", "key 1")
 
 
 @pytest.fixture
 def key_queries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement that the key table sends from now on: nothing else has a connection without asyncio."""
+    """Every statement about keys that is sent from now on, but for those of who listens to changes."""
     sent: list[str] = []
-    execute = psycopg.Connection.execute
+    execute = psycopg.AsyncConnection.execute
 
     def noted(conn: Any, query: Any, *args: Any, **named: Any) -> Any:
-        sent.append(str(query).split()[0])
+        if "user_keys" in str(query) and "unnest" in str(query):
+            sent.append(str(query).split()[0])
         return execute(conn, query, *args, **named)
 
-    monkeypatch.setattr(psycopg.Connection, "execute", noted)
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", noted)
     return sent
 
 
@@ -112,31 +112,50 @@ async def test_a_batch_with_an_invalid_user_is_refused_without_a_word_to_postgre
         assert (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq == 1
 
 
-async def test_a_postgres_that_hangs_holds_nobody_for_ever(
+async def test_a_postgres_that_hangs_holds_nobody_for_ever_and_never_the_event_loop(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
-        store.current("default", "ann")
+        await current(store, "ann")
         query = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%FROM user_keys%unnest%' "
         [(backend,)] = await rows(db, query + "AND datname = current_database() AND pid <> pg_backend_pid()")
         os.kill(backend, signal.SIGSTOP)
         try:
-            assert store.current("default", "bob").id
+            asked = asyncio.create_task(current(store, "bob"))
+            await rows(db, "SELECT 1")
+            assert not asked.done()
+            assert (await asked).id
         finally:
             os.kill(backend, signal.SIGCONT)
+
+
+async def test_a_key_that_was_not_fetched_with_its_events_is_there_at_the_next_try(
+    play: Play, database_url: str, key_stream: KeyStream
+) -> None:
+    """Its attribute has another form than turnlog writes, and was overlooked."""
+    async with play() as stage:
+        seq = (await stage.runtime.log.append(turn("Hello.", user="ann"))).seq
+        stored = await stage.runtime.log.stored(seq)
+        overlooked = stored.body.replace(b'"sealedkey":', b'"seale\\u0064key" : ')
+    async with store_on(key_stream, database_url) as store:
+        await store.prefetch(key_ids_in([overlooked]))
+        with pytest.raises(KeyUnavailable):
+            decode(overlooked, store)
+        await store.prefetch(key_ids_in([overlooked]))
+        assert text_of(decode(overlooked, store)) == "Hello."
 
 
 async def test_a_key_that_was_put_into_another_users_row_does_not_open(
     db: Connection, database_url: str, key_stream: KeyStream
 ) -> None:
     async with store_on(key_stream, database_url) as store:
-        assert store.current("default", "ann").id != store.current("default", "bob").id
+        assert (await current(store, "ann")).id != (await current(store, "bob")).id
     await db.execute(
         "UPDATE user_keys SET wrapped = (SELECT wrapped FROM user_keys WHERE user_id = 'bob') WHERE user_id = 'ann'"
     )
     async with store_on(key_stream, database_url) as store:
         with pytest.raises(KeyUnavailable, match="it was changed, in user_keys or on the stream"):
-            store.current("default", "ann")
+            await current(store, "ann")
 
 
 async def test_while_postgres_is_away_known_users_go_on_and_nobody_is_ever_written_in_clear(home: Path) -> None:
