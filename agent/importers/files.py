@@ -42,8 +42,6 @@ def opened(path: Path) -> Iterator[Iterator[Part]]:
         elif start.startswith(b"\x1f\x8b"):
             with gzip.open(raw) as stream:
                 yield iter([Part("", cast(IO[bytes], stream))])
-        elif start.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")
         else:
             yield iter([Part("", raw)])
 
@@ -144,8 +142,10 @@ _SIGNS: tuple[tuple[Format, tuple[str, ...]], ...] = (
 
 
 def detect_format(path: Path) -> Format | None:
-    """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable)."""
+    """The format by the file's head, or None if it is not recognised. Raises ImportFailed (unreadable, UTF-16)."""
     start = head(path, _HEAD)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start[:2]:
+        raise ImportFailed(f"{path} is UTF-16; save it as UTF-8 and import it again")
     lines = start.splitlines()[: -1 if len(start) == _HEAD else None]
     return _by_lines(lines[:20]) or _by_signs(start.decode("utf-8", "replace"))
 

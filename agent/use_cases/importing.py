@@ -32,7 +32,7 @@ from turnlog.projectors.engine.lag import NotProjectedInTime, lag
 
 # Keys of new users are made once for each batch, which takes as long as it takes to store 100 turns.
 BATCH, BATCH_CHARS = 4_000, 16_000_000
-SHOWN, FEW = 100, 3  # places in a document, and in a line for people
+SHOWN, FEW, LONGEST = 100, 3, 500  # places in a document, and in a line for people; characters
 MAX_SILENT_WAITS = 120
 WAIT_FOR_VECTORS_UP_TO = 1_000
 
@@ -90,7 +90,7 @@ class ImportReport:
     def reject(self, one: Rejected) -> None:
         self.rejected_count += 1
         if self.rejected_count <= SHOWN:
-            self.rejected.append(one)
+            self.rejected.append(Rejected(one.where[:LONGEST], one.error[:LONGEST]))
 
     def leave_out(self, one: Skipped) -> None:
         self.skipped += 1
@@ -100,7 +100,7 @@ class ImportReport:
             self.left_out.append(same)
         if same is not None:
             same.count += 1
-            same.first += [one.where] if same.count <= SHOWN else []
+            same.first += [one.where[:LONGEST]] if same.count <= SHOWN else []
 
     def document(self) -> dict[str, Any]:
         """As JSON, for --json and the API."""

@@ -49,6 +49,23 @@ def test_a_file_with_ever_new_fields_makes_no_endless_report(tmp_path: Path) -> 
     assert (report.skipped, len(report.left_out), report.left_out[-1].count) == (1000, 100, 1)
 
 
+def test_names_without_end_make_no_endless_report(tmp_path: Path) -> None:
+    said = {"uuid": "m", "sender": "human", "text": "hi"}
+    chat = {"uuid": "t" * 10_000, "chat_messages": [*[1] * 200, said]}
+    report = report_of(tmp_path / "conversations.json", json.dumps([chat]))
+    assert (report.turns, report.rejected_count, len(report.rejected)) == (1, 200, 100)
+    assert len(json.dumps(report.document(), default=str)) < 100_000
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_named_inside_a_zip_too(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "export.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("conversations.json", json.dumps(CHATGPT).encode(encoding))
+    with pytest.raises(ImportFailed, match="is UTF-16; save it as UTF-8"):
+        prepare_import(ImportRequest(path, None, Defaults()))
+
+
 @pytest.mark.parametrize(
     ("text", "looks"),
     [

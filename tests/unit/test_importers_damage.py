@@ -12,8 +12,10 @@ from helpers.nightly import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Repeated, Skipped, read
-from turnlog.agent.importers.jsontext import MAX_BYTES
+from turnlog.agent.importers import Format, ImportedTurn, ImportFailed, Rejected, Repeated, Skipped, jsontext, read
+
+SMALLER = 2**22  # in place of 64 MiB, which take seconds to write and read
+
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BLOCKS: list[Any] = [
@@ -208,12 +210,15 @@ def test_any_value_replaced_by_junk_is_refused_or_read(format: Format, tmp_path:
     assert all(isinstance(item, ImportedTurn | Rejected | Skipped | Repeated) for item in found)
 
 
-def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsontext, "MAX_BYTES", SMALLER)
     file = tmp_path / "huge.jsonl.gz"
     with gzip.open(file, "wb", compresslevel=1) as packed:
         packed.write(b'{"thread": "t", "text": "first"}\n{"thread": "t", "text": "')
-        for _ in range(4 * MAX_BYTES // 2**23 + 2):
-            packed.write(b"a" * (8 * 1024 * 1024))
+        for _ in range(6):
+            packed.write(b"a" * SMALLER)
         packed.write(b'"}\n{"thread": "t", "text": "last"}\n')
     tracemalloc.start()
     first, refused, last = read(file)
@@ -221,18 +226,21 @@ def test_a_line_that_is_too_long_is_refused_by_its_number_and_never_in_memory_as
     tracemalloc.stop()
     assert isinstance(first, ImportedTurn) and isinstance(last, ImportedTurn) and last.data.content == "last"
     assert refused == Rejected("line 2", "it is longer than 64 MiB, the most that is read at once; split it")
-    assert peak < 4 * MAX_BYTES
+    assert peak < 4 * SMALLER
 
 
 @pytest.mark.parametrize(
     "beginning", [b'[{"role": "user", "content": "', b'{\n"messages": [{"role": "user", "content": "']
 )
-def test_an_endless_document_is_refused_as_well(tmp_path: Path, beginning: bytes) -> None:
+def test_an_endless_document_is_refused_as_well(
+    tmp_path: Path, beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsontext, "MAX_BYTES", SMALLER)
     file = tmp_path / "endless.json.gz"
     with gzip.open(file, "wb", compresslevel=1) as packed:
         packed.write(beginning)
-        for _ in range(20):
-            packed.write(b"a" * (8 * 1024 * 1024))
+        for _ in range(3):
+            packed.write(b"a" * SMALLER)
     with pytest.raises(ImportFailed, match="longer than 64 MiB"):
         list(read(file, "openai"))
 

@@ -96,11 +96,11 @@ def test_the_irc_file_is_read_as_valid_turns_in_flat_memory() -> None:
     assert detect_format(path) == "jsonl"
     tracemalloc.start()
     try:
-        assert {type(item) for item in islice(read(path), 20_000)} == {ImportedTurn}
+        assert {type(item) for item in islice(read(path), 5_000)} == {ImportedTurn}
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 8_000_000
+    assert peak < 6_000_000
 
 
 @pytest.mark.nightly
