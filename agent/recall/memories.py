@@ -19,6 +19,7 @@ from turnlog.agent.models.errors import ModelError
 from turnlog.agent.recall.search import EMBEDDING_PATIENCE_S, QueryEmbedder
 from turnlog.agent.runtime import Runtime
 from turnlog.events import tracing
+from turnlog.events.local_time import local
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.lookup import StoredMemory, memories_by_id
 from turnlog.projectors.models.memories.search import (
@@ -191,8 +192,8 @@ class MemoryRecall:
     """Finds memories. Without an embedder, or when it fails: by words, entities and dates (E 13.3); the result has the
     reason.
 
-    patience_s: how long to wait for the question's vector. zone: time zone of the users, in
-    which dates in questions are read.
+    patience_s: how long to wait for the question's vector. zone: in which dates in
+    questions are read where the time of the question is in plain UTC.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class MemoryRecall:
             return MemoriesFound(names=size.names)
         vector, degraded = await self._vector(question, size)
         now = scope.as_of or scope.now
-        dates = dates_in(question, now, self._zone)
+        dates = dates_in(question, now, local(scope.now, self._zone).tzinfo or UTC)
         asked = memory_query(question, others, vector, model, dates)
         found = await candidates(conn, scope, asked, size)
         fusion = fused(found, now, self._weights, self._policy, bool(size.names), bool(dates))

@@ -7,13 +7,14 @@ A caller that uses the memories records the access with `Memories.accessed` afte
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import to_json
 
 from turnlog.agent.recall.memories import TOP_K, MemoryRecall, RecalledMemory
 from turnlog.events.contracts import UserPreferences
+from turnlog.events.local_time import local, zone_or
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.entities_lookup import entities_named
@@ -154,6 +155,7 @@ async def retrieval_context(
     preferences = await preferences_of(conn, tenant, user, now)
     if preferences.named.enable_memory is False:
         return RetrievalContext(preferences=preferences)
+    now = local(now, zone_or(preferences.named.timezone, UTC))
     found = await recall.search(conn, MemoryScope(tenant, memories, now), message, top_k)
     ids = {one.memory.id for one in found.memories}
     any_question = await memories_for_any_question(conn, tenant, memories, now, top_k)

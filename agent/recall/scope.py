@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
@@ -131,7 +131,7 @@ class ScopeIndex:
         words: the only terms that will be queried; all when None.
         """
         count = len(texts)
-        dates_of = [time.astimezone(UTC).date() for time in times]
+        dates_of = [time.date() for time in times]
         names = {date: day(time) for date, time in dict(zip(dates_of, times, strict=True)).items()}
         days = _group(names[date] for date in dates_of)
         unit, embedded = _unit_rows(vectors, count)

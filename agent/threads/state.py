@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
@@ -20,6 +19,7 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.threads.past import past_state
 from turnlog.events.contracts import ReceiptSettings
 from turnlog.events.errors import NotFound
+from turnlog.events.local_time import now_there
 from turnlog.events.log import Log
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
@@ -210,4 +210,4 @@ def receipt_settings(settings: Settings) -> ReceiptSettings:
 def _asked(query: str, messages: Sequence[Message]) -> Message:
     seq = messages[-1].seq + 1 if messages else 1
     query = query.encode(errors="replace").decode()  # a shell may hand over bytes that are no text
-    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, datetime.now(UTC))
+    return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, now_there())

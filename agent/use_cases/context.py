@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from turnlog.agent.threads.receipts import RebuiltContext, rebuilt, receipts
 from turnlog.agent.threads.state import receipt_settings
 from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
 from turnlog.events.errors import NotFound
+from turnlog.events.local_time import now_there
 from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 from turnlog.projectors.engine.writer import Connection
@@ -112,7 +113,7 @@ async def context_of(
             thread,
             user,
             query if query is not None else content_text(last.content) if last else "",
-            datetime.now(UTC),
+            now_there(),
             model,
             prompt,
             tools or (),

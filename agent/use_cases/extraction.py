@@ -38,6 +38,7 @@ from turnlog.projectors.models.memories.lookup import (
     extraction_progress,
     is_memory_off,
     valid_memories,
+    zone_of,
 )
 
 READS = ("messages", "memories")
@@ -259,10 +260,11 @@ async def _looked(runtime: Runtime, conversation: UserConversation) -> Extractio
     tools = settings.extract_tool_results
     place = (conversation.tenant, conversation.thread, conversation.user)
     async with runtime.pool.connection() as conn:
-        messages = await user_turns(conn, *place, roles(tools), 0, 2**31, MAX_TURN)
+        zone = await zone_of(conn, conversation.tenant, conversation.user, settings.zone)
+        messages = await user_turns(conn, *place, roles(tools), zone, 0, 2**31, MAX_TURN)
         people = await is_among_people(conn, *place)
     turns, _others = evidence(messages, conversation.thread, conversation.user, people, tools)
-    found = Extractor(load_rules(settings.rules_file), settings.zone).extract(turns)
+    found = Extractor(load_rules(settings.rules_file)).extract(turns)
     return found if settings.remember_secrets else without_secrets(found, turns)
 
 

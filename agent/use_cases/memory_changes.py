@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.memories import READS, check_kinds, find_memory, list_conflicts
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.local_time import local, now_there
 from turnlog.projectors.models.memories.lookup import Conflict
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
 
@@ -123,7 +124,7 @@ async def remember(
     chosen = {name: value for name in _GIVEN if (value := getattr(given, name)) is not None}
     if given.kind is not None:
         check_kinds([given.kind])
-    fields = fields_by_rules(runtime.settings, given.content, datetime.now(UTC)) | chosen
+    fields = fields_by_rules(runtime.settings, given.content, local(now_there(), runtime.settings.zone)) | chosen
     return await _memories(runtime).remember(tenant, user, given.content, id_=memory_id, **fields)
 
 
@@ -224,7 +225,7 @@ def fields_by_rules(settings: Settings, text: str, at: datetime) -> dict[str, An
     A text that says more gets no key: the rest of it would end with the next claim of that key.
     """
     turn = Turn(thread="by hand", seq=1, event_id=UUID(int=0), said_at=at, text=text)
-    found = Extractor(load_rules(settings.rules_file), settings.zone).only_finding(turn)
+    found = Extractor(load_rules(settings.rules_file)).only_finding(turn)
     return {name: getattr(found, name) for name in _FROM_RULES} if found is not None else {}
 
 

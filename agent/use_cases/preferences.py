@@ -13,6 +13,7 @@ from turnlog.agent.recall.retrieval_context import preferences_of
 from turnlog.agent.runtime import Runtime
 from turnlog.events.contracts import Event, PreferencesSet, UserPreferences
 from turnlog.events.errors import TurnlogError
+from turnlog.events.local_time import zone_named
 
 SOURCE = "turnlog/preferences"
 READS = ("memories",)
@@ -51,10 +52,13 @@ async def set_preferences(
         known = ", ".join(UserPreferences.model_fields)
         raise InvalidPreference(f"there is no preference {unknown[0]!r}; there are {known}")
     try:
+        zone_named(given.get("timezone") or "UTC")
         data = PreferencesSet(preferences=UserPreferences(**given), cleared=tuple(cleared))
     except ValidationError as error:
         problem = error.errors()[0]
         raise InvalidPreference(f"{problem['loc'][0]}: {problem['msg'].lower()}") from None
+    except (ValueError, TypeError) as error:
+        raise InvalidPreference(f"timezone: {error}") from None
     id_ = event_id or uuid7()
     await runtime.log.append(Event(id=id_, source=SOURCE, tenant=tenant, thread=thread, user=user, data=data))
     return await show_preferences(runtime, tenant, user)

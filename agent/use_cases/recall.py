@@ -19,11 +19,12 @@ from turnlog.agent.recall.search import Recall, Recalled, recall_of
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
 from turnlog.events.errors import NotFound, TurnlogError
+from turnlog.events.local_time import local, now_there
 from turnlog.events.subjects import check_place, memory_thread
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
-from turnlog.projectors.models.memories.lookup import StoredMemory
+from turnlog.projectors.models.memories.lookup import StoredMemory, zone_of
 from turnlog.projectors.models.memories.search import MemoryScope
 from turnlog.projectors.models.thread_lookup import is_there
 
@@ -123,19 +124,21 @@ async def recall(
         await runtime.embedder()
     search = recall_of(runtime, keyword_only)
     async with runtime.pool.connection() as conn:
+        zone = runtime.settings.zone if user is None else await zone_of(conn, tenant, user, runtime.settings.zone)
+        now = local(now_there(), zone)
         if user is not None and topic is None:
-            when = (datetime.now(UTC), as_of, history)
+            when = (now, as_of, history)
             scope = MemoryScope(tenant, memory_thread(user), *when, tuple(kinds), min_importance)
             known = await _memories(runtime, conn, scope, query, k, max_tokens, keyword_only)
         if as_of is None and not is_filtered:
             scope_of_turns = Scope(tenant, thread, user if thread is None else None, topic)
-            turns = await _turns(runtime, conn, search, scope_of_turns, query, k)
+            turns = await _turns(conn, search, scope_of_turns, query, k, now)
         rebuilt = await degraded_by_rebuild(conn, TURN_READS)
         if rebuilt is not None:  # a thread that was deleted meanwhile has chunks there still
             turns = [turn for turn in turns if await is_there(conn, tenant, turn.thread)]
     memories = list(known.memories)
     fitting = _that_fit(runtime, turns, memories, max_tokens)
-    now, policy = datetime.now(UTC), Policy.of(runtime.settings)
+    policy = Policy.of(runtime.settings)
     shown = [FoundMemory(view_of(one.memory, now, policy), round(one.rank.score, 6), one.explain()) for one in memories]
     sure = None if topic is not None else _confidence(search.evidence, memories)
     degraded = "; ".join(reason for reason in (search.degraded, rebuilt) if reason) or None
@@ -158,10 +161,10 @@ async def _settle(runtime: Runtime, tenant: str, user: str | None, thread: str |
         await restored_if_archived(runtime, conn, tenant, thread)
 
 
-async def _turns(
-    runtime: Runtime, conn: Connection, search: Recall, scope: Scope, query: str, k: int
-) -> list[Recalled]:
-    found = await search.search(conn, scope, query, k, now=datetime.now(UTC), zone=runtime.settings.zone)
+async def _turns(conn: Connection, search: Recall, scope: Scope, query: str, k: int, now: datetime) -> list[Recalled]:
+    zone = now.tzinfo or UTC
+    found = await search.search(conn, scope, query, k, now=now, zone=zone)
+    found = [replace(one, time=local(one.time, zone)) for one in found]
     if not found and scope.thread is not None and not await is_there(conn, scope.tenant, scope.thread):
         raise NotFound(f"there is no thread {scope.thread!r}; `turnlog threads` lists them")
     if not found and scope.topic is not None:

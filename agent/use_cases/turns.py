@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid5
 
@@ -30,6 +30,7 @@ from turnlog.events.contracts import (
     UsageMetered,
 )
 from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.local_time import now_there
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
 from turnlog.projectors.models.message import Cost, Message, costs_at, messages_page
@@ -349,7 +350,7 @@ def _event(
         return Event(
             id=event_id,
             source=SOURCE,
-            time=time or datetime.now(UTC),
+            time=time or now_there(),
             tenant=tenant,
             thread=thread,
             user=user,

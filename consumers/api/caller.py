@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Annotated, Any
 from uuid import UUID, uuid5
 
@@ -16,7 +17,8 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.shares import in_share
 from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
 from turnlog.consumers.api import repeats
-from turnlog.events.errors import NotFound
+from turnlog.events.errors import InvalidEvent, NotFound
+from turnlog.events.local_time import caller_zone, zone_named, zone_or
 
 _WRITES = UUID("0193b5a2-6d5e-7c1f-9a43-5f0c8e2b7d11")
 Place = tuple[Runtime, str, str]
@@ -64,11 +66,23 @@ class Caller:
         return self.runtime, self.tenant, thread
 
 
+def use_zone(identity: Identity, named: str | None) -> None:
+    """Sets the time zone of the request under way. named: what its header says, before the token's. Raises
+    InvalidEvent."""
+    try:
+        caller_zone.set(zone_named(named) if named else zone_or(identity.zone, UTC))
+    except ValueError as error:
+        raise InvalidEvent(f"X-Turnlog-Timezone: {error}") from None
+
+
 async def identify(
     request: Request,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
     x_turnlog_user: Annotated[
         str | None, Header(description="Whom a key with the scope act-as-user acts for, in UTF-8.")
+    ] = None,
+    x_turnlog_timezone: Annotated[
+        str | None, Header(description="The time zone of the person, such as Asia/Shanghai.")
     ] = None,
 ) -> Caller:
     """Raises Unauthenticated, TokenExpired, Forbidden."""
@@ -77,6 +91,7 @@ async def identify(
     system: Runtime = request.app.state.runtime
     act_as = x_turnlog_user and x_turnlog_user.encode("latin-1").decode(errors="replace")  # headers arrive as Latin-1
     identity = await system.kept(Access).identify(given.credentials, act_as)
+    use_zone(identity, x_turnlog_timezone)
     return Caller(identity, system.for_tenant(identity.tenant), system)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -39,6 +40,11 @@ def shown(text: str) -> str:
 def padded(text: str, width: int) -> str:
     """The text with spaces up to this many columns of a terminal, of which a Chinese character takes two."""
     return text + " " * (width - cell_len(text))
+
+
+def minute(at: datetime) -> str:
+    """The time to the minute, with its offset from UTC where it has one."""
+    return at.isoformat(" ", "minutes").removesuffix("+00:00")
 
 
 class Words(Console):

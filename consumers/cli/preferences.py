@@ -24,7 +24,9 @@ def preferences(
     user: Annotated[str, typer.Option("--user", "-u", help="Whose.")],
     given: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=VALUE, such as language=zh or enable_memory=no; lists as US,UK."),
+        typer.Option(
+            "--set", help="NAME=VALUE, such as language=zh, timezone=Asia/Shanghai or enable_memory=no; lists as US,UK."
+        ),
     ] = None,
     cleared: Annotated[list[str] | None, typer.Option("--clear", help="A name to set no longer.")] = None,
 ) -> None:

@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from turnlog.agent.dates.dates import dates_in
 from turnlog.agent.use_cases.memories import MemoryView
+from turnlog.consumers.cli.console import minute
 from turnlog.events.contracts import MemorySource
 from turnlog.events.contracts.base import is_undated
 from turnlog.events.errors import TurnlogError
@@ -76,9 +77,7 @@ def validity(row: MemoryRow) -> str:
     state = row.closed_reason if row.status == "closed" else row.status
     if row.status == "archived" and row.archived_reason:
         state = f"archived ({row.archived_reason})"
-    return (
-        f"{state} since {_minute(row.valid_from)}{ends}" if not until else f"{state}, {_minute(row.valid_from)}{until}"
-    )
+    return f"{state} since {_minute(row.said_from)}{ends}" if not until else f"{state}, {_minute(row.said_from)}{until}"
 
 
 def source_line(source: MemorySource) -> str:
@@ -88,4 +87,4 @@ def source_line(source: MemorySource) -> str:
 def _minute(at: datetime | None) -> str:
     if at is not None and is_undated(at):
         return "an unknown time"
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" if at else "-"
+    return minute(at) if at else "-"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnlog.agent.context.plain_text import content_text, speaker_of
 from turnlog.agent.counting import counted
-from turnlog.consumers.cli.console import padded
+from turnlog.consumers.cli.console import minute, padded
 
 if TYPE_CHECKING:
     from turnlog.agent.context import Context, Tier
@@ -23,7 +23,7 @@ NAMES = {
 def message_line(message: "Message") -> str:
     name = speaker_of(message)
     speaker = message.role if name == message.role else f"{message.role}/{name}"
-    return f"{message.seq:>8}  {message.time:%Y-%m-%d %H:%M}  {padded(speaker, 12)} {_text(message)}"
+    return f"{message.seq:>8}  {minute(message.time)}  {padded(speaker, 12)} {_text(message)}"
 
 
 def _text(message: "Message") -> str:

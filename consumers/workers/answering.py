@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -281,7 +281,7 @@ def _event(request: Event, part: str, data: EventData) -> Event:
     return Event(
         id=answer_id(request.id, part),
         source=SOURCE,
-        time=datetime.now(UTC),
+        time=datetime.now(request.time.tzinfo),
         tenant=request.tenant,
         thread=request.thread,
         user=request.user,

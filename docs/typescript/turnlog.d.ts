@@ -4877,7 +4877,8 @@ export interface components {
         };
         /**
          * UserPreferences
-         * @description How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code.
+         * @description How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code. timezone: such as
+         *     Asia/Shanghai.
          *
          *     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
          */
@@ -4902,6 +4903,8 @@ export interface components {
             enable_memory?: boolean | null;
             /** Enable Suggestions */
             enable_suggestions?: boolean | null;
+            /** Timezone */
+            timezone?: string | null;
         };
         /**
          * UserSnapshot
@@ -5179,6 +5182,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -5222,6 +5227,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -5267,6 +5274,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5315,6 +5324,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5359,6 +5370,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5409,6 +5422,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5455,6 +5470,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5514,6 +5531,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5564,6 +5583,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5632,6 +5653,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5676,6 +5699,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5726,6 +5751,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5776,6 +5803,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5825,6 +5854,8 @@ export interface operations {
                 "last-event-id"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -5885,6 +5916,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -5928,6 +5961,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -5973,6 +6008,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6014,6 +6051,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6060,6 +6099,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6104,6 +6145,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6150,6 +6193,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6200,6 +6245,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6250,6 +6297,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6296,6 +6345,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The memory's id. */
@@ -6346,6 +6397,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6398,6 +6451,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6441,6 +6496,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 conflict: string;
@@ -6488,6 +6545,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6539,6 +6598,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6582,6 +6643,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6629,6 +6692,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6674,6 +6739,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6717,6 +6784,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6764,6 +6833,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -6810,6 +6881,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -6854,6 +6927,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -6900,6 +6975,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -6950,6 +7027,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -6996,6 +7075,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -7045,6 +7126,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -7091,6 +7174,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -7142,6 +7227,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7183,6 +7270,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7230,6 +7319,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 plan: "user" | "vip";
@@ -7285,6 +7376,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description A user of the caller's tenant. */
@@ -7327,6 +7420,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7374,6 +7469,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7415,6 +7512,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 seq: number;
@@ -7462,6 +7561,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7509,6 +7610,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 seq: number;
@@ -7558,6 +7661,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7603,6 +7708,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7644,6 +7751,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7687,6 +7796,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7730,6 +7841,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description A user of the caller's tenant. */
@@ -7780,6 +7893,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7823,6 +7938,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7870,6 +7987,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 key_id: string;
@@ -7915,6 +8034,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7956,6 +8077,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -7997,6 +8120,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 job: string;
@@ -8040,6 +8165,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 job: string;
@@ -8088,6 +8215,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8131,6 +8260,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8176,6 +8307,8 @@ export interface operations {
                 "last-event-id"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -8278,6 +8411,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8323,6 +8458,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 job: string;
@@ -8366,6 +8503,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8417,6 +8556,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8458,6 +8599,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8499,6 +8642,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8542,6 +8687,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8590,6 +8737,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8637,6 +8786,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -8690,6 +8841,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8735,6 +8888,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8774,6 +8929,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8817,6 +8974,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8861,6 +9020,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8902,6 +9063,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8943,6 +9106,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -8989,6 +9154,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9032,6 +9199,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9077,6 +9246,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9122,6 +9293,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9168,6 +9341,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9213,6 +9388,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9268,6 +9445,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9311,6 +9490,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9358,6 +9539,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9401,6 +9584,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9454,6 +9639,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9497,6 +9684,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9544,6 +9733,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 id: string;
@@ -9591,6 +9782,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9636,6 +9829,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9677,6 +9872,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9724,6 +9921,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9775,6 +9974,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 type: "user" | "conversation" | "agent";
@@ -9826,6 +10027,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -9867,6 +10070,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description In any case of its letters. */
@@ -9913,6 +10118,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description In any case of its letters. */
@@ -9963,6 +10170,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description In any case of its letters. */
@@ -10013,6 +10222,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description A user of the caller's tenant. */
@@ -10059,6 +10270,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description A user of the caller's tenant. */
@@ -10101,6 +10314,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10147,6 +10362,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10191,6 +10408,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10232,6 +10451,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10275,6 +10496,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 service: string;
@@ -10320,6 +10543,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10365,6 +10590,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10412,6 +10639,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10459,6 +10688,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10506,6 +10737,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10551,6 +10784,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 conversation_id: string;
@@ -10594,6 +10829,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 conversation_id: string;
@@ -10639,6 +10876,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10684,6 +10923,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10727,6 +10968,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 model: string;
@@ -10772,6 +11015,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10821,6 +11066,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
                 /** @description The task that a client has by itself; nothing is stored. */
@@ -10877,6 +11124,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
                 "x-turnlog-thread"?: string | null;
                 "x-openwebui-chat-id"?: string | null;
                 /** @description The task that a client has by itself; nothing is stored. */
@@ -10933,6 +11182,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
@@ -10980,6 +11231,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -11030,6 +11283,8 @@ export interface operations {
             header?: {
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */
@@ -11078,6 +11333,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path: {
                 /** @description The conversation's id. */

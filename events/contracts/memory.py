@@ -262,7 +262,8 @@ class CompactionUndone(EventContract):
 
 
 class UserPreferences(Frozen):
-    """How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code.
+    """How a user wants to be answered (E 10.5). None: not set. language: ISO 639 code. timezone: such as
+    Asia/Shanghai.
 
     enable_memory False: nothing is extracted from what the user says, and no memory goes into a prompt.
     """
@@ -277,11 +278,14 @@ class UserPreferences(Frozen):
     essay_tone: PreferenceText | None = None
     enable_memory: bool | None = None
     enable_suggestions: bool | None = None
+    timezone: PreferenceText | None = None
 
 
 class PreferencesSet(EventContract):
-    """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now."""
+    """A person set preferences by hand: the given ones replace earlier ones. cleared: names that are not set now.
+    v1 had no timezone."""
 
+    VERSION: ClassVar[int] = 2
     PERSONAL: ClassVar[dict[str, Any]] = {"preferences": None, "cleared": ()}
     MIXES_SPEAKERS: ClassVar[bool] = False
     type: Literal["preferences_set"] = "preferences_set"

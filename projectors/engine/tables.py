@@ -17,6 +17,11 @@ def timestamptz() -> TIMESTAMP:
     return TIMESTAMP(timezone=True)
 
 
+def utc_offset_column() -> sa.Column[int]:
+    comment = "seconds that the speaker's clock is ahead of UTC; 0 also where it is not known"
+    return sa.Column("utc_offset", sa.Integer, nullable=False, server_default="0", comment=comment)
+
+
 def thread_table(
     name: str, *columns: sa.Column[Any], thread: str | None = None, comment: str | None = None
 ) -> sa.Table:

@@ -1,8 +1,10 @@
 """What the extraction reads (M2): a user's turns in a conversation, and who has turns that no model has looked at."""
 
 from collections.abc import Sequence
+from datetime import tzinfo
 
 from turnlog.events.contracts import ERASED
+from turnlog.events.local_time import local, with_offset
 from turnlog.events.subjects import memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message
@@ -19,7 +21,7 @@ ELSE coalesce((SELECT jsonb_agg(CASE WHEN jsonb_typeof(block -> part) = 'string'
 END"""
 
 _TURNS = f"""
-SELECT seq, event_id, role, {_CUT}, time, name, origin FROM messages
+SELECT seq, event_id, role, {_CUT}, time, name, origin, utc_offset FROM messages
 WHERE tenant = %(tenant)s AND thread_id = %(thread)s AND user_id = %(user)s AND role = ANY(%(roles)s)
 AND seq > %(after)s AND {_SAYS_SOMETHING} ORDER BY seq LIMIT %(limit)s"""
 
@@ -57,18 +59,26 @@ ORDER BY thread_id"""
 
 
 async def user_turns(
-    conn: Connection, tenant: str, thread: str, user: str, roles: Sequence[str], after: int, limit: int, chars: int
+    conn: Connection,
+    tenant: str,
+    thread: str,
+    user: str,
+    roles: Sequence[str],
+    zone: tzinfo,
+    after: int,
+    limit: int,
+    chars: int,
 ) -> list[Message]:
     """The user's own turns of these roles after a sequence, oldest first; none of a fork's shared past.
 
-    Without images, and of each text the first `chars` characters.
+    Without images, and of each text the first `chars` characters. zone: in which a time is that came in UTC.
     """
     whose = {"tenant": tenant, "thread": thread, "user": user, "roles": list(roles)}
     params = {**whose, "after": after, "limit": limit, "chars": chars}
     rows = await conn.execute(_TURNS.encode(), params)
     return [
-        Message(seq, event_id, role, content, time, name, user=user, origin=origin)
-        for seq, event_id, role, content, time, name, origin in await rows.fetchall()
+        Message(seq, event_id, role, content, local(with_offset(time, offset), zone), name, user=user, origin=origin)
+        for seq, event_id, role, content, time, name, origin, offset in await rows.fetchall()
     ]
 
 

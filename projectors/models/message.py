@@ -10,6 +10,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from turnlog.events.contracts import TurnOrigin
+from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import LINEAGE
 
@@ -19,6 +20,7 @@ class Message:
     """A stored turn. content: a string, or a list of blocks as in events.contracts (dicts with `type`).
 
     tool_calls: list of {"id", "name", "arguments"}; seq: stream sequence, the order within the thread.
+    time: with the offset from UTC with which it came.
     """
 
     seq: int
@@ -37,8 +39,10 @@ class Message:
 
 
 _COLUMNS = (
-    "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model, origin"
+    "seq, event_id, role, content, time, name, tool_calls, tool_call_id, user_id, source_id, agent, model, origin, "
+    "utc_offset"
 )
+_TIME = _COLUMNS.split(", ").index("time")
 _TOOL_CALLS = _COLUMNS.split(", ").index("tool_calls")
 
 
@@ -82,6 +86,7 @@ async def thread_messages(
 
 
 def _message(values: list[Any]) -> Message:
+    values[_TIME] = with_offset(values[_TIME], values.pop())
     values[_TOOL_CALLS] = values[_TOOL_CALLS] or []
     return Message(*values)
 

@@ -15,9 +15,10 @@ from turnlog.events.contracts import (
     ThreadRestored,
     TurnRecorded,
 )
+from turnlog.events.local_time import offset_of
 from turnlog.projectors.engine.changes import Change, DeleteThread, Insert, Row, Statement
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz, utc_offset_column
 from turnlog.projectors.models.restored import cleared_before, restored_events
 
 messages = thread_table(
@@ -38,6 +39,7 @@ messages = thread_table(
     sa.Column("source_id", sa.Text),
     sa.Column("time", timestamptz(), nullable=False),
     sa.Column("origin", sa.Text, nullable=False, comment="whose words: person, participant, tool, program, quoted"),
+    utc_offset_column(),
 )
 # Who of a user's people speaks in a thread is asked for each batch of turns: the first and the last name say enough.
 sa.Index(
@@ -105,12 +107,13 @@ def row(recorded: Recorded) -> Row:
         turn.source_id,
         event.time,
         turn.origin,
+        offset_of(event.time),
     )
 
 
 MESSAGES = Projection(
     "messages",
-    2,
+    3,
     (messages, thread_forks),
     REMOVALS | ARCHIVING | {"turn_recorded", "thread_forked"},
     project,

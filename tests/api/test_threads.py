@@ -184,3 +184,14 @@ async def test_the_receipt_of_a_long_thread_is_small_and_its_context_is_made_aga
         assert len(json.dumps(receipt)) < 8_192
         then = await ann.get("/api/threads/t/context", params={"as_of": receipt["receipt"]["as_of_seq"]})
         assert then.json()["messages"] == made["messages"]
+
+
+async def test_a_turn_has_the_clock_that_the_request_names(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann:
+        said = {"turns": [{"role": "user", "content": "Good morning!"}]}
+        for zone, offset in (("Asia/Kathmandu", "+05:45"), ("", "Z")):
+            await ann.post("/api/threads/t/turns", json=said, headers={"X-Turnlog-Timezone": zone})
+            turns = (await ann.get("/api/threads/t/turns")).json()["items"]
+            assert turns[-1]["time"].endswith(offset)
+        refused = await ann.get("/api/threads", headers={"X-Turnlog-Timezone": "Mars/Base"})
+        assert refused.status_code == 422 and "Mars/Base" in refused.json()["detail"]

@@ -285,7 +285,11 @@ EVERY_CONTRACT: tuple[EventData, ...] = (
     MemoryConflictAnswered(conflict_id=UUID(int=200), answer="new", intervals=(REPLACED,)),
     PreferencesSet(
         preferences=UserPreferences(
-            language="zh", response_length="brief", school_regions=("US", "UK"), enable_memory=True
+            language="zh",
+            response_length="brief",
+            school_regions=("US", "UK"),
+            enable_memory=True,
+            timezone="Asia/Shanghai",
         ),
         cleared=("essay_tone",),
     ),

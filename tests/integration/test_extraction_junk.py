@@ -3,6 +3,8 @@
 And what of a turn the extraction reads.
 """
 
+from datetime import UTC
+
 from conftest import Settled
 from helpers.memory_quality import stored_quality
 from helpers.sample_events import turn
@@ -36,7 +38,7 @@ async def test_a_turn_is_read_without_its_images_and_as_far_as_its_words_are_use
     ]
     await log.append_many([turn("hello", user="ann"), turn(blocks, user="ann", minutes=1)])
     await settled()
-    first, second = await user_turns(db, "default", "t", "ann", ["user"], 0, 9, 4)
+    first, second = await user_turns(db, "default", "t", "ann", ["user"], UTC, 0, 9, 4)
     assert first.content == "hell"
     assert [(one["type"], one.get("text") or one["content"]) for one in second.content] == [
         ("text", "I li"),

@@ -81,7 +81,7 @@ async def test_the_day_on_which_it_was_said_is_one_of_the_timezone_set(play: Pla
         ("Plan: go to Spain next month (2026-07)", "valid"),
         ("计划下个月（2026-07）去西班牙旅行", "valid"),
     ]
-    assert set(sources) == {(last_of_may, "2026-05-31T17:00:00Z")}
+    assert set(sources) == {(last_of_may, "2026-06-01T01:00:00+08:00")}
     [body] = [body for body in model.bodies("chat") if is_extraction(body)]
     assert {turn["date"] for turn in turns_of(body)} == {"2026-06-01"}
 

@@ -108,6 +108,8 @@ async def test_tenant_user_and_role_come_from_the_claims_alone(provider: Provide
     assert (narrow.role, narrow.scopes) == ("user", {"read"})
     assert (await use(provider.settings(tenant="home"), token(org="acme")))[0].tenant == "home"
     assert provider.asked == 2, "each set of keys is fetched once"
+    there = await use(settings, token(org="acme", zoneinfo="Asia/Tokyo"), token(org="acme", zoneinfo=["Asia/Tokyo"]))
+    assert [one.zone for one in there] == ["Asia/Tokyo", None]
 
 
 FORGED: dict[str, Callable[[], str]] = {

@@ -9,7 +9,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -131,9 +130,9 @@ class ModelAnswer:
 class ModelExtraction:
     """Requests memories from a language model. Its attributes are dedupe keys of the rules."""
 
-    def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None, zone: tzinfo = UTC) -> None:
-        """task: replaces TASK. zone: time zone of the users, for the date of a turn."""
-        self._chat, self._zone = chat, zone
+    def __init__(self, chat: ChatModel, rules: RuleSet, task: str | None = None) -> None:
+        """task: replaces TASK."""
+        self._chat = chat
         form = FORM.format(attributes=", ".join(attribute_keys(rules)), language=language_rule(None))
         self._system = f"{task or TASK}\n{form}"
         self.prompt_hash = prompt_hash(self._system)
@@ -149,8 +148,7 @@ class ModelExtraction:
     async def extract(self, turns: Sequence[Turn]) -> ModelAnswer:
         """Raises ModelError, including BadAnswer."""
         shown = [
-            {"turn": n, "date": f"{one.said_at.astimezone(self._zone):%Y-%m-%d}", "text": model_text(one)}
-            for n, one in enumerate(turns, 1)
+            {"turn": n, "date": f"{one.said_at:%Y-%m-%d}", "text": model_text(one)} for n, one in enumerate(turns, 1)
         ]
         messages = [{"role": "system", "content": self._system}, {"role": "user", "content": data(turns=shown)}]
         request = ChatRequest(messages, temperature=0.0, max_tokens=MAX_TOKENS, json_model=_Answer)

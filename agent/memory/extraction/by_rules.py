@@ -7,7 +7,6 @@ reported speech. Precision is preferred to recall: a wrong memory does more harm
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, tzinfo
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
@@ -90,7 +89,6 @@ class Extractor:
     they are not used again by this value."""
 
     rules: RuleSet
-    zone: tzinfo = UTC
     slow: set[str] = field(default_factory=set)
 
     def extract(self, turns: Iterable[Turn]) -> ExtractionResult:
@@ -194,7 +192,7 @@ class Extractor:
             yield Rejection("excluded", rule.id, turn, statement.sentence), _NOWHERE
             return
         for match in found:
-            yield _checked_match(turn, statement, reading, rule, language, match, self.zone)
+            yield _checked_match(turn, statement, reading, rule, language, match)
 
 
 def _found(rule: Compiled, pattern: Pattern, text: str) -> tuple[list[Any], bool]:
@@ -212,7 +210,7 @@ def _found_within(rule: Compiled, pattern: Pattern, text: str, timeout_s: float)
 
 
 def _checked_match(
-    turn: Turn, statement: Statement, reading: Reading, rule: Compiled, language: str, match: Any, zone: tzinfo
+    turn: Turn, statement: Statement, reading: Reading, rule: Compiled, language: str, match: Any
 ) -> tuple[Finding | Rejection, Span]:
     subject = reading.subject
     if subject is None and rule.rule.type == "FACT" and "who" not in match.re.groupindex:
@@ -221,14 +219,13 @@ def _checked_match(
         return Rejection(reason, rule.id, turn, statement.sentence), _span(match)
     groups = {name: regex.sub(r"\s+", " ", text or "") for name, text in match.groupdict().items()}
     groups.setdefault("value", match[1] or "")
-    said_at = turn.said_at.astimezone(zone)
     group = "value" if "value" in match.re.groupindex else 1
     raw, raw_at = match[group] or "", match.start(group)
     try:
         for step in rule.normalisers:
             if step.group == "key":
                 groups.setdefault("key", groups["value"])
-            groups[step.group] = NORMALISERS[step.name](groups[step.group], said_at, **step.options)
+            groups[step.group] = NORMALISERS[step.name](groups[step.group], turn.said_at, **step.options)
     except (ValueError, OverflowError) as error:
         return Rejection("invalid-value", rule.id, turn, statement.sentence, str(error)), _span(match)
     groups.setdefault("key", groups["value"])

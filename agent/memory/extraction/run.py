@@ -47,7 +47,7 @@ from turnlog.events.contracts import Derivation, EventData, MemoriesExtracted, M
 from turnlog.projectors.engine.locks import LockFor, work_lock
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.extraction_lookup import is_among_people, user_turns
-from turnlog.projectors.models.memories.lookup import extraction_progress, is_memory_off, turns_of_forgotten
+from turnlog.projectors.models.memories.lookup import extraction_progress, is_memory_off, turns_of_forgotten, zone_of
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.thread_lookup import archived_lineage
 
@@ -84,7 +84,7 @@ class Extraction:
     ) -> None:
         self._settings: Settings = runtime.settings
         self._memories, self._shadow, self._ledger, self._model = memories, shadow, ledger, model
-        self._rules, self._extractor, self._keys = rules, Extractor(rules, runtime.settings.zone), attribute_keys(rules)
+        self._rules, self._extractor, self._keys = rules, Extractor(rules), attribute_keys(rules)
         self._reading = MemoryWriter(runtime.log, runtime.pool)
         self._count = counter_for(model.model).text if model else len
 
@@ -269,7 +269,8 @@ class Extraction:
         self, conn: Connection, conversation: UserConversation, after: int, limit: int
     ) -> Sequence[Message]:
         place = (conversation.tenant, conversation.thread, conversation.user)
-        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), after, limit, MAX_TURN)
+        zone = await zone_of(conn, conversation.tenant, conversation.user, self._settings.zone)
+        return await user_turns(conn, *place, roles(self._settings.extract_tool_results), zone, after, limit, MAX_TURN)
 
     async def _progress(self, conversation: UserConversation, stage: str) -> int:
         """The last sequence that a stage has read, from rows that are up to date with the memory thread."""
@@ -293,7 +294,7 @@ def extraction_of(runtime: Runtime, models: Models, shadow: str | None = None) -
     """With the rules, the prompt and the model that the settings name. Raises InvalidRules, InvalidPrompt."""
     settings, chat = runtime.settings, models.extraction
     rules, task = load_rules(settings.rules_file), extraction_task(settings.extract_prompt_file)
-    model = None if chat is None else ModelExtraction(chat, rules, task, settings.zone)
+    model = None if chat is None else ModelExtraction(chat, rules, task)
     memories = Memories(runtime.log, runtime.pool)
     return Extraction(runtime, rules, model, ledger(NAME, settings, is_local=False), memories, shadow)
 

@@ -97,7 +97,7 @@ async def request_verdicts(chat: ChatModel, new: StoredMemory, earlier: Sequence
 
 
 def _shown(row: StoredMemory) -> dict[str, str]:
-    return {"said": f"{row.valid_from:%Y-%m-%d}", "text": row.content}
+    return {"said": f"{row.said_from:%Y-%m-%d}", "text": row.content}
 
 
 def comparisons(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[StoredMemory]) -> tuple[Comparison, ...]:

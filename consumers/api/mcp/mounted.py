@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnlog.agent.access.access import Access
 from turnlog.agent.access.identity import Unauthenticated
 from turnlog.agent.runtime import Runtime
-from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.caller import Caller, use_zone
 from turnlog.consumers.api.mcp.tools import CALLER, make_server
 from turnlog.consumers.api.problems import problem_of
 from turnlog.events.errors import TurnlogError
@@ -31,6 +31,7 @@ class Authenticated:
             if kind.lower() != "bearer":
                 raise Unauthenticated("send a token: `Authorization: Bearer …`; `turnlog token --user NAME` prints one")
             identity = await self._runtime.kept(Access).identify(credential, headers.get("x-turnlog-user"))
+            use_zone(identity, headers.get("x-turnlog-timezone"))
         except TurnlogError as error:
             return await problem_of(error)(scope, receive, send)
         scope[CALLER] = Caller(identity, self._runtime.for_tenant(identity.tenant), self._runtime)

@@ -31,7 +31,7 @@ from turnlog.agent.use_cases.asking import (
     ToolUsed,
 )
 from turnlog.agent.use_cases.turns import transcript, transcript_in_parts
-from turnlog.consumers.api.caller import Caller
+from turnlog.consumers.api.caller import Caller, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
@@ -97,6 +97,7 @@ async def _caller(socket: WebSocket) -> Caller:
     else:
         raise Unauthenticated(f"send ?token=…, or the subprotocols {TICKET} and a ticket of POST /api/tickets")
     identity.require("ask")
+    use_zone(identity, socket.headers.get("x-turnlog-timezone"))
     return Caller(identity, system.for_tenant(identity.tenant), system)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import VectorScan, decode_vectors, nearest_rows
 from turnlog.projectors.models.chunks.lookup import FOUND, Found, Scope, found_chunk
@@ -25,7 +26,7 @@ MAX_VISITED = 2_000  # vectors, where few of the table's rows are in the scope
 _ID_BITS = 32
 
 _KEY = "v.thread_id, v.seq, v.piece, v.id"
-_COLUMNS = f"""{_KEY}, v.speaker, v.chunk, v.terms, v.created_at, v.role,
+_COLUMNS = f"""{_KEY}, v.speaker, v.chunk, v.terms, v.created_at, v.role, v.utc_offset,
   CASE WHEN v.embedding_model = %(model)s THEN halfvec_send(v.embedding) END AS vector"""
 _COUNTS = "count(*), count(*) FILTER (WHERE v.embedding_model = %(model)s)"
 
@@ -148,9 +149,9 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> ChunkColumns:
         speakers=[row[4] for row in found],
         texts=[row[5] for row in found],
         terms=[row[6] for row in found],
-        times=[row[7] for row in found],
+        times=[with_offset(row[7], row[9]) for row in found],
         roles=[row[8] for row in found],
-        vectors=decode_vectors([row[9] for row in found]),
+        vectors=decode_vectors([row[10] for row in found]),
     )
 
 

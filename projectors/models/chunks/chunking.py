@@ -13,7 +13,7 @@ day it is another chunk.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import blake2b
 from itertools import chain, islice
 from uuid import UUID
@@ -183,9 +183,8 @@ def topic_tag(topic: str) -> str:
 
 
 def day(time: datetime) -> str:
-    """`8 May 2023` in UTC: no locale, and the words people ask with."""
-    utc = time.astimezone(UTC)
-    return f"{utc.day} {MONTHS[utc.month - 1]} {utc.year}"
+    """`8 May 2023` on the clock of the time: no locale, and the words people ask with."""
+    return f"{time.day} {MONTHS[time.month - 1]} {time.year}"
 
 
 def content_id(*parts: str) -> str:

@@ -10,13 +10,17 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from turnlog.events.local_time import with_offset
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.candidate_search import SearchScope, decode_vectors
 from turnlog.projectors.models.chunks.chunking import topic_tag
 from turnlog.projectors.models.forks import parents
 
 WHOLE_SCOPE_UP_TO = 2_000
-FOUND = "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role"
+FOUND = (
+    "v.thread_id, v.id, v.seqs, v.event_ids, v.source_ids, v.speaker, v.chunk, v.terms, v.created_at, v.role, "
+    "v.utc_offset"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +160,15 @@ async def whole_scope(conn: Connection, scope: Scope, model: str | None) -> Colu
         {**scope.params, "model": model},
         binary=True,
     )
-    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[11], row[12], row[1]))
-    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[10] for row in found]))
+    found = sorted(await rows.fetchall(), key=lambda row: (row[0], row[12], row[13], row[1]))
+    return Columns([found_chunk(row, scope) for row in found], decode_vectors([row[11] for row in found]))
 
 
 def found_chunk(row: Sequence[Any], scope: Scope) -> Found:
     """The chunk in a row of the columns FOUND, without turns outside of the scope."""
-    return _within(Found(*row[:10]), dict(scope.parents).get(row[0]))
+    found = Found(*row[:10])
+    found = replace(found, created_at=with_offset(found.created_at, row[10])) if row[10] else found
+    return _within(found, dict(scope.parents).get(row[0]))
 
 
 def _within(chunk: Found, through: int | None) -> Found:

@@ -27,9 +27,10 @@ from turnlog.events.contracts import (
     TopicsTagged,
     TurnRecorded,
 )
+from turnlog.events.local_time import offset_of
 from turnlog.projectors.engine.changes import Change, DeleteThread, Row, Statement, Upsert
 from turnlog.projectors.engine.projection import Projection
-from turnlog.projectors.engine.tables import thread_table, timestamptz
+from turnlog.projectors.engine.tables import thread_table, timestamptz, utc_offset_column
 from turnlog.projectors.engine.writer import array_literal
 from turnlog.projectors.models.chunks.chunking import MAX_TURNS, Chunk, chunks, fold, topic_tag
 from turnlog.projectors.models.neighbours import neighbour_indexes
@@ -54,6 +55,7 @@ memory_vectors = thread_table(
     sa.Column("embedding", HALFVEC()),
     sa.Column("embedding_model", sa.Text),
     sa.Column("created_at", timestamptz(), nullable=False),
+    utc_offset_column(),
 )
 # Ids are hashes, so a range of ids is a random sample: of a user's chunks by this index, of a thread's by the primary
 # key.
@@ -176,6 +178,7 @@ def _row(chunk: Chunk, recorded: Recorded) -> Row:
         chunk.index_text,
         array_literal(chunk.terms),
         chunk.created_at,
+        offset_of(chunk.created_at),
     )
 
 
@@ -227,8 +230,9 @@ def _update(recorded: Recorded) -> Change | None:
 VECTORS = Projection(
     "vectors",
     # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word, and
-    # huge turns cut otherwise; 3: chunks of what only repeats memory
-    4,
+    # huge turns cut otherwise; 3: chunks of what only repeats memory; 5:
+    # days of the speaker's clock
+    5,
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,
     project,

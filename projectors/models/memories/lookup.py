@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,8 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from turnlog.events.contracts import EndReason, MemoryKind, MemorySource, Origin, Strategy, UserPreferences
-from turnlog.events.subjects import MEMORIES
+from turnlog.events.local_time import zone_or
+from turnlog.events.subjects import MEMORIES, memory_thread
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.memories.sql import ON_HEALTH
 
@@ -58,6 +59,16 @@ class MemoryRow:
     entities: tuple[str, ...]
     metadata: dict[str, Any] | None
 
+    @property
+    def said_from(self) -> datetime:
+        """valid_from on the clock of the one who said it first."""
+        return self.valid_from.astimezone(self.first_said_at.tzinfo)
+
+    @property
+    def first_said_at(self) -> datetime:
+        """Time of the first source; unlike valid_from it does not change when an older conversation is imported."""
+        return self.sources[0].said_at if self.sources else self.created_at
+
 
 # Where a memory is in the list of those that were said last: confirmed_at, seq, id.
 LastSaid = tuple[datetime, int, UUID]
@@ -69,11 +80,6 @@ class StoredMemory(MemoryRow):
 
     content_key: bytes
     embedding_model: str | None
-
-    @property
-    def first_said_at(self) -> datetime:
-        """Time of the first source; unlike valid_from it does not change when an older conversation is imported."""
-        return self.sources[0].said_at if self.sources else self.created_at
 
 
 FIELDS = (
@@ -138,6 +144,11 @@ async def preferences_set(conn: Connection, tenant: str, thread: str) -> UserPre
     )
     found = await rows.fetchone()
     return UserPreferences.model_validate(found[0]) if found else UserPreferences()
+
+
+async def zone_of(conn: Connection, tenant: str, user: str, default: tzinfo) -> tzinfo:
+    """The time zone that a user set, else the default."""
+    return zone_or((await preferences_set(conn, tenant, memory_thread(user))).timezone, default)
 
 
 async def is_memory_off(conn: Connection, tenant: str, thread: str) -> bool:

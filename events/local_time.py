@@ -1,0 +1,52 @@
+"""Local times: the day on which somebody said something is that of their clock, not of UTC.
+
+The offset of a turn's time is on the log and in read models (utc_offset). A time in UTC says nothing of the speaker's
+zone; it is shown in the person's (a preference), or else in TURNLOG_TIMEZONE.
+"""
+
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+caller_zone: ContextVar[tzinfo] = ContextVar("caller_zone", default=UTC)
+"""The zone that the request under way names, in a header or in the claim of its token; else UTC."""
+
+
+def zone_named(name: str) -> tzinfo:
+    """Returns a zone of the IANA database, which is not loaded for UTC. Raises ValueError."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        raise ValueError(f"there is no time zone {name[:80]!r}; give a name such as UTC or Asia/Shanghai") from None
+
+
+def zone_or(name: str | None, default: tzinfo) -> tzinfo:
+    """Returns the named zone; the default without a name, and for one that this machine does not know."""
+    try:
+        return zone_named(name) if name else default
+    except ValueError:
+        return default
+
+
+def now_there() -> datetime:
+    """Returns the time now, in the zone of the request under way where it names one."""
+    return datetime.now(caller_zone.get())
+
+
+def offset_of(at: datetime) -> int:
+    """Returns the seconds by which the clock of an aware time is ahead of UTC."""
+    return int((at.utcoffset() or timedelta(0)).total_seconds())
+
+
+def with_offset(at: datetime, seconds: int) -> datetime:
+    """Returns the same moment on a clock that is ahead of UTC by so much."""
+    return at.astimezone(timezone(timedelta(seconds=seconds))) if seconds else at
+
+
+def local(at: datetime, zone: tzinfo) -> datetime:
+    """Returns the time on the clock it came with, or in `zone` where it is in plain UTC. A zone with a name counts as
+    given in winter too, when London's clock is that of UTC."""
+    return at if at.utcoffset() or hasattr(at.tzinfo, "key") else at.astimezone(zone)

@@ -1,0 +1,72 @@
+"""The day of a turn is that of its speaker's clock: in memories, transcripts, recall and what a model is shown."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from helpers.extraction import user_turn
+from helpers.stage import Play, Stage, player
+
+from turnlog.agent.context import counter_for
+from turnlog.agent.recall.memory_block import memory_line
+from turnlog.agent.use_cases.memories import list_memories
+from turnlog.agent.use_cases.preferences import InvalidPreference, set_preferences
+from turnlog.agent.use_cases.recall import recall
+from turnlog.agent.use_cases.turns import NewTurn, add_turn, transcript
+from turnlog.consumers.cli.remembering import source_line
+from turnlog.consumers.cli.rendering import message_line
+from turnlog.consumers.workers.reactors.extraction import NAME
+from turnlog.projectors.models.chunks.projection import VECTORS
+from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.rebuild.verify import verify
+
+HALF_PAST_MIDNIGHT = datetime(2026, 11, 20, 0, 30, tzinfo=timezone(timedelta(hours=8)))  # the 19th in UTC
+FLIGHT = "Remember that my flight is tomorrow."
+
+
+@pytest.fixture
+async def play(nats_url: str, database_url: str) -> Play:
+    return player(nats_url, database_url, ("projectors", "reactors"))
+
+
+async def days(stage: Stage) -> list[str]:
+    """The days that a model is shown with Ann's memories."""
+    await stage.rest(NAME)
+    counter = counter_for("test-model")
+    found = await list_memories(stage.runtime, "default", "ann")
+    return [memory_line(one, counter).split()[1] for one in found]
+
+
+@pytest.mark.parametrize("setting", ["UTC", "America/New_York"])
+async def test_the_offset_with_which_a_turn_came_is_kept(play: Play, database_url: str, setting: str) -> None:
+    async with play(timezone=setting) as stage:
+        turn = NewTurn("user", FLIGHT, time=HALF_PAST_MIDNIGHT)
+        await add_turn(stage.runtime, "default", "t", turn, user="ann")
+        assert await days(stage) == ["2026-11-20"]
+        [memory] = await list_memories(stage.runtime, "default", "ann")
+        [said] = (await transcript(stage.runtime, "default", "t")).turns
+        assert said.time.isoformat() == "2026-11-20T00:30:00+08:00"
+        assert "2026-11-20 00:30+08:00" in message_line(said)
+        assert source_line(memory.sources[0]).endswith("2026-11-20 00:30+08:00")
+        found = await recall(stage.runtime, "default", "When is my flight?", thread="t", keyword_only=True)
+        assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
+        [index_text] = await stage.rows("SELECT index_text FROM memory_vectors")
+        assert index_text[0].startswith("[20 November 2026]")
+        for projection in (MESSAGES, VECTORS):
+            assert (await verify(stage.runtime.log, database_url, projection)).clean
+
+
+async def test_a_time_in_utc_is_one_of_the_zone_that_the_person_set(play: Play) -> None:
+    async with play(timezone="America/New_York") as stage:
+        await set_preferences(stage.runtime, "default", "ann", {"timezone": "Asia/Shanghai"})
+        await stage.runtime.log.append(
+            user_turn(FLIGHT).model_copy(update={"time": HALF_PAST_MIDNIGHT.astimezone(UTC)})
+        )
+        assert await days(stage) == ["2026-11-20"]
+        found = await recall(stage.runtime, "default", "When is my flight?", user="ann", keyword_only=True)
+        assert f"{found.turns[0].time:%Y-%m-%d}" == "2026-11-20"
+
+
+async def test_a_zone_that_does_not_exist_is_refused(play: Play) -> None:
+    async with play("projectors") as stage:
+        with pytest.raises(InvalidPreference, match="there is no time zone 'Mars/Base'"):
+            await set_preferences(stage.runtime, "default", "ann", {"timezone": "Mars/Base"})
