@@ -66,5 +66,5 @@ async def _costs(stand: Stand, shape: Shape, lengths: list[int]) -> list[float]:
             logs.append(_Log(conn, shape, await positions.load(conn, PROJECTIONS, LIVE, 0)))
             for _ in range(length // IMPORTED):
                 await logs[-1].apply(IMPORTED)
-            await conn.execute("VACUUM ANALYZE")
+                await conn.execute("VACUUM ANALYZE")  # autovacuum does not keep up with an import of seconds
         return [median(each) for each in await interleaved(ROUNDS, *(partial(log.apply, AT_ONCE) for log in logs))]
