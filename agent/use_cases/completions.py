@@ -239,12 +239,11 @@ async def _looked_up(runtime: Runtime, person: Person, wanted: Wanted, place: Re
 
 
 async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _Prepared, made: Completion) -> None:
-    """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota."""
+    """The answer with its receipt and usage; where nothing is stored the usage alone, which counts for the quota.
+
+    Nothing is stored in a conversation that was deleted meanwhile.
+    """
     usage = made.metered(AGENT)
-    if prepared.thread is None or prepared.basis is None or not (made.text or made.tool_calls):
-        about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
-        await runtime.log.append(Event(**about, data=usage))
-        return
     turn = NewTurn(
         "assistant",
         made.text,
@@ -256,5 +255,10 @@ async def _record(runtime: Runtime, person: Person, wanted: Wanted, prepared: _P
         latency_ms=made.latency_ms,
         id=wanted.id,
     )
-    place = (runtime, person.tenant, prepared.thread)
-    await add_turns(*place, [turn], user=person.user, receipt=prepared.basis, usage=usage)
+    if prepared.thread is not None and prepared.basis is not None and (made.text or made.tool_calls):
+        place = (runtime, person.tenant, prepared.thread)
+        with contextlib.suppress(NotFound):
+            await add_turns(*place, [turn], user=person.user, receipt=prepared.basis, usage=usage)
+            return
+    about = {"source": SOURCE, "tenant": person.tenant, "thread": memory_thread(person.user), "user": person.user}
+    await runtime.log.append(Event(**about, data=usage))

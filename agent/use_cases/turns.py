@@ -19,6 +19,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.pace import in_pace
 from turnlog.events.append import MAX_BATCH
 from turnlog.events.contracts import (
+    REMOVALS,
     AnswerReceipt,
     Event,
     EventData,
@@ -135,7 +136,8 @@ async def add_turns(
     turns answer; it is stored in one atomic batch with them. Where the context had a query that was not on the log,
     the query is appended first, as the user's turn. usage: of the model that made the turns, stored with them.
 
-    Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable.
+    Raises InvalidEvent, InvalidToken, WrongReceipt, EventTooLarge, WrongExpectedVersion, LogFull, LogUnavailable;
+    NotFound for a receipt of a conversation that was deleted since.
     """
     check_place(tenant, thread, user)
     if receipt is None:
@@ -214,6 +216,9 @@ async def _add_answer(
     expected: int | None,
     usage: UsageMetered | None,
 ) -> Added:
+    as_of = basis.context.as_of_seq
+    if as_of and await runtime.log.thread_head_of(basis.tenant, basis.thread, REMOVALS) > as_of:
+        raise NotFound(f"thread {basis.thread!r} was deleted before the answer came")
     place = (basis.tenant, basis.thread, user)
     answers = [_event(*place, turn.id, _data(turn), turn.time, basis.turn_id) for turn in turns]
     if basis.question is not None:

@@ -142,6 +142,24 @@ async def test_an_answer_in_a_conversation_that_is_deleted_meanwhile_is_not_foun
         assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), answer.text
 
 
+async def test_a_conversation_that_is_deleted_during_a_completion_stays_deleted(
+    serve: Serve, model: MemoryServer
+) -> None:
+    model.reply("late", delay=2)
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    async with serve(api_base_url=model.url, model="m") as api, api.client() as ann:
+        completing = asyncio.create_task(ann.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": "t"}))
+
+        async def is_asked() -> bool:
+            return bool(model.bodies())
+
+        await eventually(is_asked)
+        assert (await ann.delete("/api/threads/t")).status_code == 204
+        assert (await completing).json()["choices"][0]["message"]["content"] == "late"
+        await api.runtime.settle()
+        assert (await ann.get("/api/threads/t/turns")).status_code == 404
+
+
 @pytest.mark.nightly
 async def test_a_stop_ends_within_ten_seconds_and_the_next_start_answers(serve: Serve, model: MemoryServer) -> None:
     """With an answer that takes longer, a stream of it and a stream of events."""

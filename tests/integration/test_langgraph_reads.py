@@ -1,18 +1,22 @@
 """What a read hands out is the reader's own: whatever is done to it, the thread and the other readers keep theirs."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from helpers.langgraph_graphs import chat, config, one_node, turns
 from helpers.mirrored_saver import MirroredSaver, exact
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.checkpoint.base import Checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import MessagesState
 
 from turnlog.agent.runtime import Pool
 from turnlog.consumers.langgraph import TurnlogSaver
+from turnlog.consumers.langgraph.checkpoint.checkpoints import ROOT, config_of
 from turnlog.consumers.langgraph.checkpoint.queries import NEWEST
 from turnlog.consumers.langgraph.checkpoint.reading import first_look
+from turnlog.consumers.langgraph.checkpoint.sending import NotWritten
 from turnlog.consumers.runtime import connection_pool
 from turnlog.events.log import Log
 from turnlog.events.word_caches import forget_all
@@ -124,16 +128,43 @@ async def test_a_first_look_is_never_planned_for_its_thread(log: Log, pool: Pool
         assert await mode.fetchone() == ("auto",), "the session's other statements are planned as ever"
 
 
-async def test_a_thread_deleted_while_a_run_goes_on_can_be_read(log: Log, pool: Pool) -> None:
-    saver, elsewhere = TurnlogSaver(log, pool), TurnlogSaver(log, pool)
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_a_thread_deleted_while_a_run_goes_on_stays_deleted(
+    log: Log, pool: Pool, db: Connection, is_elsewhere: bool
+) -> None:
+    saver = TurnlogSaver(log, pool)
+    deleting = TurnlogSaver(log, pool) if is_elsewhere else saver
     await chat(saver).ainvoke({"messages": [HumanMessage("one", id="1")]}, config())
 
     async def forgetful(state: MessagesState) -> Any:
-        await elsewhere.adelete_thread("t")
+        await deleting.adelete_thread("t")
         return {"messages": [AIMessage("gone?", id="3")]}
 
-    await one_node(MessagesState, forgetful, saver).ainvoke({"messages": [HumanMessage("two", id="2")]}, config())
-    for reader in (saver, elsewhere, TurnlogSaver(log, pool)):
-        assert "gone?" in [message.content for message in await said(chat(reader))]
-    result = await chat(elsewhere).ainvoke({"messages": [HumanMessage("three", id="4")]}, config())
-    assert [message.content for message in result["messages"]][-2] == "three"
+    with pytest.raises(NotWritten, match="was deleted after this run began"):
+        await one_node(MessagesState, forgetful, saver).ainvoke({"messages": [HumanMessage("two", id="2")]}, config())
+    for reader in (saver, deleting, TurnlogSaver(log, pool)):
+        assert (await chat(reader).aget_state(config())).values == {}
+    assert await turns(db) == []
+
+    for run, reader in enumerate((deleting, saver)):  # the name is free for new runs, of every process
+        result = await chat(reader).ainvoke({"messages": [HumanMessage("three")]}, config())
+        assert [message.content for message in result["messages"]][::2] == ["three"] * (run + 1)
+
+
+async def test_late_writes_of_a_run_before_a_deletion_stay_out_of_the_run_after_it(log: Log, pool: Pool) -> None:
+    saver = TurnlogSaver(log, pool)
+    await chat(saver).ainvoke({"messages": [HumanMessage("one")]}, config())
+    old = await saver.aget_tuple(config())
+    assert old is not None
+    await saver.adelete_thread("t")
+    await chat(saver).ainvoke({"messages": [HumanMessage("two")]}, config())
+    with pytest.raises(NotWritten):
+        await saver.aput_writes(old.config, [("messages", AIMessage("late"))], "task")
+    parent = old.config
+    for _ in range(2):  # the second one builds on the first, which was refused
+        late = cast(Checkpoint, {**old.checkpoint, "id": str(uuid6())})
+        with pytest.raises(NotWritten):
+            await saver.aput(parent, late, {"source": "loop", "step": 9, "parents": {}}, {})
+        parent = config_of("t", ROOT, late["id"])
+    state = await chat(TurnlogSaver(log, pool)).aget_state(config())
+    assert [message.content for message in state.values["messages"]] == ["two", "I saw 1"]

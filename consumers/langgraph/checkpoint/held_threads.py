@@ -41,6 +41,8 @@ class HeldThread:
     sent. lost: the root's first checkpoint that could not be stored, until another is; regained: ids from here on are
     of runs that began since. pruned: event ids of turns in the lists that left the conversation. is_history_read:
     whether the messages of older checkpoints' writes are known too, of which a DeltaChannel's snapshot is made.
+    deletion: sequence of the last deletion seen; alive_from: ids before this one are of checkpoints that it deleted;
+    refused: later ones that build on those.
     """
 
     tenant: str
@@ -66,6 +68,9 @@ class HeldThread:
     plain: dict[tuple[str, str], list[object]] = field(default_factory=dict)
     pruned: frozenset[str] = frozenset()
     is_history_read: bool = False
+    deletion: int | None = None
+    alive_from: str = ""
+    refused: set[str] = field(default_factory=set)
 
     def begin(self, counts: Mapping[str, int] | None) -> None:
         """Forgets all; the thread has as many events as the counts say, and must be read."""
@@ -124,6 +129,23 @@ class HeldThread:
         run's last step is done, and until then it puts the writes of all steps."""
         is_later = self.regained is not None and checkpoint_id >= self.regained
         return ns == ROOT and self.lost is not None and checkpoint_id >= self.lost and not is_later
+
+    def saw_deletion(self, sequence: int) -> None:
+        """sequence: of the thread's last deletion in the log, 0 without one."""
+        if self.deletion is not None and sequence > self.deletion:
+            self.alive_from = str(uuid6())
+        self.deletion = sequence
+
+    def builds_on_deleted(self, checkpoint_id: str, *parents: str) -> bool:
+        """Whether the checkpoint is of a run that began before the thread was deleted; then its children are, too."""
+        is_late = any(one < self.alive_from or one in self.refused for one in (checkpoint_id, *parents))
+        if is_late:
+            self.refused.add(checkpoint_id)
+        return is_late
+
+    def given(self, checkpoint_id: str) -> None:
+        """A checkpoint that exists is given to a run: another process made it after the deletion."""
+        self.alive_from = min(self.alive_from, checkpoint_id)
 
     def asked(self, ns: str) -> None:
         """A checkpoint is read, as a run does first and its subgraphs later. Ids of checkpoints sort by time."""

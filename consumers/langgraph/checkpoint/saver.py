@@ -171,10 +171,13 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         thread, ns, checkpoint_id = place_of(config)
         held = self._threads.get(thread)
         held.asked(ns)
+        await self._look_for_deletion(held)
         if checkpoint_id is None:
             saved = await self._lookup.newest(held, ns)
         else:
             saved = await self._lookup.at(held, ns, checkpoint_id)
+        if saved is not None:
+            held.given(saved.checkpoint_id)
         if saved is not None and checkpoint_id is None and ns == ROOT:
             saved = without_turns(saved, held.pruned)
         return None if saved is None else self._tuple(saved, held)
@@ -209,6 +212,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         """Returns when the log has the checkpoint and the turns that are new in it."""
         thread, ns, parent_id = place_of(config)
         held = await self._ready(thread)
+        await self._look_for_deletion(held)
+        callers = metadata.get("parents", {}).values()
+        if held.builds_on_deleted(checkpoint["id"], *callers, *([parent_id] if parent_id else ())):
+            raise _deleted(thread)
         snapshots = [name for name, value in checkpoint["channel_values"].items() if isinstance(value, _DeltaSnapshot)]
         if snapshots and ns == ROOT and not held.is_history_read:
             await self.aget_delta_channel_history(config=config, channels=snapshots)
@@ -236,6 +243,10 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         events, written, is_replacing = _or_forgotten(
             held, lambda: writer.writes(ns, checkpoint_id, task_id, task_path, given)
         )
+        await self._look_for_deletion(held)  # not before, since the graph may change what it wrote
+        if held.builds_on_deleted(checkpoint_id):
+            held.begin(None)
+            raise _deleted(thread)
         failures = held.failures
         if ns == ROOT and len(events) > 1:
             await held.after(checkpoint_id)
@@ -250,6 +261,7 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         head = await self._log.thread_head(self._tenant, thread)
         if head and parse_stored((await self._log.stored(head)).subject).type != ThreadDeleted().type:
             await self._change(thread, [ThreadDeleted()])
+            await self._look_for_deletion(self._threads.get(thread))
 
     @in_own_loop
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -336,6 +348,9 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
             await self._lookup.newest(held, ROOT)
         return held
 
+    async def _look_for_deletion(self, held: HeldThread) -> None:
+        held.saw_deletion(await self._log.thread_head(self._tenant, held.thread, ThreadDeleted().type))
+
     def _writer(self, held: HeldThread, config: RunnableConfig) -> Writer:
         return Writer(held, self._codec, user_of(config))
 
@@ -346,6 +361,12 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
 
 def _behind(thread: str) -> NotWritten:
     return NotWritten(f"writes to thread {thread!r} build on one that failed; run it again")
+
+
+def _deleted(thread: str) -> NotWritten:
+    return NotWritten(
+        f"thread {thread!r} was deleted after this run began, so nothing more of it is stored. A new run begins it anew"
+    )
 
 
 def _or_forgotten(held: HeldThread, work: Callable[[], T]) -> T:
