@@ -15,7 +15,7 @@ from turnlog.agent.context import TokenCounter, counter_for
 from turnlog.agent.context.cut import cut_end
 from turnlog.agent.context.window import window_for
 from turnlog.agent.context.wire import Wire
-from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret
+from turnlog.agent.memory.extraction.explicit import asks_to_keep_a_secret, to_forget
 from turnlog.agent.recall.memories import MemoryRecall
 from turnlog.agent.recall.retrieval_context import (
     RetrievalContext,
@@ -41,6 +41,10 @@ PREFERENCES, ENTITIES = "Preferences:", "People and things:"
 NOT_KEPT = (
     "what the user asks to remember now holds a password, a key or a number of a card: it is not remembered, because "
     "memories go to models. Say so, and advise a password manager"
+)
+TO_FORGET = (
+    "the user asks to forget something, which you cannot do. If it still stands here, say that the application's list "
+    "of memories or `turnlog forget` deletes it"
 )
 FORGOTTEN = "(forgotten since)"
 LINE_TOKENS = 120
@@ -179,8 +183,9 @@ async def recalled_block(
         found = await retrieval_context(conn, recall, tenant, user, question, now, message_count, top_k)
     counter, limit = counter_for(model), room(settings.context_window if window is None else window, model)
     known = known_lines(found, counter)
-    if not settings.remember_secrets and asks_to_keep_a_secret(question):
-        known = known.model_copy(update={"preferences": (NOT_KEPT, *known.preferences)})
+    told = [TO_FORGET] if to_forget(question) else []
+    told += [NOT_KEPT] if not settings.remember_secrets and asks_to_keep_a_secret(question) else []
+    known = known.model_copy(update={"preferences": (*told, *known.preferences)})
     return memory_block(found.shown, counter, limit, known)
 
 

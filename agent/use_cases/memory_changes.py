@@ -14,6 +14,7 @@ from turnlog.agent.memory.deciding.outcomes import Outcome
 from turnlog.agent.memory.deciding.service import Memories
 from turnlog.agent.memory.deciding.writing import MemoryWriter, Place
 from turnlog.agent.memory.extraction.by_rules import Extractor
+from turnlog.agent.memory.extraction.explicit import to_forget
 from turnlog.agent.memory.extraction.findings import Turn
 from turnlog.agent.memory.extraction.rules import load_rules
 from turnlog.agent.memory.upkeep.compaction import undo_compaction as compaction_undone
@@ -24,9 +25,11 @@ from turnlog.agent.use_cases.memories import READS, check_kinds, find_memory, li
 from turnlog.events.contracts import Answer, MemoryKind
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
-from turnlog.projectors.models.memories.lookup import Conflict
+from turnlog.projectors.models.memories.lookup import Conflict, valid_memories
 from turnlog.projectors.models.memories.vectors import Compaction, compactions
+from turnlog.projectors.models.terms import terms
 
+MOST_SEARCHED = 10_000
 _GIVEN = ("kind", "category", "importance", "expires_at", "metadata")
 _FROM_RULES = ("kind", "category", "value", "importance", "rule", "dedupe_key", "strategy", "expires_at")
 
@@ -95,6 +98,15 @@ class Forgotten:
     """Ids of all memories whose content was dropped: those with the same words too."""
 
     forgotten: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenAsAsked:
+    """named: id and content of the memories that fit the words. done: it was one, and it is forgotten."""
+
+    words: str
+    named: tuple[tuple[UUID, str], ...]
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +188,23 @@ async def forget_memory(runtime: Runtime, tenant: str, user: str, given: str) ->
     """
     row = await find_memory(runtime, tenant, user, given)
     return Forgotten(tuple(await _memories(runtime).forget(tenant, user, row.id)))
+
+
+async def forget_as_asked(runtime: Runtime, tenant: str, user: str, text: str) -> ForgottenAsAsked | None:
+    """Forgets the memory that a chat message asks to forget, if it names exactly one; None: it asks for no such thing.
+
+    A memory is named by all the words in any form: "that I live in Rome" names "Lives in Rome". Raises InvalidToken.
+    """
+    if (what := to_forget(text)) is None:
+        return None
+    words, thread = set(terms(what)), Place(tenant, user).thread
+    await runtime.settle(names=READS)
+    async with runtime.pool.connection() as conn:
+        held = await valid_memories(conn, tenant, thread, now_there(), limit=MOST_SEARCHED)
+    named = [row for row in held if words and words <= set(terms(row.content))]
+    if len(named) == 1:
+        await _memories(runtime).forget(tenant, user, named[0].id)
+    return ForgottenAsAsked(what, tuple((row.id, row.content) for row in named), len(named) == 1)
 
 
 async def forget_all(runtime: Runtime, tenant: str, user: str) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from turnlog.agent.runtime import Runtime
     from turnlog.agent.use_cases.asking import Answered, Locale, Piece
     from turnlog.agent.use_cases.extraction import Remembered
+    from turnlog.agent.use_cases.memory_changes import ForgottenAsAsked
     from turnlog.projectors.models.memories.lookup import Conflict
 
 # Why nothing was remembered, in English and Chinese.
@@ -78,13 +79,14 @@ def chat(
 ) -> None:
     """Chat; the answer streams. Without --message every line of stdin is a message.
 
-    A conversation without a label gets what its user said first as one, shortened. With --json, `remembered` is what
-    came of a request to remember, or null.
+    A conversation without a label gets what its user said first as one, shortened. "Forget my birthday" forgets the one
+    memory that it names. With --json, `remembered` and `forgotten` are what came of such requests, or null.
     """
 
     async def work(settings: Settings) -> int:
         from turnlog.agent.use_cases.asking import Answered, NoAnswer, ask, locale_of_text
         from turnlog.agent.use_cases.extraction import remembered
+        from turnlog.agent.use_cases.memory_changes import forget_as_asked
         from turnlog.agent.use_cases.threads import label_thread
         from turnlog.consumers.roles import playing
         from turnlog.consumers.runtime import opened
@@ -104,6 +106,7 @@ def chat(
                 if questions and await questions.take(text):
                     continue
                 locale = locale_of_text(text)
+                gone = await forget_as_asked(runtime, place[0], user, text) if user else None
                 flow = Flow(locale)
                 try:
                     async for piece in ask(runtime, *place, text, user=user, model=model):
@@ -112,9 +115,12 @@ def chat(
                         if isinstance(piece, Answered):
                             made = await remembered(runtime, *place, user, piece.question_id, text)
                             if as_json:
-                                (emit if message else emit_line)({**asdict(piece), "remembered": made})
+                                (emit if message else emit_line)(
+                                    {**asdict(piece), "remembered": made, "forgotten": gone}
+                                )
                             else:
                                 _show_remembered(made)
+                                _show_forgotten(gone, user or "", locale)
                                 if note := answered_elsewhere(settings, piece):
                                     err.print(note)
                 except NoAnswer as error:
@@ -162,6 +168,21 @@ def _show_remembered(made: "Remembered | None") -> None:
         err.print(
             f"{'未记住：' if is_chinese else 'Not remembered: '}{_WHY_NOT[made.why_not][is_chinese]}", markup=False
         )
+
+
+def _show_forgotten(gone: "ForgottenAsAsked | None", user: str, locale: "Locale") -> None:
+    if gone is None:
+        return
+    is_chinese = locale == "zh"
+    for id_, content in gone.named:
+        label = "已忘记：" if gone.done and is_chinese else "Forgotten: " if gone.done else f"{str(id_)[:8]} "
+        err.print(f"{label}{content}", markup=False)
+    if not gone.done:
+        found = len(gone.named)
+        zh = f"没有忘记：{found} 条记忆符合“{gone.words}”。" if found else f"没有符合“{gone.words}”的记忆。"
+        en = f"Nothing is forgotten: {found or 'no'} memories fit “{gone.words}”. "
+        how = f"turnlog forget --user {user} ID"
+        err.print(f"{zh}请用 `{how}`" if is_chinese else f"{en}Use `{how}`", markup=False)
 
 
 class Questions:

@@ -296,7 +296,7 @@ def test_chat_streams_or_answers_as_a_document(cli: Cli) -> None:
     assert "no language model is configured" in plain.err
 
 
-def test_chat_says_what_it_remembered_or_why_it_did_not(cli: Cli) -> None:
+def test_chat_says_what_it_remembered_or_forgot_or_why_it_did_not(cli: Cli) -> None:
     english, chinese, nobody, asked, document = cli.together(
         ("chat", "rex", "-m", "Hey Bob, remember my dog is called Rex", "--user", "rex"),
         ("chat", "rex-zh", "-m", "记住她对花生过敏", "--user", "rex"),
@@ -309,6 +309,12 @@ def test_chat_says_what_it_remembered_or_why_it_did_not(cli: Cli) -> None:
     assert "Not remembered: memories belong to a person, so start the chat with --user NAME" in nobody.err
     assert "emembered" not in asked.err
     assert document.document["remembered"]["contents"] == ["my cat is called Tom"]
+    forgotten, unknown = cli.together(
+        ("chat", "rex-forget", "-m", "Please forget that my cat is called Tom", "--user", "rex"),
+        ("chat", "rex-forget-zh", "-m", "把我的生日忘了吧", "--user", "rex"),
+    )
+    assert "Forgotten: my cat is called Tom" in forgotten.err
+    assert "没有符合“生日”的记忆。请用 `turnlog forget --user rex ID`" in unknown.err
 
 
 def test_a_past_context_is_compared_with_its_receipt_and_a_fork_begins_there(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from helpers.questions import Place, answer_to
 from helpers.servers import eventually, now
 from helpers.stage import Play, Stage, player
 
-from turnlog.agent.recall.memory_block import END, FORGOTTEN, NOT_KEPT, TITLE
+from turnlog.agent.recall.memory_block import END, FORGOTTEN, NOT_KEPT, TITLE, TO_FORGET
 from turnlog.agent.threads.receipts import RebuiltContext, rebuilt
 from turnlog.events.contracts import (
     EntitiesFound,
@@ -294,14 +294,18 @@ async def test_time_travel_withholds_what_is_known_no_more_after_a_forgetting(pl
     assert "PERSON Tom: my uncle" in text
 
 
-async def test_a_model_learns_that_a_secret_is_not_remembered(play: Play, model: OpenAIServer) -> None:
-    model.reply("I keep no keys.")
+async def test_a_model_learns_what_came_of_requests_to_remember_and_to_forget(play: Play, model: OpenAIServer) -> None:
     async with play() as stage:
         await ask(stage, "Remember my API key sk-proj-abcdefghijklmnopqrstuv")
-        [receipt] = await stage.all("answer_receipt")
-    assert NOT_KEPT in json.dumps(model.bodies("chat"))
-    assert receipt.known is not None
-    assert receipt.known.preferences == (NOT_KEPT,)
+        await ask(stage, "把我的生日忘了吧")
+        kept, forgotten = await stage.all("answer_receipt")
+    first, second = (json.dumps(body) for body in model.bodies("chat"))
+    assert NOT_KEPT in first
+    assert TO_FORGET in second
+    assert kept.known is not None
+    assert kept.known.preferences == (NOT_KEPT,)
+    assert forgotten.known is not None
+    assert forgotten.known.preferences == (TO_FORGET,)
 
 
 async def test_a_user_who_wants_nothing_remembered_gets_no_memory_into_a_prompt(

@@ -26,6 +26,7 @@ from turnlog.agent.use_cases.memory_changes import (
     answer_conflict,
     archive_memory,
     edit_memory,
+    forget_as_asked,
     forget_memory,
     rate_memory,
     remember,
@@ -172,6 +173,42 @@ async def ask_user(runtime: Runtime, key: str, *texts: str) -> None:
     for text in texts:
         made = {"dedupe_key": key, "strategy": "ASK_USER"}
         await Memories(runtime.log, runtime.pool).remember(*ANN, text, **made)  # type: ignore[arg-type]
+
+
+async def test_a_message_forgets_the_one_memory_that_it_names(runtime: Runtime) -> None:
+    for said in (
+        "My birthday is May 5",
+        "I live in Rome",
+        "My cat is called Tom",
+        "My cat Ben is old",
+        "我的生日是五月三号",
+    ):
+        await remember(runtime, *ANN, said)
+    asked = {
+        text: await forget_as_asked(runtime, *ANN, text)
+        for text in (
+            "Forget my birthday!",
+            "把我的生日忘了吧",
+            "Forget my cat",
+            "Forget my age",
+            "Don't forget my cat Tom",
+        )
+    }
+    done = [one.named[0][1] for one in asked.values() if one and one.done]
+    assert done == ["My birthday is May 5", "我的生日是五月三号"]
+    several, none, other = list(asked.values())[2:]
+    assert several is not None
+    assert sorted(content for _, content in several.named) == ["My cat Ben is old", "My cat is called Tom"]
+    assert none is not None
+    assert (none.words, none.named, none.done) == ("age", (), False)
+    assert other is None
+    await runtime.settle()
+    assert await contents(runtime) == ["I live in Rome", "My cat Ben is old", "My cat is called Tom"]
+    assert await forget_as_asked(runtime, "default", "bob", "Forget my cat Tom") is not None
+    assert "My cat is called Tom" in await contents(runtime)
+    gone = await forget_as_asked(runtime, *ANN, "please forget that I live in Rome.")
+    assert gone is not None
+    assert gone.done
 
 
 async def test_metadata_is_forgotten_with_the_words_and_edited_along(runtime: Runtime) -> None:
