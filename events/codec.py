@@ -18,6 +18,7 @@ from turnlog.events.contracts.upcasters import upcast
 from turnlog.events.errors import FutureEventVersion, InvalidEvent, UnknownEventType
 from turnlog.events.sealing import Keyring, Sealed, fields_of, merged, seal, with_tombstones
 from turnlog.events.subjects import check_id, check_tenant
+from turnlog.events.texts import storable
 
 CONTENT_TYPE = "application/cloudevents+json"
 # NATS carries no larger message.
@@ -34,18 +35,26 @@ _NAMED_ABOVE = {"data": {"type"}}
 def encode(event: Event, keyring: Keyring | None = None, room: int | None = None) -> bytes:
     """The envelope as UTF-8 JSON; with a keyring the personal fields of a user's event are sealed in it.
 
-    room: maximum bytes of the sealed fields before compression. Raises InvalidEvent for an id or a text that cannot
-    be stored, EventTooLarge, KeyUnavailable.
+    Half a surrogate pair in a text becomes U+FFFD. room: maximum bytes of the sealed fields before compression. Raises
+    InvalidEvent for an id or a value that cannot be stored, EventTooLarge, KeyUnavailable.
     """
     check_tenant(event.tenant)
     check_id("thread", event.thread)
     if event.user is not None:
         check_id("user", event.user)
     try:
-        own = _clear(event) if keyring is None or event.user is None else _sealed(event, event.user, keyring, room)
-    except ValueError as error:
-        raise InvalidEvent(f"event {event.id} cannot be written as JSON: {error}; send valid Unicode") from error
+        own = _own(event, keyring, room)
+    except ValueError:
+        try:
+            data = type(event.data).model_validate(storable(event.data.model_dump()))
+            own = _own(event.model_copy(update={"data": data}), keyring, room)
+        except ValueError as error:
+            raise InvalidEvent(f"event {event.id} cannot be written as JSON: {error}; send valid Unicode") from error
     return _head(event.type, event.thread) + own[1:]
+
+
+def _own(event: Event, keyring: Keyring | None, room: int | None) -> bytes:
+    return _clear(event) if keyring is None or event.user is None else _sealed(event, event.user, keyring, room)
 
 
 def _clear(event: Event) -> bytes:

@@ -9,6 +9,7 @@ from uuid_utils.compat import uuid7
 from turnlog.events.contracts import AnswerRequested, Event, TurnRecorded
 from turnlog.events.local_time import now_there
 from turnlog.events.log import Log
+from turnlog.events.texts import storable
 
 SOURCE = "turnlog/chat"
 FAILURE = "failure-1"  # the id part of the event that says why there is no answer
@@ -37,7 +38,9 @@ def question_events(question: Question, turn_id: UUID | None = None) -> Asked:
     """turn_id: makes a question that is asked again with it the same one."""
     now = now_there()
     about = {"source": SOURCE, "tenant": question.tenant, "thread": question.thread, "user": question.user}
-    turn = Event(id=turn_id or uuid7(), time=now, data=TurnRecorded(role="user", content=question.text), **about)
+    turn = Event(
+        id=turn_id or uuid7(), time=now, data=TurnRecorded(role="user", content=storable(question.text)), **about
+    )
     request = Event(
         id=answer_id(turn.id, "request") if turn_id else uuid7(),
         time=now,

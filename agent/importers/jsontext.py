@@ -8,6 +8,8 @@ from typing import IO, Any, NamedTuple, TextIO
 
 from pydantic_core import from_json
 
+from turnlog.events.texts import storable
+
 MAX_BYTES = 64 * 1024 * 1024
 TOO_LONG = f"it is longer than {MAX_BYTES >> 20} MiB, the most that is read at once; split it"
 CONVERT = "convert the file first: `iconv -f LATIN1 -t UTF-8 FILE`, with its own encoding in place of LATIN1"
@@ -102,7 +104,7 @@ class _Window:
                 self.position = end
                 if garbled:
                     raise _NotUtf8(f"it is not UTF-8; {CONVERT}")
-                return scrub(value) if escaped else value
+                return storable(value) if escaped else value
 
     def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
         return error.msg.startswith("Unterminated") or error.pos >= len(self._buffer) - _LONGEST_TOKEN
@@ -117,19 +119,8 @@ class _Window:
         return bool(more)
 
 
-def scrub(value: Any) -> Any:
-    """The value with every lone surrogate in its texts replaced by U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [scrub(item) for item in value]
-    if isinstance(value, dict):
-        return {scrub(key): scrub(item) for key, item in value.items()}
-    return value
-
-
 def parse(line: bytes) -> Any:
-    """One JSON value; lone surrogates become U+FFFD, NUL stays. Raises ValueError with a plain reason.
+    """One JSON value; see `storable` for lone surrogates. Raises ValueError with a plain reason.
 
     The fast parser refuses lone surrogates; only then the slow one is used.
     """
@@ -141,7 +132,7 @@ def parse(line: bytes) -> Any:
 
 def _parse_slowly(line: bytes) -> Any:
     try:
-        return scrub(json.loads(line.decode("utf-8-sig").rstrip()))
+        return storable(json.loads(line.decode("utf-8-sig").rstrip()))
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not UTF-8; {CONVERT}") from error
     except json.JSONDecodeError as error:

@@ -38,6 +38,7 @@ from turnlog.agent.models.protocol import (
 from turnlog.agent.models.repetition import Repetition
 from turnlog.agent.models.structured import accepted_form, with_format
 from turnlog.events.contracts import ToolCall
+from turnlog.events.texts import storable
 
 
 @dataclass
@@ -103,18 +104,14 @@ class Answer:
         )
 
     def whole_text(self) -> str:
-        return _whole("".join(self.text))
+        """Some servers split an emoji between two chunks; its halves are joined."""
+        return str(storable("".join(self.text)))
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(
-            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=_whole(c["arguments"]) or "{}")
+            ToolCall(id=c["id"] or f"call_{i}", name=c["name"], arguments=storable(c["arguments"]) or "{}")
             for i, c in sorted(self.calls.items())
         )
-
-
-def _whole(text: str) -> str:
-    """Joins surrogate pairs: some servers split an emoji between two chunks, and half of one cannot be stored."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _now() -> float:

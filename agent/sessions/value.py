@@ -14,6 +14,7 @@ from turnlog.agent.context.plain_text import content_text
 from turnlog.agent.sessions.history import summary_text
 from turnlog.events.contracts import EventData, SessionUpdated, TurnRecorded
 from turnlog.events.errors import TurnlogError
+from turnlog.events.texts import storable
 from turnlog.projectors.models.message import Message
 from turnlog.projectors.models.sessions.state import Mode, SessionState, turns_of
 
@@ -210,9 +211,9 @@ def turns_written(request: MemoryWriteRequest) -> list[TurnRecorded]:
     """The question, the answer, or both. Raises InvalidMemoryRequest when there is neither."""
     turns: list[TurnRecorded] = []
     if request.user_query.strip():
-        turns.append(TurnRecorded(role="user", content=request.user_query))
+        turns.append(TurnRecorded(role="user", content=storable(request.user_query)))
     if request.agent_response.strip():
-        turns.append(TurnRecorded(role="assistant", content=request.agent_response, agent=request.agent_code))
+        turns.append(TurnRecorded(role="assistant", content=storable(request.agent_response), agent=request.agent_code))
     if not turns:
         raise InvalidMemoryRequest("a turn needs user_query, agent_response or both; both are empty")
     return turns

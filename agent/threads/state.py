@@ -21,6 +21,7 @@ from turnlog.events.contracts import ReceiptSettings
 from turnlog.events.errors import NotFound
 from turnlog.events.local_time import now_there
 from turnlog.events.log import Log
+from turnlog.events.texts import storable
 from turnlog.events.word_caches import holds_words
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message, messages_at, thread_messages
@@ -209,5 +210,5 @@ def receipt_settings(settings: Settings) -> ReceiptSettings:
 
 def _asked(query: str, messages: Sequence[Message]) -> Message:
     seq = messages[-1].seq + 1 if messages else 1
-    query = query.encode(errors="replace").decode()  # a shell may hand over bytes that are no text
+    query = storable(query)
     return Message(seq, uuid5(NAMESPACE_OID, f"{seq}:{query}"), "user", query, now_there())

@@ -22,6 +22,7 @@ from turnlog.events.contracts import AnswerReceipt, ReceiptSettings
 from turnlog.events.errors import NotFound
 from turnlog.events.local_time import now_there
 from turnlog.events.subjects import check_id, check_place, check_tenant, memory_thread
+from turnlog.events.texts import storable
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.message import Message, newest_exchanges
@@ -134,7 +135,7 @@ async def context_of(
         prompt,
         receipt_settings(settings),
         turn_id=last.event_id if asked is None and last else uuid7(),
-        question=None if asked is None else clean(asked),
+        question=None if asked is None else storable(asked),
         question_seq=receipt.as_of_seq,
         notes=None if asked is None else tuple(str(wire["content"]) for wire in prepared.block.messages),
     )
@@ -169,11 +170,6 @@ async def _ready(
         yield conn, head
 
 
-def clean(text: str) -> str:
-    """Valid Unicode: a shell may hand over bytes that are no text."""
-    return text.encode(errors="replace").decode()
-
-
 @dataclass(frozen=True, slots=True)
 class ReceiptFound:
     """A receipt with the sequence, thread and time of its event; a fork's are also those of its shared past."""
@@ -205,4 +201,4 @@ def _awaits_answer_to(newest: Sequence[Message], query: str) -> bool:
     """Whether the thread ends with the query as the user's turn, but for tool rounds."""
     rounds = (one for one in reversed(newest) if one.role != "tool" and not one.tool_calls)
     last = next(rounds, None)
-    return last is not None and last.role == "user" and last.content == clean(query)
+    return last is not None and last.role == "user" and last.content == storable(query)

@@ -21,6 +21,7 @@ from turnlog.agent.use_cases.memories import MemoryView, check_kinds, view_of
 from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.local_time import local, now_there
 from turnlog.events.subjects import check_place, memory_thread
+from turnlog.events.texts import storable
 from turnlog.projectors.engine.lag import READ_WHILE_REBUILT, degraded_by_rebuild
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.chunks.lookup import Scope, topics_in, with_parents
@@ -111,7 +112,7 @@ async def recall(
     importance): only memories, those of these kinds and of that importance. k: MEMORY_RECALL_TOP_K by default. An
     archived thread is restored. Raises BadQuery, NotFound, InvalidToken, InvalidMemory for an unknown kind.
     """
-    query = query if query.strip() else topic or ""
+    query = storable(query if query.strip() else topic or "")
     is_filtered = bool(kinds) or min_importance > 0
     _check(tenant, query, user, thread, topic, as_of is not None or history or is_filtered)
     check_kinds(kinds)

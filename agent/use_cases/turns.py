@@ -34,6 +34,7 @@ from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.local_time import now_there
 from turnlog.events.publish import Appended
 from turnlog.events.subjects import check_place
+from turnlog.events.texts import storable
 from turnlog.projectors.models.message import Cost, Message, costs_at, messages_page
 from turnlog.projectors.models.thread_lookup import is_there
 
@@ -304,11 +305,11 @@ def _check_receipt(basis: "AnswerBasis", tenant: str, thread: str, user: str | N
 def _data(turn: NewTurn) -> TurnRecorded:
     """Raises InvalidEvent."""
     try:
-        calls = tuple(_call(call) for call in turn.tool_calls)
+        calls = tuple(_call(storable(call)) for call in turn.tool_calls)
         return TurnRecorded(
             role=turn.role,
-            content="" if turn.content is None and calls else content_of(_plain(turn.content)),
-            name=turn.name,
+            content="" if turn.content is None and calls else content_of(storable(_plain(turn.content))),
+            name=storable(turn.name),
             tool_calls=calls,
             tool_call_id=turn.tool_call_id,
             agent=turn.agent,

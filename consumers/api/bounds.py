@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from turnlog.agent import metrics
 from turnlog.consumers.api.problems import Refused, problem, unexpected
+from turnlog.events.texts import valid_json
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS_S = 10.0
@@ -60,7 +61,9 @@ class Bounds:
             return await refused(scope, receive, send)
         self._running[who] += 1
         try:
-            await self._guarded(scope, _Body(receive, *self._bound(scope)).receive, send)
+            # A larger body is a file, whose reader takes it in parts.
+            is_json = "json" in headers.get("content-type", "") and scope["path"] not in self._larger
+            await self._guarded(scope, _Body(receive, *self._bound(scope), is_json).receive, send)
         finally:
             self._running[who] -= 1
             if not self._running[who]:
@@ -109,13 +112,26 @@ def _too_large(limit: int) -> tuple[int, str, str]:
 
 
 class _Body:
-    """Counts what arrives of a body, and for how long."""
+    """Counts what arrives of a body, and for how long. JSON comes at once, as valid Unicode."""
 
-    def __init__(self, receive: Receive, limit: int, seconds: float) -> None:
+    def __init__(self, receive: Receive, limit: int, seconds: float, is_json: bool) -> None:
         self._receive, self._limit, self._seconds, self._seen = receive, limit, seconds, 0
+        self._is_json = is_json
         self._deadline: float | None = asyncio.get_running_loop().time() + seconds
 
     async def receive(self) -> Message:
+        message = await self._next()
+        if not self._is_json or message["type"] != "http.request":
+            return message
+        parts = [message.get("body", b"")]
+        while message.get("more_body", False):
+            message = await self._next()
+            if message["type"] != "http.request":
+                return message
+            parts.append(message.get("body", b""))
+        return {"type": "http.request", "body": valid_json(b"".join(parts)), "more_body": False}
+
+    async def _next(self) -> Message:
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()

@@ -1,12 +1,15 @@
 """mcp: the Model Context Protocol on stdio, and the configuration of common clients."""
 
-from typing import TYPE_CHECKING, Annotated
+import io
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from turnlog.consumers.cli.console import check_given, check_known, emit
 from turnlog.consumers.cli.options import add, group
 from turnlog.consumers.cli.runner import run
+from turnlog.events.texts import valid_json
 
 if TYPE_CHECKING:
     from turnlog.agent.settings import Settings
@@ -37,9 +40,27 @@ def stdio(user: User) -> None:
         from turnlog.consumers.runtime import opened, row_security
 
         async with opened(settings, "turnlog-mcp") as runtime, row_security(runtime), playing(runtime, ROLES):
-            await make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime)).run_stdio_async()
+            server = make_server(Caller(identity, runtime.for_tenant(identity.tenant), runtime))
+            sys.stdin = io.TextIOWrapper(io.BufferedReader(_ValidLines(sys.stdin.buffer)), "utf-8")
+            await server.run_stdio_async()
 
     run(work)
+
+
+class _ValidLines(io.RawIOBase):
+    """Lines of JSON as valid Unicode; the MCP library answers nothing to others."""
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self._lines, self._left = lines, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        self._left = self._left or valid_json(self._lines.readline())
+        part, self._left = self._left[: len(room)], self._left[len(room) :]
+        room[: len(part)] = part
+        return len(part)
 
 
 def install(user: User, client: Annotated[str, typer.Option(help=", ".join(CLIENTS))] = "claude") -> None:

@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from turnlog.agent.use_cases.asking import NoAnswer
 from turnlog.events.errors import TurnlogError, cause
+from turnlog.events.texts import storable
 
 PAGE = 200
 CONNECT_S, ANSWER_S = 10.0, 70.0
@@ -79,7 +80,7 @@ class Http:
         request: dict[str, Any] = {"headers": _headers(user, write_id)}
         request["params"] = {name: value for name, value in (params or {}).items() if value is not None}
         if body is not None:
-            request["content" if isinstance(body, bytes) else "json"] = body
+            request |= {"content": body} if isinstance(body, bytes) else {"json": storable(body)}
         when, stop = retry_if_exception(_passing), stop_after_delay(self._patience_s)
         again = AsyncRetrying(stop=stop, wait=_pause, retry=when, reraise=True)
         try:
@@ -111,7 +112,7 @@ class Http:
         """
         loop, failures = asyncio.get_running_loop(), 0
         deadline = loop.time() + self._patience_s
-        request: dict[str, Any] = {"method": "POST", "url": f"{path}/stream", "json": body}
+        request: dict[str, Any] = {"method": "POST", "url": f"{path}/stream", "json": storable(body)}
         headers = _headers(user, None)
         while True:
             error: Exception = httpx2.RemoteProtocolError("the stream ended before the answer")

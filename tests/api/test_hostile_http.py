@@ -85,8 +85,8 @@ async def test_bad_bodies_are_refused(serve: Serve) -> None:
             "100,000 levels": (turn(b"[" * 100_000 + b"]" * 100_000), 400),
             "a number of 5,000 digits": (turn(b"9" * 5_000), 400),
             "a number beyond 64 bits": (turn(b"9" * 400), 201),
-            "half a character": (turn(b'"\\ud800"'), 422),
-            "half a character as a name": (turn(b'{"\\ud800": 1}'), 422),
+            "half a character": (turn(b'"\\ud800"'), 201),
+            "half a character as a name": (turn(b'{"\\ud800": 1}'), 201),
             "the character 0": (turn(b'"\\u0000"'), 201),
             "no JSON at all": (post(b"<a/>"), 422),
         }

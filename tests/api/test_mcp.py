@@ -72,12 +72,14 @@ async def test_scopes_tokens_and_arguments_are_checked(serve: Serve) -> None:
 @pytest.mark.timeout(120)
 async def test_a_client_on_stdio_has_the_same_tools(nats_url: str, database_url: str, tmp_path: Path) -> None:
     servers = {"NATS_URL": nats_url, "DATABASE_URL": database_url}
-    words = ["-m", "turnlog.consumers.cli", "mcp", "stdio", "--user", "ann"]
-    process = StdioServerParameters(command=sys.executable, args=words, env=environment(tmp_path, **servers))
+    # The client writes only whole characters; sed puts half a surrogate pair on the wire for it.
+    program = f"sed --unbuffered 's/HALF/\\\\ud83d/' | {sys.executable} -m turnlog.consumers.cli mcp stdio --user ann"
+    process = StdioServerParameters(command="bash", args=["-c", program], env=environment(tmp_path, **servers))
     async with Client(process) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
-        await call(client, "remember", text="Ann likes tea.")
-        assert len((await call(client, "recall", query="tea"))["memories"]) == 1
+        await call(client, "remember", text="Ann likes HALF tea.")
+        found = (await call(client, "recall", query="tea"))["memories"]
+        assert [one["content"] for one in found] == ["Ann likes \ufffd tea."]
 
 
 def test_a_program_without_logging_keeps_its_root_logger(monkeypatch: pytest.MonkeyPatch) -> None:

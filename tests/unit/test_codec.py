@@ -63,9 +63,12 @@ def test_a_nul_in_a_text_is_kept_in_the_log() -> None:
     assert decode(encode(made)) == made
 
 
-def test_a_lone_surrogate_is_refused_before_it_is_stored() -> None:
-    with pytest.raises(InvalidEvent, match="send valid Unicode"):
-        encode(turn("half a pair: \ud83d"))
+def test_a_lone_surrogate_is_replaced_before_it_is_stored() -> None:
+    call = ToolUseBlock(id="c", name="search", input={"\ud83d": ["\ude00", "\ud83d\ude00"]})
+    made = turn("half a pair: \ud83d")
+    assert decode(encode(made)).data.content == "half a pair: \ufffd"
+    nested = made.model_copy(update={"data": made.data.model_copy(update={"content": (call,)})})
+    assert decode(encode(nested)).data.content[0].input == {"\ufffd": ["\ufffd", "\U0001f600"]}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from turnlog.agent.memory.deciding.policy import first_importance
 from turnlog.agent.memory.deciding.writing import Place, Rows
 from turnlog.events.contracts import EventData, Memory, MemoryKind
 from turnlog.events.errors import TurnlogError
+from turnlog.events.texts import storable
 
 _EXTRA = uuid5(NAMESPACE_URL, "turnlog/memory-events")
 
@@ -97,7 +98,7 @@ def handmade_memory(id_: UUID, content: str, kind: MemoryKind, at: datetime, fie
 def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
     """The object as JSON gives it back. Raises InvalidMemory when it is no JSON object or too large."""
     try:
-        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(storable(given), ensure_ascii=False, allow_nan=False)
         size, found = len(text.encode()), json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMemory(f"the metadata is not JSON: {error}") from None
@@ -109,8 +110,8 @@ def checked_metadata(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_content(content: str) -> str:
-    """The content without surrounding space. Raises InvalidMemory when it is empty, too long, or not valid Unicode."""
-    text = content.strip()
+    """The content without surrounding space. Raises InvalidMemory when it is empty or too long."""
+    text: str = storable(content.strip())
     if not text:
         raise InvalidMemory("a memory needs words; its content is empty")
     if len(text) > MAX_CONTENT_CHARS:
@@ -118,25 +119,17 @@ def checked_content(content: str) -> str:
             f"the content has {len(text)} characters, more than {MAX_CONTENT_CHARS}; a memory is one claim, "
             "so split it or import it as turns"
         )
-    return _unicode("content", text)
-
-
-def _unicode(name: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidMemory(f"the {name} holds a lone surrogate; send valid Unicode") from None
     return text
 
 
 def checked_reason(reason: str) -> str:
-    """The reason on one line. Raises InvalidMemory when it is empty, too long, or not valid Unicode."""
-    text = " ".join(reason.split())
+    """The reason on one line. Raises InvalidMemory when it is empty or too long."""
+    text: str = storable(" ".join(reason.split()))
     if not text:
         raise InvalidMemory("say why the memory is archived; the reason is empty")
     if len(text) > MAX_REASON_CHARS:
         raise InvalidMemory(f"the reason has {len(text)} characters, more than {MAX_REASON_CHARS}; shorten it")
-    return _unicode("reason", text)
+    return text
 
 
 def checked_share(name: str, value: float) -> float:

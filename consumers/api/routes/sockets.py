@@ -36,6 +36,7 @@ from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import TurnlogError
+from turnlog.events.texts import valid_json
 from turnlog.projectors.models.message import Message
 
 router = APIRouter()
@@ -124,7 +125,7 @@ class _Talk:
 
     async def answer(self, text: str) -> None:
         try:
-            given = _QUESTION.validate_json(text)
+            given = _QUESTION.validate_json(valid_json(text.encode()))
         except ValidationError as error:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:
