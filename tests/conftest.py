@@ -25,9 +25,11 @@ from helpers.servers import database_at, execute, processes_left_in, running_pro
 from helpers.slow_callbacks import SlowCallbacks
 from nats.js.errors import NotFoundError
 
+from turnlog.agent.models import calls
 from turnlog.agent.privacy.key_stream import KeyStream
-from turnlog.consumers.servers import lease, postgres_server, start, stop
+from turnlog.consumers.servers import background, lease, postgres_server, start, stop
 from turnlog.consumers.servers.postgres_server import DATABASE
+from turnlog.consumers.workers import answering, inbox
 from turnlog.events.log import Log
 from turnlog.events.stream import StreamOptions
 from turnlog.events.subjects import KEYS_STREAM, SESSION_BUCKET, STREAM
@@ -106,6 +108,17 @@ def has_room() -> bool:
     if not MEMORY_DISK.is_dir() or os.statvfs(MEMORY_DISK).f_flag & (os.ST_NOEXEC | os.ST_RDONLY):
         return False
     return min(psutil.virtual_memory().available, shutil.disk_usage(MEMORY_DISK).free) > ROOM
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again sooner than in use: tests wait for what happens, not for pauses. Unit tests look at
+    the pauses themselves."""
+    if "unit" not in request.path.parts:
+        monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.02)
+        monkeypatch.setattr(inbox, "SERVER_AWAY_S", 0.2)
+        monkeypatch.setattr(answering, "RETRY_S", 0.5)
+        monkeypatch.setattr(background, "FIRST_PAUSE_S", 0.1)
 
 
 @dataclass(frozen=True, slots=True)

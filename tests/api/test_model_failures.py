@@ -12,6 +12,7 @@ from helpers.stage import MemoryServer
 
 from turnlog.agent import metrics
 from turnlog.agent.answering.fallback import Category, fallback_of
+from turnlog.agent.models import calls
 from turnlog.agent.models.errors import (
     ModelError,
     ModelModerated,
@@ -41,7 +42,8 @@ def said(error: type[ModelError], locale: Any) -> str:
     return fallback_of(error("x"), locale).message
 
 
-async def test_every_face_says_at_once_what_is_wrong(serve: Serve) -> None:
+async def test_every_face_says_at_once_what_is_wrong(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 1.0)  # no second try fits
     settings: dict[str, Any] = {"model": "m", "model_timeout_s": 0.9, "recall_top_k": 1}
     with MemoryServer() as model:
         async with serve("agent", api_base_url=model.url, **settings) as api:

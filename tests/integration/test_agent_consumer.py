@@ -21,6 +21,7 @@ from uuid_utils.compat import uuid7
 from turnlog.agent.answering.progress import progress_of
 from turnlog.agent.answering.request import Question, answer_id, question_events
 from turnlog.agent.context.receipt import context_hash
+from turnlog.agent.models import calls
 from turnlog.agent.use_cases import asking as conversing
 from turnlog.agent.use_cases.asking import Answered, Asked, NoAnswer, Piece, Restarted, Seen, Text
 from turnlog.events.contracts import Erased, EventData, SummaryWritten, ThreadDeleted, TopicsTagged
@@ -186,7 +187,10 @@ async def test_a_refused_key_is_said_plainly_and_never_shown(nats_url: str, data
     assert secret not in str(refused.value) + log
 
 
-async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(play: Play, model: OpenAIServer) -> None:
+async def test_a_model_that_fails_is_not_asked_again_by_the_consumer(
+    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 1.0)
     model.fail(503, times=20)
     before = counted_requests()
     async with play(model_timeout_s=0.9) as stage:  # no second try fits
