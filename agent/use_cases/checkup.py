@@ -12,7 +12,7 @@ from turnlog.agent.privacy.key_admin import uses
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases.lag import embedding_backlog
-from turnlog.agent.use_cases.processes import LoopState, blocked_s, deaths, faults, processes
+from turnlog.agent.use_cases.processes import BLOCKED_S, LoopState, blocked_s, deaths, faults, processes
 from turnlog.events.errors import KeyUnavailable, OtherLog, TurnlogError
 from turnlog.events.read import recorded
 from turnlog.events.subjects import partition_filter
@@ -21,8 +21,6 @@ from turnlog.projectors.engine.parking import listed
 from turnlog.projectors.engine.row_security import ROLE, NoTenantRole, make_usable
 from turnlog.projectors.engine.same_log import assert_same_log, projected
 from turnlog.projectors.models.registry import PROJECTIONS
-
-BLOCKED_S = 0.5  # in the last minute; shorter ones are seen in the metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,11 @@ async def _processes(runtime: Runtime) -> Finding:
     if not found:
         return Finding("processes", True, "none plays a role", "`turnlog up` plays all roles")
     playing = ", ".join(f"{one} plays {', '.join(one.roles)}" for one in found)
-    slow = [f"event loop of {one} blocked for {blocked_s(one):.1f} s" for one in found if blocked_s(one) > BLOCKED_S]
+    slow = [
+        f"event loop of {one} blocked for {blocked_s(one) * 1_000:,.0f} ms"
+        for one in found
+        if blocked_s(one) > BLOCKED_S
+    ]
     detail = "; ".join([playing, f"{counted(len(loops), 'loop')} at work", *slow])
     return Finding("processes", True, detail, loops=loops)
 

@@ -26,7 +26,7 @@ from turnlog.projectors.engine.database import connect
 from turnlog.projectors.engine.writer import Connection
 
 BEAT_S, DEAD_AFTER_S, FORGOTTEN_AFTER_S = 2.0, 15.0, 60.0
-LAG_EVERY_S = 0.1
+LAG_EVERY_S, BLOCKED_S = 0.05, 0.05
 EVENT_LOOP = "event-loop"
 CLIENT = "turnlog-client"  # a program with turnlog in it: when it ends, nobody expects its roles
 AWAY = (psycopg.Error, TurnlogError, OSError, TimeoutError)
@@ -156,9 +156,10 @@ async def _beating(runtime: Runtime, given: dict[str, object], beat: Heartbeat) 
 
 
 async def _watch_loop(beat: Heartbeat) -> None:
-    """Measures for how long callbacks keep the event loop from all others. One that does so is named in debug mode of
-    asyncio (PYTHONASYNCIODEBUG=1).
+    """Measures for how long callbacks keep the event loop from all others. One that does so for over BLOCKED_S is named
+    in debug mode of asyncio (PYTHONASYNCIODEBUG=1).
     """
+    asyncio.get_running_loop().slow_callback_duration = BLOCKED_S
     while True:
         before = time.monotonic()
         await asyncio.sleep(LAG_EVERY_S)

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import React
@@ -99,6 +101,8 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     errors.add_handler(app)
     app.router.routes.extend(_routes())
     app.openapi = _document  # type: ignore[method-assign]  # as FastAPI's page says
+    assert app.openapi_url is not None
+    app.router.routes.insert(0, Route(app.openapi_url, _as_json, include_in_schema=False))
     mount(app, runtime)
     app.add_middleware(Answers)
     origins = names_in(settings.api_origins)
@@ -118,9 +122,15 @@ def create_app(runtime: Runtime, react: React) -> FastAPI:
     return app
 
 
+def prepare_routes() -> None:
+    """Makes the models of all routes in half a second; FastAPI would do it at the first request of each router."""
+    for route in _routes():
+        route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
+
+
 @cache
 def _routes() -> list[BaseRoute]:
-    """Of all modules. FastAPI prepares each at its first request, and here once for all applications of a process."""
+    """Of all modules, made once for all applications of a process."""
     router = APIRouter()
     for module in WITHOUT_WRITES:
         router.include_router(module.router, responses=ERRORS)
@@ -135,6 +145,11 @@ def _routes() -> list[BaseRoute]:
 def _document() -> dict[str, Any]:
     """Takes a second, and is the same for all applications of a process, as their routes are."""
     return documented(get_openapi(**TITLES, routes=_routes()))
+
+
+def _as_json(request: Request) -> Response:
+    """In a thread, since it is no coroutine."""
+    return JSONResponse(_document())
 
 
 def names_in(text: str | None) -> list[str]:

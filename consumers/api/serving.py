@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from turnlog.agent.private_files import open_private
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.use_cases.dead_letters import React
-from turnlog.consumers.api.app import create_app
+from turnlog.consumers.api.app import create_app, prepare_routes
 from turnlog.consumers.api.bounds import LOOPBACK, PromptProtocol
 from turnlog.consumers.servers.nats_server import free_port
 from turnlog.events.errors import TurnlogError
@@ -84,6 +84,7 @@ async def serving(runtime: Runtime, react: React, port_file: Path | None = None)
             f"TURNLOG_API_HOST={settings.api_host} is reachable from other machines: set TURNLOG_API_SECRET to what "
             "`head -c 32 /dev/urandom | base64` prints, the same for every process that serves the API"
         )
+    await asyncio.to_thread(prepare_routes)
     server = _Server(create_app(runtime, react), settings.api_max_body)
     with listening(settings.api_host, settings.api_port, port_file) as listener:
         runtime.api_url = _url(listener)
