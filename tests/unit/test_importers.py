@@ -88,7 +88,7 @@ def test_two_files_imported_into_one_thread_do_not_hide_each_other(tmp_path: Pat
         (b'{"thread":"t","text":"x","role":"robot"}', "role"),
         (b'{"thread":"t","text":"x","time":"yesterday"}', "time 'yesterday' cannot be read"),
         (b'{"thread":"t","text":"x","time":true}', "time 'True' cannot be read"),
-        (b'{"thread":"t","text":"x","time":"0001-01-01T00:00:00+14:00"}', "cannot be read"),
+        (b'{"thread":"t","text":"x","time":"0001-01-01T00:00:00+14:00"}', "is not in the years 1970 to 9998"),
         (b'{"thread":{"a":1},"text":"x"}', "thread is dict"),
         (b'{"thread":"t","content":[{"type":"image"}]}', "image block"),
         (b'{"thread":"t","content":[{"kind":"text"}]}', "must be an object with a type"),
