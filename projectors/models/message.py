@@ -63,6 +63,10 @@ ON m.tenant = %(tenant)s AND m.thread_id = l.thread_id AND m.seq <= l.through_se
 ORDER BY m.seq"""
 _OF_M = ", ".join(f"m.{name}" for name in _COLUMNS.split(", "))
 _BY_EVENT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.event_id = %(event)s").encode()
+# From the end: who asks for a turn by its event has just written it, mostly. OFFSET 0 keeps the planner to that.
+_OWN_BY_EVENT = f"""
+SELECT * FROM (SELECT {_COLUMNS} FROM messages WHERE tenant = %(tenant)s AND thread_id = %(thread)s
+  ORDER BY seq DESC OFFSET 0) m WHERE event_id = %(event)s LIMIT 1""".encode()
 _AT = _SOME.format(lineage=LINEAGE, columns=_OF_M, condition="m.seq = ANY(%(seqs)s)").encode()
 _COSTS = _SOME.format(
     lineage=LINEAGE, columns="m.seq, m.tokens_in, m.tokens_out, m.latency_ms", condition="m.seq = ANY(%(seqs)s)"
@@ -92,9 +96,12 @@ def _message(values: list[Any]) -> Message:
 
 
 async def message_by_event(conn: Connection, tenant: str, thread: str, event_id: UUID) -> Message | None:
-    rows = await conn.execute(_BY_EVENT, {"tenant": tenant, "thread": thread, "event": event_id})
-    found = await rows.fetchone()
-    return None if found is None else _message(list(found))
+    """The turn of the thread itself or of what it is a fork of; the lineage is read only where it is not its own."""
+    for query in (_OWN_BY_EVENT, _BY_EVENT):
+        rows = await conn.execute(query, {"tenant": tenant, "thread": thread, "event": event_id})
+        if (found := await rows.fetchone()) is not None:
+            return _message(list(found))
+    return None
 
 
 _NEWEST = f"""

@@ -16,6 +16,7 @@ from helpers.sample_events import derivation, event, turn
 from helpers.servers import eventually
 from helpers.stage import Play, Stage, player
 from prometheus_client import REGISTRY
+from psycopg import AsyncCursor
 from uuid_utils.compat import uuid7
 
 from turnlog.agent.answering.progress import progress_of
@@ -66,6 +67,30 @@ async def test_the_answer_streams_to_the_asker_and_stands_on_the_log(play: Play,
     assert isinstance(answer, Answered) and answer.answer == "The capital is Lisbon."
     assert kinds == ["turn_recorded", "answer_requested", "turn_recorded", "answer_receipt", "usage_metered"]
     assert (usage.purpose, usage.calls, usage.tokens_out) == ("answer", 1, 4)
+
+
+async def test_an_answer_takes_a_bounded_number_of_statements(
+    play: Play, model: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest number of five answers counts: projectors and heartbeats have statements of their own meanwhile."""
+    statements: list[str] = []
+    execute = AsyncCursor.execute
+
+    async def noted(cursor: AsyncCursor[Any], query: Any, *given: Any, **more: Any) -> AsyncCursor[Any]:
+        statements.append(query if isinstance(query, str) else bytes(query).decode())
+        return await execute(cursor, query, *given, **more)
+
+    counts: list[tuple[int, int]] = []
+    async with play() as stage:
+        await ask(stage, "What is on day 0?")
+        monkeypatch.setattr(AsyncCursor, "execute", noted)
+        for day in range(1, 6):
+            statements.clear()
+            await ask(stage, f"What is on day {day}?")
+            await stage.runtime.settle()
+            counts.append((len(statements), sum("lineage" in one for one in statements)))
+    assert min(total for total, _ in counts) <= 42
+    assert min(lineages for _, lineages in counts) <= 3
 
 
 FORGED: list[Any] = [

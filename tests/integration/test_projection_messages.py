@@ -6,10 +6,10 @@ from uuid import UUID
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import BLOCKS, MAY_8, event, turn
 
-from turnlog.events.contracts import Erased, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
-from turnlog.projectors.engine.writer import Connection
+from turnlog.events.contracts import Erased, Recorded, ThreadDeleted, ThreadOpened, ToolUseBlock, TurnRecorded
+from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.message import message_by_event, thread_messages
-from turnlog.projectors.models.messages import MESSAGES
+from turnlog.projectors.models.messages import MESSAGES, project
 
 CONTENTS = "SELECT thread_id, seq, role, content FROM messages ORDER BY tenant, thread_id, seq"
 
@@ -102,3 +102,16 @@ async def test_look_ups_bound_a_thread_on_both_sides_and_find_one_event(db: Conn
     assert one is not None
     assert (one.seq, one.content, one.tool_calls) == (seq(3), "3", [])
     assert await message_by_event(db, "default", "u", events[2].id) is None
+
+
+async def test_the_newest_event_of_a_long_thread_is_found_without_reading_the_others(db: Connection) -> None:
+    events = [turn(f"words {number}") for number in range(1, 1_001)]
+    await perform(db, project([Recorded(one, number, 0, MAY_8) for number, one in enumerate(events, 1)]))
+    await db.execute("ANALYZE messages")
+    async with db.transaction():
+        found = await message_by_event(db, "default", "t", events[-1].id)
+        rows = await db.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages'::regclass"
+        )
+        assert await rows.fetchone() == (1,)
+    assert found is not None and found.content == "words 1000"
