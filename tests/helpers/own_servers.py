@@ -29,9 +29,15 @@ class OwnServers:
     home: Path
     where: Servers
 
+    @property
+    def foreign(self) -> tuple[str, str]:
+        """Other spellings of both addresses: servers that turnlog neither starts again nor stops by itself."""
+        return self.where.nats_url.replace(
+            "@127.0.0.1:", "@localhost:"
+        ), f"{self.where.database_url}&connect_timeout=60"
+
     def settings(self, **more: Any) -> Settings:
-        """Names both servers, so that nothing of turnlog starts them again by itself."""
-        where = {"nats_url": self.where.nats_url, "database_url": self.where.database_url}
+        where = dict(zip(("nats_url", "database_url"), self.foreign, strict=True))
         given = {"home": self.home, "kek": SecretStr(KEK), **where}
         return Settings(**{**given, **more})
 
@@ -52,7 +58,7 @@ class OwnServers:
     async def turnlog(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command as a process of its own, with these servers as its only settings."""
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-        environment |= {"NATS_URL": self.where.nats_url, "DATABASE_URL": self.where.database_url}
+        environment |= dict(zip(("NATS_URL", "DATABASE_URL"), self.foreign, strict=True))
         environment |= {"TURNLOG_HOME": str(self.home), "TURNLOG_KEK": KEK, "COLUMNS": "400"}
         command = [sys.executable, "-m", "turnlog.consumers.cli", *arguments]
         return await asyncio.to_thread(
