@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import pytest
 from helpers.langgraph_graphs import config, one_node, turns
-from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, convert_to_messages
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import MessagesState
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
@@ -82,6 +83,19 @@ async def test_pairs_and_dicts_of_other_channels_are_one_turn_each(
         graph = answering(TurnlogSaver(log, pool), lambda text: [("assistant", text)], state)
         await graph.ainvoke({"messages": [{"role": "user", "content": "go on"}]}, config())
     await answering(TurnlogSaver(log, pool), lambda text: text, state).aget_state(config())
+    assert await turns(db) == [("user", "go on"), ("assistant", "fine")] * 3
+
+
+async def test_a_message_that_a_node_returns_again_is_one_turn(log: Log, pool: Pool, db: Connection) -> None:
+    """As by LangChain's SummarizationMiddleware. Its write may come before the checkpoint with the message's id."""
+
+    async def again(state: MessagesState) -> Any:
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *state["messages"], AIMessage("fine")]}
+
+    for _ in range(3):
+        graph = one_node(MessagesState, again, TurnlogSaver(log, pool))
+        await graph.ainvoke({"messages": [("user", "go on")]}, config())
+    await one_node(MessagesState, again, TurnlogSaver(log, pool)).aget_state(config())
     assert await turns(db) == [("user", "go on"), ("assistant", "fine")] * 3
 
 

@@ -165,7 +165,7 @@ class HeldThread:
         """
         self.waiting += 1
         try:
-            while self.newest_put is not None and checkpoint_id > self.newest_put:
+            while self.newest_put is None or checkpoint_id > self.newest_put:
                 async with asyncio.timeout(None if self.is_sending else GRACE_S):
                     await self.moved.wait()
         except TimeoutError:

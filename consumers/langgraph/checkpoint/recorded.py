@@ -46,6 +46,11 @@ class RecordedMessages:
             return serialized_item(value, codec)
         return self._message(value, message, codec, turns)
 
+    @property
+    def expects_messages(self) -> bool:
+        """Whether LangGraph has yet to make messages of text, pairs or dicts, in the next checkpoint or snapshot."""
+        return bool(self._raw)
+
     def adopt(self, items: Iterable[Item], *, written: bool) -> None:
         """Items read from the tables: their turns are not recorded again. written: they are of tasks' writes."""
         for item in items:

@@ -238,6 +238,8 @@ class TurnlogSaver(BaseCheckpointSaver[str]):
         held = await self._ready(thread)
         if held.builds_on_lost(ns, checkpoint_id):
             raise _behind(thread)
+        if ns == ROOT and held.recorded.expects_messages:
+            await held.after(checkpoint_id)
         given = [(WRITES_IDX_MAP.get(channel, at), channel, value) for at, (channel, value) in enumerate(writes)]
         writer = self._writer(held, config)
         events, written, is_replacing = _or_forgotten(
