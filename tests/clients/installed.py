@@ -6,6 +6,7 @@ from pathlib import Path
 
 HOME = Path(sys.prefix) / "clients"
 PYTHON = HOME / "bin/python"
+AGENTS = HOME / "agents"  # packages for the environment of the tests themselves
 
 
 @cache
