@@ -1,5 +1,6 @@
 """The log as a stream of short lines, undecodable events included."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
@@ -10,7 +11,7 @@ from turnlog.agent.runtime import Runtime
 from turnlog.events.codec import parsed, unsealed
 from turnlog.events.errors import GapInLog, InvalidEvent, TurnlogError
 from turnlog.events.log import Log
-from turnlog.events.read import Stored
+from turnlog.events.read import REOPEN_WAIT_S, Stored
 from turnlog.events.subjects import STORED_PREFIX, check_id, check_tenant, parse_stored, tenant_filter, thread_filter
 
 LINE_CHARS = 100
@@ -72,7 +73,7 @@ async def tail(
                             return
                 return
         except GapInLog:
-            continue
+            await asyncio.sleep(REOPEN_WAIT_S)
 
 
 async def line_at(log: Log, seq: int, readers: frozenset[str] | None = None) -> Line:
