@@ -1,6 +1,7 @@
 """Moves events of the log behind a sequence that other events had before: what adopting another log needs."""
 
 import json
+import re
 import uuid
 from datetime import datetime
 
@@ -10,18 +11,23 @@ from nats.js.errors import NotFoundError
 from turnlog.events.errors import LogUnavailable
 from turnlog.events.log import Log, nats_errors
 from turnlog.events.stream import overwrite
-from turnlog.events.subjects import STREAM, parse_stored, type_filter
+from turnlog.events.subjects import STORED_PREFIX, STREAM, parse_stored, type_filter
 
 FILLER = "turnlog.turnlog.filler.filler"
 AT_ONCE = 1_000
 ACK_S = 10.0
+# Header of a moved event: up to which sequence events were to be moved, and behind which one.
+MOVED = "Turnlog-Moved"
 
 
 async def move_behind(log: Log, after: int, through: int) -> int:
-    """Stores the log's events after sequence `after` again at sequences above `through`, in their order, and deletes
-    them where they were; every later event comes after these. Returns how many. Raises LogUnavailable."""
-    js, end, moved = log.nc.jetstream(), await log.head(), 0
+    """Stores the log's events after sequence `after` again at the log's end and above `through`, in their order, and
+    deletes them where they were; every later event comes after these. A move that was killed goes on where it was.
+    Returns how many. Raises LogUnavailable."""
+    js, moved = log.nc.jetstream(), 0
     with nats_errors("cannot move events in the log"):
+        head = await log.head()
+        end, through = await _begun(js, through) or (head, max(through, head))
         await _advance(log, js, through)
         seq = after + 1
         while seq <= end:
@@ -31,10 +37,22 @@ async def move_behind(log: Log, after: int, through: int) -> int:
                 break
             if (place := found.seq or 0) > end:
                 break
-            await _store_again(log, str(found.subject), found.data or b"", found.headers or {})
+            headers = (found.headers or {}) | {MOVED: f"{end} {through}"}
+            await _store_again(log, str(found.subject), found.data or b"", headers)
             await overwrite(js, STREAM, place)
             seq, moved = place + 1, moved + 1
     return moved
+
+
+async def _begun(js: JetStreamContext, through: int) -> tuple[int, int] | None:
+    """(end, through) of a move above `through` whose events are the last of the log."""
+    try:
+        last = await js.get_last_msg(STREAM, f"{STORED_PREFIX}.>")
+    except NotFoundError:
+        return None
+    noted = re.fullmatch(r"([0-9]+) ([0-9]+)", (last.headers or {}).get(MOVED, ""))
+    end, behind = map(int, noted.groups()) if noted else (0, 0)
+    return (end, behind) if noted and end <= behind and through <= behind < (last.seq or 0) else None
 
 
 async def first_since(log: Log, time: datetime) -> int:

@@ -81,7 +81,7 @@ async def adopt_log(runtime: Runtime) -> LogStatus:
             common = status.head
         else:
             common = await first_since(runtime.log, rows.stored_at + max(SAME_TIME, timedelta(microseconds=1))) - 1
-        await move_behind(runtime.log, common, max(rows.position, status.head))
+        await move_behind(runtime.log, common, rows.position)
         await note_log(conn, status.log, rows.position)
         runtime.log.appender.allow(await assert_same_log(runtime.log, conn))
     return await log_status(runtime)

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from helpers.sample_events import turn
 from helpers.servers import rows, running_projector
+from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from turnlog.events import move
 from turnlog.events.errors import OtherLog
 from turnlog.events.log import Log
 from turnlog.events.move import move_behind
@@ -55,6 +57,33 @@ async def test_an_append_into_a_stream_that_was_replaced_is_not_acknowledged(nat
         await log.append_many([turn("lost, too")])
     with pytest.raises(OtherLog):
         await log.overwrite(1)
+
+
+@pytest.mark.parametrize("when", ["before it is deleted", "after it is deleted"])
+async def test_a_move_that_was_killed_goes_on_and_keeps_the_order_of_events(
+    log: Log, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Killed at the third event, on either side of the deletion of its first copy."""
+    sent = [turn(f"{number}") for number in range(5)]
+    await log.append_many(sent)
+    real, calls = move.overwrite, list[int]()
+
+    async def killed(js: JetStreamContext, stream: str, seq: int) -> bool:
+        calls.append(seq)
+        done = len(calls) < 3 or when.startswith("after")
+        result = await real(js, stream, seq) if done else False
+        if len(calls) == 3:
+            raise RuntimeError("killed")
+        return result
+
+    monkeypatch.setattr(move, "overwrite", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        await move_behind(log, 0, 9)
+    monkeypatch.setattr(move, "overwrite", real)
+    await move_behind(log, 0, 9)
+    found = [recorded(one) async for one in log.read_stored("default", "t")]
+    assert list(dict.fromkeys(one.event.id for one in found)) == [one.id for one in sent]
+    assert min(one.seq for one in found) > 9
 
 
 async def test_a_deleted_last_event_is_no_sign_of_another_log(log: Log, database_url: str, db: Connection) -> None:
