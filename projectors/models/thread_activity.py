@@ -26,6 +26,12 @@ thread_activity = thread_table(
     sa.Column("metadata", JSONB, comment="a JSON object of the application's own"),
 )
 sa.Index("thread_activity_recent", thread_activity.c.tenant, thread_activity.c.last_active_at.desc())
+sa.Index(
+    "thread_activity_user",
+    thread_activity.c.tenant,
+    thread_activity.c.user_id,
+    thread_activity.c.last_active_at.desc(),
+)
 COLUMNS = tuple(column.name for column in thread_activity.columns)
 _UPDATE = (
     ("label", "coalesce(excluded.label, t.label)"),

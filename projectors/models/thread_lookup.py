@@ -79,8 +79,9 @@ async def list_threads(
     """
     cursor = conn.cursor(row_factory=dict_row)
     at, thread = after or (None, None)
+    of_user = "" if user is None else "AND t.user_id = %(user)s "
     await cursor.execute(
-        f"{_LISTED} WHERE t.tenant = %(tenant)s AND (%(user)s::text IS NULL OR t.user_id = %(user)s) "
+        f"{_LISTED} WHERE t.tenant = %(tenant)s {of_user}"
         "AND (%(at)s::timestamptz IS NULL OR t.last_active_at < %(at)s "
         "OR t.last_active_at = %(at)s AND t.thread_id > %(thread)s) "
         "ORDER BY t.last_active_at DESC, t.thread_id LIMIT %(limit)s",
@@ -113,8 +114,8 @@ async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> in
     """The highest number of a user's conversations that are labelled by number alone, 0 without one."""
     rows = await conn.execute(
         "SELECT coalesce(max(substring(label FROM '^(?:Conversation|会话) ([0-9]{1,9})$')::int), 0) "
-        "FROM thread_activity WHERE tenant = %s AND user_id IS NOT DISTINCT FROM %s",
-        (tenant, user),
+        f"FROM thread_activity WHERE tenant = %s AND user_id {'IS NULL' if user is None else '= %s'}",
+        (tenant,) if user is None else (tenant, user),
     )
     found = await rows.fetchone()
     return int(found[0]) if found else 0

@@ -5,10 +5,10 @@ from datetime import timedelta
 from helpers.projection_spec import Spec, seq
 from helpers.sample_events import MAY_8, event, turn
 
-from turnlog.events.contracts import ThreadDeleted, ThreadOpened, ThreadRenamed
-from turnlog.projectors.engine.writer import Connection
+from turnlog.events.contracts import Recorded, ThreadDeleted, ThreadOpened, ThreadRenamed
+from turnlog.projectors.engine.writer import Connection, perform
 from turnlog.projectors.models.thread_activity import THREAD_ACTIVITY
-from turnlog.projectors.models.thread_lookup import list_threads
+from turnlog.projectors.models.thread_lookup import list_threads, numbered_labels
 
 
 async def test_messages_are_counted_by_role(db: Connection) -> None:
@@ -73,3 +73,18 @@ async def test_threads_are_listed_newest_first_within_tenant_and_user(db: Connec
     assert [row["thread_id"] for row in await list_threads(db, "default")] == ["new", "old", "x"]
     assert [row["thread_id"] for row in await list_threads(db, "default", user="ann", limit=1)] == ["new"]
     assert [row["thread_id"] for row in await list_threads(db, "acme")] == ["secret"]
+
+
+async def test_conversations_of_a_user_are_listed_without_reading_those_of_others(db: Connection) -> None:
+    others = [turn(thread=f"other {number}", user="bob") for number in range(1_000)]
+    own = [turn(thread=f"own {number}", user="ann") for number in range(3)]
+    batch = [Recorded(one, number, 0, MAY_8) for number, one in enumerate([*own, *others], 1)]
+    await perform(db, THREAD_ACTIVITY.changes(batch))
+    await db.execute("ANALYZE thread_activity")
+    async with db.transaction():
+        assert len(await list_threads(db, "default", "ann")) == 3
+        assert await numbered_labels(db, "default", "ann") == 0
+        rows = await db.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'thread_activity'"
+        )
+        assert await rows.fetchone() == (6,)
