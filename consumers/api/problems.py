@@ -57,6 +57,7 @@ STATUS: Mapping[str, int] = {
     "bad-query": 422,
     "future-event-version": 422,
     "idempotency-key-reused": 422,
+    "import-failed": 422,
     "invalid-agent": 422,
     "invalid-entity": 422,
     "invalid-event": 422,

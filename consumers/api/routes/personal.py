@@ -71,7 +71,7 @@ async def import_file(
     imported, other files are refused.
     """
     if format not in (None, *FORMATS):
-        raise Refused(400, "bad-format", f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+        raise Refused(422, "bad-format", f"there is no format {format!r}; there are {', '.join(FORMATS)}")
     if thread is not None:
         check_conversation(thread)
     folder = TemporaryDirectory(prefix="turnlog-")
