@@ -38,6 +38,7 @@ from turnlog.events import tracing
 from turnlog.events.contracts import Event
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.subjects import check_place, memory_thread
+from turnlog.events.texts import storable
 from turnlog.projectors.models.message import message_by_event
 
 AGENT, SOURCE = "openai", "turnlog/openai"
@@ -109,7 +110,8 @@ async def complete(runtime: Runtime, person: Person, wanted: Wanted) -> AsyncIte
     InvalidEvent, InvalidToken, WindowTooSmall, what the throttle raises, ModelError.
     """
     ends_at = asyncio.get_running_loop().time() + runtime.settings.answer_timeout_s
-    wanted = replace(wanted, chat=replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user)))
+    chat = replace(wanted.chat, ends_at=ends_at, asker=asker_of(person.tenant, person.user))
+    wanted = replace(wanted, messages=storable(wanted.messages), chat=chat)
     check_place(person.tenant, wanted.thread, person.user)
     if not split_prompt(wanted.messages)[1]:
         raise InvalidEvent("there is no message to answer; send at least one of a user")

@@ -14,6 +14,7 @@ from turnlog.agent.models.pricing import cost_of
 from turnlog.agent.use_cases.resent import Wire, split_prompt, unseen, with_own_last
 from turnlog.events.contracts import UsageMetered
 from turnlog.events.errors import NotFound, cause
+from turnlog.events.texts import storable
 
 AGENT = "openai-client"
 logger = logging.getLogger("turnlog.client")
@@ -114,7 +115,7 @@ class Exchange:
         given = [
             one if isinstance(one, Mapping) else one.model_dump(exclude_none=True) for one in arguments["messages"]
         ]
-        prompt, said = split_prompt(given)
+        prompt, said = split_prompt(storable(given))
 
         async def fork() -> Thread | None:
             new, end = await _new(thread, said)

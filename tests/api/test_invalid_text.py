@@ -5,8 +5,10 @@ from typing import Any
 
 from helpers.api import Api, Serve
 from helpers.callers import socket
+from helpers.openai_server import OpenAIServer
 
 import turnlog
+from turnlog.events.texts import storable
 
 BAD, GOOD = "caf\ud83d ol\0é \ud83e\udd8a", "caf\ufffd ol\ufffdé \U0001f98a"
 
@@ -65,6 +67,22 @@ async def test_texts_of_every_way_in_are_stored_the_same(serve: Serve) -> None:
         assert memories == [f"{GOOD} drinks coffee", f"{GOOD} likes tea"]
         answer = await ann.post("/api/threads", content=sent(thread="a\0b"))
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid-id")
+
+
+async def test_a_model_reads_whole_texts_and_a_resent_history_goes_on(serve: Serve) -> None:
+    with OpenAIServer() as model:
+        model.reply(BAD)
+        async with serve("agent", api_base_url=model.url, api_key=model.key, model="m") as api, api.client() as ann:
+            ann.headers["Content-Type"] = "application/json"
+            asked = [{"role": "system", "content": BAD}, {"role": "user", "content": BAD}]
+            first = await ann.post("/v1/chat/completions", content=sent(model="m", messages=asked))
+            answer = first.json()["choices"][0]["message"]["content"]
+            asked += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and\0now"}]
+            second = await ann.post("/v1/chat/completions", content=sent(model="m", messages=asked))
+            assert first.headers["X-Turnlog-Thread"] == second.headers["X-Turnlog-Thread"]
+            assert answer == GOOD == (await contents(api, first.headers["X-Turnlog-Thread"]))[1]
+        read = [one["content"] for body in model.bodies("chat") for one in body["messages"]]
+        assert read and storable(read) == read
 
 
 async def test_texts_of_a_program_are_stored_the_same(serve: Serve) -> None:

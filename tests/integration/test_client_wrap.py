@@ -98,22 +98,24 @@ async def test_a_wrapped_client_works_on_the_memory_of_a_server(serve: Serve, mo
 async def test_a_caller_that_sends_its_whole_history_has_it_stored_once(
     given: dict[str, Any], model: OpenAIServer
 ) -> None:
-    """Also when a call failed in between, and when the beginning of the history was dropped."""
+    """Also when a call failed in between, when the beginning of the history was dropped, and with NUL in it."""
     async with turnlog.open(**given) as memory:
         original = openai.AsyncOpenAI(base_url=model.url, api_key=model.key, max_retries=0)
         client = turnlog.wrap(original, memory=memory, thread="t")
         history: list[Any] = [SYSTEM]
         for number in range(3):
-            history.append(user(f"question {number}"))
+            history.append(user(f"question\0{number}"))
             if number == 1:
                 model.fail(500)
                 with pytest.raises(openai.InternalServerError):
                     await client.chat.completions.create(model="gpt-4o", messages=history)
             reply = await client.chat.completions.create(model="gpt-4o", messages=history)
             history.append({"role": "assistant", "content": reply.choices[0].message.content})
-        await client.chat.completions.create(model="gpt-4o", messages=[*history[-2:], user("question 3")])
+        await client.chat.completions.create(model="gpt-4o", messages=[*history[-2:], user("question\0003")])
         expected = [
-            (role, f"{echo}question {n}") for n in range(4) for role, echo in (("user", ""), ("assistant", "echo: "))
+            (role, f"{echo}question\ufffd{n}")
+            for n in range(4)
+            for role, echo in (("user", ""), ("assistant", "echo: "))
         ]
         assert await roles_and_texts(memory.thread("t")) == expected
         await original.close()
