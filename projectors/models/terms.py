@@ -8,6 +8,7 @@ backslash or NUL, so it is also safe in the `term:position` text form. Stemming:
 import re
 import unicodedata
 from functools import lru_cache
+from pathlib import Path
 
 import Stemmer
 
@@ -54,6 +55,8 @@ _WORD = re.compile(
 _ASCII_WORD = re.compile(r"\d{1,3}(?:,\d{3})+|[@#]?[A-Za-z0-9]+(?:['@._\-]+[A-Za-z0-9]+)*(?:\+\+|#)?")
 _PART = re.compile(r"[A-Z]?[^\W\dA-Z_]+|[A-Z]+(?![^\W\dA-Z_])|\d+|[^\W_]+")
 _ISO_DATE = re.compile(r"(\d{4})-(0?[1-9]|1[0-2])-(\d{1,2})")
+_AREAS = "都道府县市区州"  # 东京都, 深圳市: what precedes it is the name
+_KANA = re.compile(r"[\u3040-\u30ff]")
 _CJK_RUN = re.compile(rf"[{_CJK}]")
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\uff07`\u00b4", "''''''")
 # Snowball in C, as its Python package stems but in a fiftieth of the time; no cache: it would keep what people said.
@@ -150,19 +153,47 @@ def _simple(word: str) -> str:
 
 
 def _chinese(run: str) -> tuple[str, ...]:
-    """Words, the words within them (jieba's search mode) and the character pairs of three-character ones.
+    """Words and the words within them; pairs of characters where the dictionary has no words. All in simplified
+    characters, so that 电商 finds 電商.
 
-    The pairs are for names, which no dictionary has all of: 曼婷 finds 张曼婷. `5月` becomes the term of `May`.
+    The pairs are for names and for Japanese: 曼婷 finds 张曼婷, タワー finds 東京タワー. `5月` becomes the term of
+    `May`.
     """
     if run[0].isdigit():
         return (_month(int(run[:-1])),)
     import rjieba  # a quarter of a second, which only Chinese text has to wait for
 
     found: list[str] = []
-    for word in rjieba.cut_for_search(run):
-        pairs = [pair for pair in (word[:2], word[1:]) if len(word) == 3 and pair not in found]
-        found.extend(term[:MAX_TERM_CHARS] for term in (word, *pairs) if term not in STOPWORDS_ZH)
+    letters = ""  # of words of one character in a row
+    for word in (*rjieba.cut(run.translate(_simplified())), ""):
+        if len(word) == 1 and word not in STOPWORDS_ZH:
+            letters += word
+            continue
+        found += [letter for letter in letters if not _KANA.match(letter)] + _pairs(letters)
+        found += [part[:MAX_TERM_CHARS] for part in (*_within(word), word) if part and part not in STOPWORDS_ZH]
+        letters = ""
     return tuple(found)
+
+
+@lru_cache
+def _simplified() -> dict[int, str]:
+    """Traditional characters and their simplified ones, as OpenCC's t2s has them (without words of its dictionary)."""
+    traditional, simplified = Path(__file__).with_name("simplified.txt").read_text("utf-8").splitlines()
+    return str.maketrans(dict(zip(traditional, simplified, strict=True)))
+
+
+def _pairs(letters: str) -> list[str]:
+    return [letters[at : at + 2] for at in range(len(letters) - 1)]
+
+
+def _within(word: str) -> list[str]:
+    """The words within a word. Of 東京都 that is 東京, but not 京都."""
+    import rjieba
+
+    parts = [part for part in rjieba.cut_for_search(word) if part != word] if len(word) > 2 else []
+    if len(word) == 3 and word[2] in _AREAS:
+        parts = [part for part in parts if word.startswith(part)]
+    return _pairs(word) if len(word) == 3 and not parts else parts
 
 
 def _month(number: int) -> str:

@@ -31,6 +31,17 @@ async def test_a_long_turn_of_many_pieces_is_found_once(log: Log, db: Connection
     assert [found.seq for found in await search(db, "lighthouse keeper letter")].count(1) == 1
 
 
+async def test_japanese_and_both_kinds_of_chinese_characters_are_found(
+    log: Log, db: Connection, settled: Settled
+) -> None:
+    said = ["東京都庁の近くで働いています", "她在電商公司工作", "我喜欢喝绿茶"]
+    await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])
+    await settled()
+    for query, text in (("東京", said[0]), ("电商", said[1]), ("綠茶", said[2])):
+        assert (await search(db, query, 1))[0].text == text
+    assert await search(db, "京都", 1) == []
+
+
 async def test_k_bounds_the_turns_and_the_best_comes_first(log: Log, db: Connection, settled: Settled) -> None:
     said = ["The cat sleeps.", "A cat and a dog play.", "Only the dog barks.", "It rains."]
     await log.append_many([turn(text, minutes=n) for n, text in enumerate(said)])

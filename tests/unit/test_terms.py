@@ -68,6 +68,27 @@ def test_part_of_a_chinese_name_finds_it() -> None:
     assert finds("曼婷喜欢什么", "你好，张曼婷")
 
 
+def test_the_name_of_an_area_is_found_without_what_begins_within_it() -> None:
+    assert finds("東京", "東京都庁の近く") and finds("都庁", "東京都庁の近く")
+    assert not finds("京都", "東京都庁の近く") and not finds("山区", "南山区")
+    assert finds("中国", "中华人民共和国和中国人")
+
+
+def test_traditional_and_simplified_characters_find_each_other() -> None:
+    for simplified, traditional in (
+        ("电商", "她在電商公司工作"),
+        ("台北图书馆", "臺北市立圖書館"),
+        ("头发", "頭髮很長"),
+    ):
+        assert finds(simplified, traditional) and finds(traditional, simplified)
+    assert terms("我對花生過敏") == terms("我对花生过敏")
+
+
+def test_words_that_no_dictionary_has_are_found_by_pairs_of_characters() -> None:
+    assert finds("タワー", "東京タワーに行きました") and finds("サービス", "サービスが遅い")
+    assert not finds("サービス", "スーパー") and not finds("の", "私の猫の名前")
+
+
 def test_mixed_text_gives_terms_of_both_languages() -> None:
     assert {"plan", "b", "面试"} <= set(terms("plan B是面试"))
 

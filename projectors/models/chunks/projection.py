@@ -231,8 +231,8 @@ VECTORS = Projection(
     "vectors",
     # 1: a question's first turn, also where it was asked again; 2: topics only where a chunk has them word by word, and
     # huge turns cut otherwise; 3: chunks of what only repeats memory; 5:
-    # days of the speaker's clock
-    5,
+    # days of the speaker's clock; 6: simplified characters, and pairs of them
+    6,
     TABLES,
     REMOVALS | ARCHIVING | HANDLED,
     project,
