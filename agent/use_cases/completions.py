@@ -62,7 +62,7 @@ class Wanted:
     of `thread`. memory: "read" stores nothing, "off" is the bare model. is_task: the messages are a prompt of the
     client itself that has all that it needs; nothing is added unless it goes on from an earlier answer. chat: the
     fields of the request to the model besides messages. id: of the answer; a request that failed and is sent again with
-    it stores its messages once.
+    it stores its messages once. prompts: those of the messages that the client's program wrote itself.
     """
 
     messages: Sequence[Wire]
@@ -73,6 +73,7 @@ class Wanted:
     memory: MemoryMode = "full"
     is_task: bool = False
     id: UUID = field(default_factory=uuid7)
+    prompts: Sequence[Wire] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -183,7 +184,14 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
     """Stores the new messages, on a fork where the conversation went on otherwise, and builds the context."""
     prompt, given = split_prompt(wanted.messages)
     known = len(given) - len(place.new)
-    turns = [replace(turn_of(one), id=uuid5(wanted.id, f"message {at}")) for at, one in enumerate(place.new, known)]
+    turns = [
+        replace(
+            turn_of(one),
+            id=uuid5(wanted.id, f"message {at}"),
+            origin="program" if one in wanted.prompts else None,
+        )
+        for at, one in enumerate(place.new, known)
+    ]
     thread = place.thread or str(uuid5(wanted.id, "thread"))
     if place.after is not None:
         thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread

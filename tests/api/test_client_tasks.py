@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from helpers.api import Serve
-from helpers.stage import MemoryServer
+from helpers.stage import MemoryServer, wait_until_idle
 
 from turnlog.consumers.api.openai.client_tasks import is_client_task, task_prompts
+from turnlog.consumers.workers.reactors.extraction import NAME as EXTRACTION
 
 TITLE = """### Task:
 Generate a concise, 3-5 word title with an emoji summarizing the chat history.
@@ -80,6 +81,21 @@ async def test_tasks_of_a_client_are_answered_and_leave_nothing(serve: Serve, mo
         assert [one["thread"] for one in (await ann.get("/api/threads")).json()["items"]] == ["chat"]
         turns = (await ann.get("/api/threads/chat/turns")).json()["items"]
         assert [one["content"] for one in turns][::2] == ["I am allergic to nuts.", "What am I allergic to?"]
+        assert "Genoa" not in (await ann.get("/api/memories")).text
+
+
+async def test_a_prompt_for_a_summary_in_a_resent_history_is_not_the_persons(serve: Serve, model: MemoryServer) -> None:
+    async with serve("reactors", api_base_url=model.url, model="m") as api, api.client() as ann:
+        for prompt in (one for one in task_prompts() if one.of == "last"):
+            text = "\n".join((prompt.begins, *prompt.has, "I live in Genoa."))
+            nuts = [said(f"I am allergic to nuts, {prompt.client}."), said("Noted.", "assistant")]
+            body = {"messages": [*nuts, said(text), said("Done.", "assistant"), said("Go on.")]}
+            answered = await ann.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": prompt.client})
+            assert answered.headers["x-turnlog-memory"] == "full"
+            turns = (await ann.get(f"/api/threads/{prompt.client}/turns")).json()["items"]
+            assert [one["origin"] for one in turns if one["role"] == "user"] == ["person", "program", "person"]
+        await wait_until_idle(api.runtime.log, EXTRACTION)
+        await api.runtime.settle()
         assert "Genoa" not in (await ann.get("/api/memories")).text
 
 

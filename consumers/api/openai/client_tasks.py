@@ -52,10 +52,21 @@ def is_client_task(messages: Sequence[Wire], task_header: str | None) -> bool:
         return True
     said = [one for one in messages if one.get("role") not in SYSTEM]
     texts = {"system": _text(messages[0].get("content")) if messages[0].get("role") in SYSTEM else ""}
-    content = said[-1].get("content") if said and said[-1].get("role") == "user" else ""
-    texts["last"] = _text(content[-1:] if isinstance(content, list) else content)
+    texts["last"] = _last_block(said[-1]) if said else ""
     texts["message"] = texts["last"] if len(said) == 1 else ""
     return any(prompt.matches(texts[prompt.of]) for prompt in task_prompts())
+
+
+def prompts_in(history: Sequence[Wire]) -> list[Wire]:
+    """The messages that end with a prompt of the chat program, such as the request for a summary, sent again."""
+    prompts = [prompt for prompt in task_prompts() if prompt.of == "last"]
+    return [one for one in history if any(prompt.matches(_last_block(one)) for prompt in prompts)]
+
+
+def _last_block(message: Wire) -> str:
+    """The text of the last block of a user's message, "" of another message."""
+    content = message.get("content") if message.get("role") == "user" else ""
+    return _text(content[-1:] if isinstance(content, list) else content)
 
 
 def _text(content: Any) -> str:
