@@ -1,5 +1,6 @@
 """Long-term memory by hand: memories, remember, edit, rate, revert, forget, conflicts, answer."""
 
+import json
 from typing import Any
 
 from helpers.cli import Cli as Cli
@@ -41,6 +42,15 @@ async def test_memories_are_listed_with_score_validity_and_the_words_that_say_th
     }
     [only] = (await turnlog("memories", "--user", "ann", "--kind", "preference", "--json")).document
     assert only["content"] == "我喜欢喝茶"
+
+
+async def test_words_that_several_memories_have_forget_none_and_list_them(log: Log, turnlog: Cli) -> None:
+    await tell(log, claim("I like tea", 1, kind="PREFERENCE"), claim("I sell tea", 2))
+    refused = await turnlog("forget", "tea", "--user", "ann", "--yes", "--json")
+    assert (refused.code, refused.error) == (1, "ambiguous-memory")
+    listed = json.loads(refused.out)["error"]["candidates"]
+    assert sorted(one["content"] for one in listed) == ["I like tea", "I sell tea"]
+    assert len((await turnlog("memories", "--user", "ann", "--json")).document) == 2
 
 
 async def test_what_held_at_a_time_is_shown_and_with_all_what_became_of_it(log: Log, turnlog: Cli) -> None:

@@ -2,7 +2,11 @@
 
 from uuid import UUID
 
+import pytest
 from helpers.api import Serve
+
+import turnlog
+from turnlog.agent.use_cases.memories import AmbiguousMemory
 
 
 async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
@@ -30,6 +34,22 @@ async def test_a_memory_from_remembering_to_forgetting(serve: Serve) -> None:
         assert newer in (await ann.delete(f"/api/memories/{newer}")).json()["forgotten"]
         assert (await ann.get("/api/memories")).json()["items"] == []
         assert (await ann.post("/api/recall", json={"query": "green tea"})).json()["memories"] == []
+
+
+async def test_words_that_several_memories_have_forget_none_and_list_them(serve: Serve) -> None:
+    async with serve() as api, api.client() as ann, turnlog.connect(api.url, key=api.token()) as memory:
+        for content in ("Ann likes tea.", "Ann drinks tea at five."):
+            await ann.post("/api/memories", json={"content": content})
+        there = {one["id"]: one["content"] for one in (await ann.get("/api/memories")).json()["items"]}
+        refused = await ann.post("/api/memories/forget", json={"memory": "tea"})
+        assert (refused.status_code, refused.json()["code"]) == (409, "ambiguous-memory")
+        assert {one["id"]: one["content"] for one in refused.json()["candidates"]} == there
+        with pytest.raises(AmbiguousMemory) as said:
+            await memory.forget("ann", "tea")
+        assert {one["id"]: one["content"] for one in said.value.candidates} == there
+        assert (await ann.post("/api/memories/forget", json={"memory": "a"})).json()["code"] == "ambiguous-memory"
+        assert (await ann.post("/api/memories/forget", json={"memory": "te"})).status_code == 404
+        assert len((await ann.get("/api/memories")).json()["items"]) == 2
 
 
 async def test_memories_are_counted_by_tier_for_their_user_and_for_an_operator_of_the_tenant(serve: Serve) -> None:
