@@ -26,7 +26,7 @@ from turnlog.agent.models.language import is_chinese
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.thread_turns import in_turn
 from turnlog.agent.use_cases.agents import check_answers
-from turnlog.agent.use_cases.own_threads import append_as_owner
+from turnlog.agent.use_cases.own_threads import append_as_owner, check_not_deleted, own_thread
 from turnlog.events.contracts import REMOVALS, AnswerRequested, Event, UsageMetered
 from turnlog.events.errors import InvalidEvent, NotFound, TurnlogError
 from turnlog.events.read import recorded
@@ -61,9 +61,11 @@ class NoAnswer(TurnlogError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The question is on the log. seq: of the request for its answer, which `follow` takes."""
+    """The question is on the log. seq: of the request for its answer, which `follow` takes. thread: the id of its
+    conversation."""
 
     seq: int
+    thread: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +107,36 @@ async def ask(
 ) -> AsyncGenerator[Piece]:
     """Appends the question, then yields the answer: `Asked`, text and tools as they come, `Answered` last.
 
-    It is appended after the answers of the thread that are asked for already. A thread without events becomes the
-    user's. admission: of the throttle, entered before the question is appended.
+    It is appended after the answers of the thread that are asked for already. thread: with a user, their name of it,
+    too; one without events becomes the user's. admission: of the throttle, entered before the question is appended.
 
     Needs a running agent (consumers.roles, or `turnlog up`). A caller that stops early loses no answer: it is recorded
     all the same. agent: the type of the one that answers; None is the default one. turn_id: of the question; one that
     is asked again with it is asked once. Raises NoAnswer, InvalidEvent for a blank question, AgentDisabled, NotFound
-    for an unknown agent, a thread of another user or a conversation that is deleted before the answer, InvalidToken,
+    for an unknown agent or a conversation that was deleted, also before the answer, InvalidToken,
     TooManyWaiting, LogUnavailable.
     """
     _check(tenant, thread, text, user)
     await check_answers(runtime, tenant, agent)
-    asked = question_events(Question(tenant, thread, text, user, model, agent), turn_id)
-
-    async def append(expected: int | None = None) -> int:
-        return await append_question(runtime.log, asked, expected)
-
+    if user is None:
+        await check_not_deleted(runtime, tenant, thread)
+    else:
+        name, thread = thread, await own_thread(runtime, tenant, thread, user, begins=True, or_nobody=True)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(in_turn(runtime, tenant, thread, runtime.settings.answer_timeout_s))
         await stack.enter_async_context(admission or contextlib.nullcontext())
-        arrived = await stack.enter_async_context(_progress(runtime, asked.request))
-        seq = await (
-            append() if user is None else append_as_owner(runtime, tenant, thread, user, append, or_nobody=True)
-        )
-        yield Asked(seq)
-        async for piece in _follow(runtime, asked.request, seq, arrived):
+
+        async def append(thread: str, expected: int | None = None) -> tuple[int, Event, Steps]:
+            asked = question_events(Question(tenant, thread, text, user, model, agent), turn_id)
+            arrived = await stack.enter_async_context(_progress(runtime, asked.request))
+            return await append_question(runtime.log, asked, expected), asked.request, arrived
+
+        if user is None:
+            seq, request, arrived = await append(thread)
+        else:
+            seq, request, arrived = await append_as_owner(runtime, tenant, name, user, append, or_nobody=True)
+        yield Asked(seq, request.thread)
+        async for piece in _follow(runtime, request, seq, arrived):
             yield piece
 
 
@@ -146,7 +153,7 @@ async def follow(runtime: Runtime, tenant: str, thread: str, seq: int) -> AsyncG
         raise NotFound(f"thread {thread!r} has no question at sequence {seq}")
     async with _progress(runtime, request) as arrived:
         arrived.put_nowait(None)  # the answer may be there already
-        yield Asked(seq)
+        yield Asked(seq, thread)
         async for piece in _follow(runtime, request, seq, arrived):
             yield piece
 

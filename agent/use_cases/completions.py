@@ -197,13 +197,14 @@ async def _continued(runtime: Runtime, person: Person, wanted: Wanted, place: Re
         thread = (await fork_thread(runtime, person.tenant, thread, place.after)).thread
     through = None if place.after is not None else place.end
     if turns:
-        where = (runtime, person.tenant, thread)
 
-        async def append(expected: int | None) -> Added:
-            return await add_turns(*where, turns, user=person.user, expected=expected)
+        async def append(thread: str, expected: int | None) -> tuple[str, Added]:
+            where = (runtime, person.tenant, thread)
+            return thread, await add_turns(*where, turns, user=person.user, expected=expected)
 
-        through = (await append_as_owner(*where, person.user, append)).version
-        await tell_waiting(*where)
+        thread, added = await append_as_owner(runtime, person.tenant, thread, person.user, append)
+        through = added.version
+        await tell_waiting(runtime, person.tenant, thread)
     found = await context_of(
         runtime,
         person.tenant,

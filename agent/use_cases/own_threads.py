@@ -1,5 +1,11 @@
-"""Whose a conversation is: what a face asks before it serves a thread to one user of a tenant."""
+"""Whose a conversation is, and which one a user means by its name: what a face asks before it serves a thread.
 
+Names are unique in a tenant, and two users may both say "main". The first one's conversation has the name as its id;
+where that id is another's, the name means `other_id` of it, for whoever it is not.
+"""
+
+import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -8,85 +14,127 @@ from turnlog.agent.use_cases.threads import open_thread
 from turnlog.events.contracts import REMOVALS
 from turnlog.events.errors import NotFound, WrongExpectedVersion
 from turnlog.events.subjects import check_place
-from turnlog.projectors.models.thread_lookup import owner_of
+from turnlog.projectors.models.thread_lookup import is_there, owner_of
 
 READS = ("thread_activity",)
 T = TypeVar("T")
+_OTHER = re.compile(r"(.*)-of-[0-9a-f]{16}", re.DOTALL)
+_LONGEST = 80  # characters of a name that its other id has as they are
 
 
-async def check_owner(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
-    """Raises NotFound unless the conversation is the user's: for those of others and for unknown ones alike.
+def other_id(tenant: str, user: str, name: str) -> str:
+    """The id of a user's conversation where the one with this name is another user's."""
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - 17]}-{_digest(name)}"
+    return f"{name}-of-{_digest(tenant, user, name)}"
 
-    Raises InvalidToken.
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+async def own_thread(
+    runtime: Runtime, tenant: str, name: str, user: str, *, begins: bool = False, or_nobody: bool = False
+) -> str:
+    """The id of the user's conversation of this name or id.
+
+    begins: it need not have events yet. or_nobody: threads without an owner are open, too. Raises NotFound for unknown
+    conversations, and for those that the user deleted; InvalidToken.
     """
-    check_place(tenant, thread, user)
-    await _check(runtime, tenant, thread, user, await runtime.log.thread_head(tenant, thread))
-
-
-async def check_not_of_others(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
-    """As check_owner, but a thread without events passes. Raises NotFound, InvalidToken."""
-    check_place(tenant, thread, user)
-    if head := await runtime.log.thread_head(tenant, thread):
-        await _check(runtime, tenant, thread, user, head)
+    thread, head = await _found(runtime, tenant, name, user, or_nobody)
+    if not head and not begins:
+        raise _unknown(name)
+    return thread
 
 
 async def append_as_owner(
     runtime: Runtime,
     tenant: str,
-    thread: str,
+    name: str,
     user: str,
-    append: Callable[[int | None], Awaitable[T]],
+    append: Callable[[str, int | None], Awaitable[T]],
     *,
     or_nobody: bool = False,
 ) -> T:
     """Appends to the user's conversation; one without events becomes the user's with the first event of `append`.
 
-    append: takes the version of the thread to expect, None for any. Of two users who begin a thread at once, one gets
-    it. or_nobody: threads without an owner are open, too. Raises NotFound for a thread of another user, InvalidToken.
+    append: takes the thread's id and the version of it to expect, None for any. or_nobody: see own_thread. Raises
+    NotFound, InvalidToken.
     """
-    check_place(tenant, thread, user)
-    head = await runtime.log.thread_head(tenant, thread)
-    if not head:
+    while True:
+        thread, head = await _found(runtime, tenant, name, user, or_nobody)
+        if head:
+            return await append(thread, None)
         try:
-            return await append(0)
-        except WrongExpectedVersion:  # another request began it at the same time
-            head = await runtime.log.thread_head(tenant, thread)
-    await _check(runtime, tenant, thread, user, head, or_nobody)
-    return await append(None)
+            return await append(thread, 0)
+        except WrongExpectedVersion:
+            if not await runtime.log.thread_head(tenant, thread):
+                raise  # nobody has begun it meanwhile
 
 
-async def own_or_claim(runtime: Runtime, tenant: str, thread: str, user: str) -> None:
-    """As check_owner, but a thread without events becomes the user's. Of two who claim one at once, one gets it."""
-    check_place(tenant, thread, user)
-    head = await runtime.log.thread_head(tenant, thread)
-    if not head:
-        try:
+async def claimed(runtime: Runtime, tenant: str, name: str, user: str) -> str:
+    """As own_thread; a conversation without events is opened. Raises NotFound, InvalidToken."""
+
+    async def claim(thread: str, expected: int | None) -> str:
+        if expected == 0:
             await open_thread(runtime, tenant, thread, user, must_be_new=True)
-            return
-        except WrongExpectedVersion:  # another request opened it at the same time
-            head = await runtime.log.thread_head(tenant, thread)
-    await _check(runtime, tenant, thread, user, head)
+        return thread
+
+    return await append_as_owner(runtime, tenant, name, user, claim)
 
 
-async def _check(runtime: Runtime, tenant: str, thread: str, user: str, head: int, or_nobody: bool = False) -> None:
-    """head: the thread's last sequence. or_nobody: a thread without an owner passes. Raises NotFound.
+async def check_not_deleted(runtime: Runtime, tenant: str, thread: str) -> None:
+    """For a program that sees all users: a deleted conversation stays deleted. Raises NotFound, InvalidToken."""
+    check_place(tenant, thread)
+    if await runtime.log.thread_head_of(tenant, thread, REMOVALS):
+        await runtime.settle_thread(tenant, thread, READS)
+        async with runtime.pool.connection() as conn:
+            if not await is_there(conn, tenant, thread):
+                raise _unknown(thread)
+
+
+async def _found(runtime: Runtime, tenant: str, name: str, user: str, or_nobody: bool = False) -> tuple[str, int]:
+    """The id, and its last sequence: 0 where the conversation has not begun. Raises NotFound."""
+    check_place(tenant, name, user)
+    head = await runtime.log.thread_head(tenant, name)
+    if head:
+        if await _is_of(runtime, tenant, name, user, head, or_nobody):
+            return name, head
+    elif (made := _OTHER.fullmatch(name)) is None or other_id(tenant, user, made[1]) == name:
+        return name, 0  # nobody can take the id that a name of another user means
+    other = other_id(tenant, user, name)
+    if (head := await runtime.log.thread_head(tenant, other)) and not await _is_of(runtime, tenant, other, user, head):
+        raise _unknown(name)
+    return other, head
+
+
+async def _is_of(runtime: Runtime, tenant: str, thread: str, user: str, head: int, or_nobody: bool = False) -> bool:
+    """head: the thread's last sequence. Raises NotFound where the user has deleted it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.
     """
     partition = await runtime.log.partition_of(tenant, thread, head)
-    owner, position = await _owner(runtime, tenant, thread, partition)
-    if position < head and (owner != user or await _is_removed_after(runtime, tenant, thread, position)):
+    known, owner, position = await _owner(runtime, tenant, thread, partition)
+    removed = 0
+    if position < head or not known:
+        removed = await runtime.log.thread_head_of(tenant, thread, REMOVALS)
+    if position < head and (owner != user or removed > position):
         await runtime.settle_thread(tenant, thread, READS)
-        owner, _ = await _owner(runtime, tenant, thread, partition)
-    if owner != user and not (or_nobody and owner is None):
-        raise NotFound(f"there is no thread {thread!r}")
+        known, owner, _ = await _owner(runtime, tenant, thread, partition)
+    if known:
+        return owner == user or (or_nobody and owner is None)
+    if removed:
+        async for one in runtime.log.read_thread(tenant, thread, removed, removed):
+            if one.event.user in (user, None):
+                raise _unknown(thread)
+    return False
 
 
-async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[str | None, int]:
+async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
     async with runtime.pool.connection() as conn:
         return await owner_of(conn, tenant, thread, partition)
 
 
-async def _is_removed_after(runtime: Runtime, tenant: str, thread: str, seq: int) -> bool:
-    return await runtime.log.thread_head_of(tenant, thread, REMOVALS) > seq
+def _unknown(thread: str) -> NotFound:
+    return NotFound(f"there is no thread {thread!r}")

@@ -12,7 +12,7 @@ from turnlog.agent.context.turns import cuts
 from turnlog.agent.context.wire import called, message_content
 from turnlog.agent.importers.blocks import content_of
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner
+from turnlog.agent.use_cases.own_threads import own_thread
 from turnlog.events.errors import InvalidEvent
 from turnlog.projectors.engine.writer import Connection
 from turnlog.projectors.models.forks import related
@@ -90,10 +90,10 @@ async def place_of(
 
     Raises NotFound for a thread of another user, InvalidToken.
     """
-    if thread is not None and not claims and not await runtime.log.thread_head(tenant, thread):
-        return RequestPlace(None, given)
     if thread is not None:
-        await check_not_of_others(runtime, tenant, thread, user)
+        thread = await own_thread(runtime, tenant, thread, user, begins=True)
+        if not claims and not await runtime.log.thread_head(tenant, thread):
+            return RequestPlace(None, given)
         if history == "none" or (history == "some" and not _has_answers(given)):
             return await _behind(runtime, tenant, thread, given)
     elif not _has_answers(given):
@@ -116,7 +116,7 @@ async def place_behind(
 ) -> RequestPlace:
     """New messages that go on from the turn at a sequence; those that a request which failed stored are not stored
     again. Raises NotFound."""
-    await check_owner(runtime, tenant, thread, user)
+    thread = await own_thread(runtime, tenant, thread, user)
     await runtime.settle_thread(tenant, thread, READS)
     async with runtime.pool.connection() as conn:
         await restored_if_archived(runtime, conn, tenant, thread)

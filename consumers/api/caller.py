@@ -15,7 +15,7 @@ from turnlog.agent.access.identity import Forbidden, Identity, Role, Unauthentic
 from turnlog.agent.access.repeated_writes import Write
 from turnlog.agent.runtime import Runtime
 from turnlog.agent.throttle.shares import in_share
-from turnlog.agent.use_cases.own_threads import check_not_of_others, check_owner, own_or_claim
+from turnlog.agent.use_cases.own_threads import claimed, own_thread
 from turnlog.consumers.api import repeats
 from turnlog.events.errors import InvalidEvent, NotFound
 from turnlog.events.local_time import caller_zone, zone_named, zone_or
@@ -51,19 +51,19 @@ class Caller:
             raise NotFound(f"there is no user {given[:80]!r} here: a request is made for its caller")
 
     async def owns(self, thread: str) -> Place:
-        """The thread, if it is the caller's, as the use cases take it. Raises NotFound."""
-        await check_owner(self.runtime, self.tenant, thread, self.user)
-        return self.runtime, self.tenant, thread
+        """The caller's conversation of this name or id, as the use cases take it. Raises NotFound."""
+        place = (self.runtime, self.tenant)
+        return *place, await own_thread(*place, thread, self.user)
 
     async def may_begin(self, thread: str) -> Place:
         """As `owns`; a thread without events passes, and stays without an owner. Raises NotFound."""
-        await check_not_of_others(self.runtime, self.tenant, thread, self.user)
-        return self.runtime, self.tenant, thread
+        place = (self.runtime, self.tenant)
+        return *place, await own_thread(*place, thread, self.user, begins=True)
 
     async def claims(self, thread: str) -> Place:
         """As `owns`; a thread without events becomes the caller's."""
-        await own_or_claim(self.runtime, self.tenant, thread, self.user)
-        return self.runtime, self.tenant, thread
+        place = (self.runtime, self.tenant)
+        return *place, await claimed(*place, thread, self.user)
 
 
 def use_zone(identity: Identity, named: str | None) -> None:

@@ -109,11 +109,11 @@ class Running(Generic[T]):
         self._more = asyncio.Event()
         self.task = asyncio.create_task(self._collect(pieces), name=f"answer-{self.id}")
 
-    async def asked(self) -> int:
-        """The sequence of the request, once it is on the log. Raises what asking raises."""
+    async def asked(self) -> Asked:
+        """The request, once it is on the log. Raises what asking raises."""
         async for _, piece in self.read():
             if isinstance(piece, Asked):
-                return piece.seq
+                return piece
         raise AssertionError("an answer begins with its question")
 
     async def read(self, after: int = 0) -> AsyncGenerator[tuple[int, T]]:
@@ -164,23 +164,24 @@ class Streams:
         model: str | None,
         turn_id: UUID,
         agent: str | None = None,
-    ) -> tuple[int, Running[Piece]]:
-        """The request's sequence and its answer. A question that is sent again joins the answer under way.
+    ) -> tuple[Asked, Running[Piece]]:
+        """The request and its answer. A question that is sent again joins the answer under way.
 
-        Raises NotFound for another user's thread, what `throttled` raises, and what asking raises before the question
+        Raises NotFound, what `throttled` raises, and what asking raises before the question
         is on the log.
         """
         async with in_share(caller.runtime, caller.tenant, caller.user, "asks"):
-            place, asked = await caller.may_begin(thread), (caller.tenant, thread, turn_id)
-        running = self._running.get(asked)
+            place = await caller.may_begin(thread)
+        sent = (caller.tenant, place[2], turn_id)
+        running = self._running.get(sent)
         if running is None or running.error is not None:
             about: dict[str, Any] = {"user": caller.user, "model": model, "agent": agent, "turn_id": turn_id}
-            pieces = ask(*place, text, **about, admission=throttled(caller, thread, agent))
-            running = self._running[asked] = Running(pieces)
+            pieces = ask(*place, text, **about, admission=throttled(caller, place[2], agent))
+            running = self._running[sent] = Running(pieces)
             running.task.add_done_callback(partial(self._ended, running))
-        seq = await asyncio.shield(running.asked())
-        self._running[caller.tenant, thread, seq] = running
-        return seq, running
+        asked = await asyncio.shield(running.asked())
+        self._running[caller.tenant, asked.thread, asked.seq] = running
+        return asked, running
 
     def _ended(self, running: Running[Any], _: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().call_later(KEPT_S, self._drop, running)

@@ -16,6 +16,7 @@ from turnlog.agent.throttle.thread_turns import in_turn, tell_waiting
 from turnlog.agent.use_cases import asking, threads, turns
 from turnlog.agent.use_cases.context import AnswerBasis, context_of
 from turnlog.agent.use_cases.forks import fork_thread
+from turnlog.agent.use_cases.own_threads import append_as_owner, check_not_deleted, own_thread
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.own_loop import LoopBound
@@ -55,15 +56,17 @@ class Context:
 
 
 class Thread(LoopBound):
-    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers.
+    """A conversation of a tenant; `Memory.thread` makes it. user: who speaks, for turns, memories and answers, and who
+    means their own conversation by the id where the one with it is another user's.
 
     Nothing is stored before the first turn. Every read waits until what this program appended is in the read models.
     """
 
-    __slots__ = ("_runtime", "id", "tenant", "user")
+    __slots__ = ("_known", "_runtime", "id", "tenant", "user")
 
     def __init__(self, runtime: Runtime, tenant: str, id: str, user: str | None = None) -> None:
         self._runtime, self.tenant, self.id, self.user = runtime, tenant, id, user
+        self._known = id if user is None else None
 
     def __repr__(self) -> str:
         return f"<turnlog thread {self.id!r} of user {self.user!r}>"
@@ -173,7 +176,7 @@ class Thread(LoopBound):
         page = await turns.transcript(
             self._runtime,
             self.tenant,
-            self.id,
+            await self._own(),
             limit=limit,
             after_seq=after_seq,
             before_seq=before_seq,
@@ -183,19 +186,19 @@ class Thread(LoopBound):
 
     async def info(self) -> ThreadInfo:
         """Label, user, number of messages, last activity. Raises NotFound."""
-        return await threads.get_thread(self._runtime, self.tenant, self.id)
+        return await threads.get_thread(self._runtime, self.tenant, await self._own())
 
     async def rename(self, label: str) -> None:
         """Raises NotFound."""
-        await threads.rename_thread(self._runtime, self.tenant, self.id, label)
+        await threads.rename_thread(self._runtime, self.tenant, await self._own(), label)
 
     async def label(self) -> str:
         """The label; a conversation without one gets what its user said first, shortened. Raises NotFound."""
-        return await threads.label_thread(self._runtime, self.tenant, self.id)
+        return await threads.label_thread(self._runtime, self.tenant, await self._own())
 
     async def delete(self) -> None:
         """Removes the conversation from every read model; the log keeps its events. Raises NotFound."""
-        await threads.delete_thread(self._runtime, self.tenant, self.id)
+        await threads.delete_thread(self._runtime, self.tenant, await self._own())
 
     async def _append(
         self,
@@ -204,13 +207,34 @@ class Thread(LoopBound):
         expected: int | None,
         usage: UsageMetered | None = None,
     ) -> list[Appended]:
-        place = (self._runtime, self.tenant, self.id)
-        added = await turns.add_turns(*place, made, user=self.user, expected=expected, receipt=receipt, usage=usage)
-        return added.turns
+
+        async def append(thread: str, version: int | None) -> list[Appended]:
+            about: dict[str, Any] = {"user": self.user, "receipt": receipt, "usage": usage}
+            about["expected"] = version if expected is None else expected
+            added = await turns.add_turns(self._runtime, self.tenant, thread, made, **about)
+            self._known = thread
+            return added.turns
+
+        if self._known is None and self.user is not None:
+            return await append_as_owner(self._runtime, self.tenant, self.id, self.user, append, or_nobody=True)
+        return await append(await self._own(), None)
+
+    async def _own(self, begins: bool = False) -> str:
+        """The id of the conversation. begins: it need not have events yet. Raises NotFound."""
+        if self._known is not None:
+            await check_not_deleted(self._runtime, self.tenant, self._known)
+            return self._known
+        assert self.user is not None
+        about: dict[str, Any] = {"begins": begins, "or_nobody": True}
+        found = await own_thread(self._runtime, self.tenant, self.id, self.user, **about)
+        self._known = None if begins else found
+        return found
 
     async def _context(self, asked: dict[str, Any], through: int | None = None) -> Context:
         """asked: arguments of `context`, by name. through: the sequence of the last turn to show."""
-        found = await context_of(self._runtime, self.tenant, self.id, user=self.user, through=through, **asked)
+        found = await context_of(
+            self._runtime, self.tenant, await self._own(begins=True), user=self.user, through=through, **asked
+        )
         made = found.context
         return Context(made.messages, made.tiers, made.budget, found.receipt, found.degraded)
 
@@ -218,12 +242,12 @@ class Thread(LoopBound):
     async def _turn(self, fork: Callable[[], Awaitable[Any]]) -> "AsyncIterator[Thread | None]":
         """See in_turn."""
         patience_s = self._runtime.settings.answer_timeout_s
-        async with in_turn(self._runtime, self.tenant, self.id, patience_s, fork) as forked:
+        async with in_turn(self._runtime, self.tenant, await self._own(begins=True), patience_s, fork) as forked:
             yield forked
 
     async def _tell_waiting(self) -> None:
-        await tell_waiting(self._runtime, self.tenant, self.id)
+        await tell_waiting(self._runtime, self.tenant, await self._own())
 
     async def _fork(self, at_seq: int) -> "Thread":
-        forked = await fork_thread(self._runtime, self.tenant, self.id, at_seq)
+        forked = await fork_thread(self._runtime, self.tenant, await self._own(), at_seq)
         return Thread(self._runtime, self.tenant, forked.thread, self.user)

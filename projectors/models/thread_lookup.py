@@ -97,17 +97,19 @@ async def one_thread(conn: Connection, tenant: str, thread: str) -> dict[str, An
     return await cursor.fetchone()
 
 
-async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[str | None, int]:
-    """The thread's user, None without one, and the sequence of the partition that this is as of: one snapshot."""
+async def owner_of(conn: Connection, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:
+    """Whether the thread is there, its user, None without one, and the sequence of the partition that this is as of:
+    one snapshot."""
     rows = await conn.execute(
-        "SELECT (SELECT user_id FROM thread_activity WHERE tenant = %s AND thread_id = %s), "
+        "SELECT t.thread_id IS NOT NULL, t.user_id, "
         "coalesce((SELECT position FROM projection_positions WHERE projection = 'thread_activity' AND build = 'live' "
-        "AND partition = %s), 0)",
-        (tenant, thread, partition),
+        "AND partition = %s), 0) "
+        "FROM (VALUES (true)) one LEFT JOIN thread_activity t ON t.tenant = %s AND t.thread_id = %s",
+        (partition, tenant, thread),
     )
     found = await rows.fetchone()
     assert found is not None
-    return found[0], int(found[1])
+    return bool(found[0]), found[1], int(found[2])
 
 
 async def numbered_labels(conn: Connection, tenant: str, user: str | None) -> int:

@@ -158,7 +158,7 @@ async def said(client: httpx2.AsyncClient, path: str) -> Any:
 async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -> None:
     """With a body that has what the routes need: one that is refused for its body has changed nothing either.
 
-    In another tenant the same id is another thread, which may begin."""
+    The same id is another thread, which may begin, in another tenant and of another user."""
     async with (
         serve("agent") as api,
         api.client() as ann,
@@ -176,8 +176,8 @@ async def test_no_route_changes_another_persons_thread_or_memory(serve: Serve) -
                 asked = re.sub(r"\{\w+\}", lambda one: known.get(one[0], "1"), path)
                 for method in METHODS & one.keys() - {"get"}:
                     answer = await bob.request(method.upper(), asked, json=CHANGES)
-                    assert answer.status_code in (404, 422), f"{method} {asked}: {answer.text}"
-                    reached |= {path} if answer.status_code == 404 else set()
+                    assert answer.status_code < 500, f"{method} {asked}: {answer.text}"
+                    reached |= {path} if answer.status_code != 422 else set()
                     answer = await other.request(method.upper(), asked, json=CHANGES)
                     assert answer.status_code < 500, f"{method} {asked}: {answer.text}"
         assert {"/api/threads/{thread}", "/api/threads/{thread}/turns", "/api/memories/{memory}"} <= reached

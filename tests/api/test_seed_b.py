@@ -41,4 +41,5 @@ async def test_the_flow_of_the_seed_in_its_field_names(serve: Serve) -> None:
             assert (await client.post(f"{MEMORY}/query", json=place)).status_code == 404
             assert (await client.post(f"{MEMORY}/write", json=turn)).status_code == 404
             assert (await client.get(f"{MEMORY}/sessions/conv-123")).status_code == 404
-        assert (await bob.post(f"{MEMORY}/create", json=place)).status_code == 404
+        made = await bob.post(f"{MEMORY}/create", json=place)
+        assert made.status_code == 201 and made.json()["meta"]["conversation_id"] != "conv-123"

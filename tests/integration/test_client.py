@@ -195,6 +195,55 @@ async def test_a_person_is_cleared_in_part_and_erased(face: Face) -> None:
             await memory.erase("nobody")
 
 
+async def test_two_users_have_a_conversation_of_one_name_each_and_neither_reaches_the_others(face: Face) -> None:
+    async with face("ann") as anns, face("bob") as bobs:
+        ann, bob = anns.thread("main", "ann"), bobs.thread("main", "bob")
+        await ann.add("user", "I am Ann.")
+        for call in (bob.messages, bob.info, bob.label, bob.delete, bob.context, lambda: bob.rename("mine")):
+            with pytest.raises(NotFound):
+                await call()
+        await bob.add("user", "I am Bob.", expected=0)
+        assert [piece async for piece in bob.ask("Who?")] == ["echo: ", "Who?"]
+        assert [one.content for one in await bob.messages()] == ["I am Bob.", "Who?", "echo: Who?"]
+        assert [one.content for one in await ann.messages()] == ["I am Ann."]
+        [his] = await bobs.threads("bob")
+        assert [one.thread for one in await anns.threads("ann")] == ["main"] and his.thread.startswith("main-of-")
+        assert await bobs.thread(his.thread, "bob").messages() == await bob.messages()
+        with pytest.raises(NotFound):
+            await anns.thread(his.thread, "ann").messages()
+        assert (await bobs.recall("Bob", user="bob", thread="main")).turns[0].thread == his.thread
+
+
+async def test_two_users_who_begin_a_conversation_of_one_name_at_once_both_do(face: Face) -> None:
+    async with face("ann") as anns, face("bob") as bobs:
+        for number in range(3):
+            one, other = anns.thread(f"t{number}", "ann"), bobs.thread(f"t{number}", "bob")
+            await asyncio.gather(one.add("user", "I am Ann."), other.add("user", "I am Bob."))
+            assert [said.content for said in await one.messages()] == ["I am Ann."]
+            assert [said.content for said in await other.messages()] == ["I am Bob."]
+
+
+async def test_a_deleted_conversation_stays_deleted_for_its_user_and_its_name_free_for_others(face: Face) -> None:
+    async with face("ann") as anns, face("bob") as bobs:
+        ann, same = anns.thread("main", "ann"), anns.thread("main", "ann")
+        await ann.add("user", "I am Ann.")
+        await same.messages()
+        await ann.delete()
+        for thread in (ann, same, anns.thread("main", "ann")):
+            for call in (
+                thread.messages,
+                thread.info,
+                thread.delete,
+                lambda thread=thread: thread.add("user", "Again."),
+                lambda thread=thread: thread.context("Again?"),
+                lambda thread=thread: anext(aiter(thread.ask("Again?"))),
+            ):
+                with pytest.raises(NotFound):
+                    await call()
+        await bobs.thread("main", "bob").add("user", "I am Bob.")
+        assert await anns.threads("ann") == [] and len(await bobs.threads("bob")) == 1
+
+
 @pytest.mark.parametrize(("local", "remote"), [(Memory, RemoteMemory), (Thread, RemoteThread)])
 def test_a_connected_memory_has_the_face_of_an_open_one(local: type, remote: type) -> None:
     """The user may be left out, for it is the token's. What is inherited uses nothing that a server does not give."""

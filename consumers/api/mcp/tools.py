@@ -139,7 +139,7 @@ class _Tools:
         """Finds what was said and what is remembered, by meaning, words, names and dates. before, after: of turns."""
         async with self.reader(context) as who:
             if thread_id is not None:
-                await who.owns(thread_id)
+                *_, thread_id = await who.owns(thread_id)
             wanted = MOST_TURNS if before or after else k
             found = await search(who.runtime, who.tenant, query, user=who.user, thread=thread_id, k=wanted)
             turns = [

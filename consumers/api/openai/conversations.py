@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from turnlog.agent.use_cases import threads
 from turnlog.agent.use_cases.turns import add_turns, transcript, turn_of
 from turnlog.consumers.api.bodies import FINITE, JsonObject
-from turnlog.consumers.api.caller import Caller, Reader, WriteId, Writer
+from turnlog.consumers.api.caller import Caller, Place, Reader, WriteId, Writer
 from turnlog.consumers.api.openai.errors import OpenAIRoute
 from turnlog.consumers.api.openai.items import Item, item_of, messages_of
 from turnlog.consumers.api.pages import cursor_of, place_of
@@ -35,26 +35,25 @@ class NewItems(BaseModel):
 async def create(caller: Writer, write_id: WriteId, given: NewConversation | None = None) -> dict[str, Any]:
     thread = f"conv_{write_id.hex}"
     # Items that are refused leave no conversation.
-    await _append(caller, thread, given.items if given else [], write_id)
+    await _append((caller.runtime, caller.tenant, thread), caller, given.items if given else [], write_id)
     place = await caller.claims(thread)
     if given is not None and given.metadata:
         await threads.open_thread(*place, caller.user, metadata=given.metadata, event_id=write_id)
-    return await _conversation(caller, thread)
+    return await _conversation(place)
 
 
 @router.get("/{thread}")
 async def get(thread: ThreadId, caller: Reader) -> dict[str, Any]:
-    await caller.owns(thread)
-    return await _conversation(caller, thread)
+    return await _conversation(await caller.owns(thread))
 
 
 @router.post("/{thread}/items")
 async def add_items(thread: ThreadId, given: NewItems, caller: Writer, write_id: WriteId) -> dict[str, Any]:
-    await caller.owns(thread)
-    seqs = await _append(caller, thread, given.items, write_id)
+    place = await caller.owns(thread)
+    seqs = await _append(place, caller, given.items, write_id)
     if not seqs:  # of reasoning alone
         return _list([], None)
-    page = await transcript(caller.runtime, caller.tenant, thread, after_seq=seqs[0] - 1, limit=len(seqs))
+    page = await transcript(*place, after_seq=seqs[0] - 1, limit=len(seqs))
     return _list([item for turn in page.turns for item in item_of(turn)], None)
 
 
@@ -76,16 +75,16 @@ async def items(
     return _list(found, cursor_of(turns[-1].seq) if page.more else None)
 
 
-async def _append(caller: Caller, thread: str, given: list[Item] | list[dict[str, Any]], write_id: UUID) -> list[int]:
+async def _append(place: Place, caller: Caller, given: list[Item] | list[dict[str, Any]], write_id: UUID) -> list[int]:
     turns = [replace(turn_of(message), id=uuid5(write_id, str(at))) for at, message in enumerate(messages_of(given))]
     if not turns:
         return []
-    added = await add_turns(caller.runtime, caller.tenant, thread, turns, user=caller.user)
+    added = await add_turns(*place, turns, user=caller.user)
     return [one.seq for one in added.turns]
 
 
-async def _conversation(caller: Caller, thread: str) -> dict[str, Any]:
-    found = await threads.get_thread(caller.runtime, caller.tenant, thread)
+async def _conversation(place: Place) -> dict[str, Any]:
+    found = await threads.get_thread(*place)
     created = int((found.created_at or found.last_active_at).timestamp())
     return {"id": found.thread, "object": "conversation", "created_at": created, "metadata": found.metadata or {}}
 

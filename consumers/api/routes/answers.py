@@ -47,8 +47,8 @@ class Begun:
 
 
 async def begin(thread: ThreadId, given: Message, caller: Asker, write_id: WriteId, request: Request) -> Begun:
-    seq, running = await _streams(request).ask(caller, thread, given.message, given.model, write_id)
-    return Begun(caller, thread, seq, running, language_of(request))
+    asked, running = await _streams(request).ask(caller, thread, given.message, given.model, write_id)
+    return Begun(caller, asked.thread, asked.seq, running, language_of(request))
 
 
 Begin = Annotated[Begun, Depends(begin)]
@@ -80,8 +80,7 @@ async def found(
 ) -> Begun:
     """The answer again, from the log; its first piece shows that there is such a question."""
     running = Running(follow(*await caller.owns(thread), seq))
-    await running.asked()
-    return Begun(caller, thread, seq, running, language_of(request))
+    return Begun(caller, (await running.asked()).thread, seq, running, language_of(request))
 
 
 @router.get("/{seq}", response_class=EventSourceResponse, dependencies=OF_FEW)

@@ -50,8 +50,8 @@ class Answer(BaseModel):
 @router.post("/recall")
 async def search(given: Question, caller: Reader) -> Answer:
     """Turns and memories that a question is about, by meaning, words, names and dates."""
-    if given.thread is not None:
-        await caller.owns(given.thread)
     asked = given.model_dump(exclude={"query", "explain"})
+    if given.thread is not None:
+        *_, asked["thread"] = await caller.owns(given.thread)
     found = await recall(caller.runtime, caller.tenant, given.query, user=caller.user, **asked)
     return Answer(**recall_document(given.query, found, given.explain))

@@ -37,15 +37,16 @@ async def create(given: MemoryCreateRequest, caller: Writer, _: WriteId) -> Sess
     """CreateShortMemory: begins a session; one that exists begins again. user_id: left out or the caller's."""
     caller.check_user(given.user_id)
     place = await caller.claims(given.conversation_id)
-    return await sessions.create_requested(place[0], place[1], given.model_copy(update={"user_id": caller.user}))
+    whose = {"user_id": caller.user, "conversation_id": place[2]}
+    return await sessions.create_requested(place[0], place[1], given.model_copy(update=whose))
 
 
 @router.post("/query")
 async def query(given: MemoryQueryRequest, caller: Reader) -> MemoryContext:
     """QueryMemoryContext: the history for a prompt. enterprise_id: left out or the caller's tenant. patient_id: left
     out or the caller."""
-    runtime, tenant, _ = await caller.owns(given.conversation_id)
-    return await sessions.query_memory(runtime, tenant, given)
+    runtime, tenant, thread = await caller.owns(given.conversation_id)
+    return await sessions.query_memory(runtime, tenant, given.model_copy(update={"conversation_id": thread}))
 
 
 @router.post("/write", status_code=201)
@@ -53,8 +54,8 @@ async def write(given: MemoryWriteRequest, caller: Writer, write_id: WriteId) ->
     """WriteTurn: appends the question, the answer or both. turn_id: a turn that is sent again with it is stored
     once."""
     caller.check_user(given.user_id)
-    runtime, tenant, _ = await caller.owns(given.conversation_id)
-    whose = {"user_id": caller.user, "turn_id": given.turn_id or write_id}
+    runtime, tenant, thread = await caller.owns(given.conversation_id)
+    whose = {"user_id": caller.user, "conversation_id": thread, "turn_id": given.turn_id or write_id}
     return await sessions.write_turn(runtime, tenant, given.model_copy(update=whose))
 
 

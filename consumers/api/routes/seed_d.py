@@ -54,8 +54,8 @@ async def begin(given: ChatRequest, caller: Asker, write_id: WriteId, request: R
     caller.check_user(given.user_id)
     streams: Streams = request.app.state.streams
     thread, agent = given.conversation_id or str(write_id), given.agent_type and given.agent_type.lower()
-    _, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
-    return Begun(caller, thread, agent or DEFAULT_AGENT, given.debug, running, language_of(request))
+    asked, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
+    return Begun(caller, asked.thread, agent or DEFAULT_AGENT, given.debug, running, language_of(request))
 
 
 @router.post("/stream", response_class=EventSourceResponse)

@@ -126,12 +126,12 @@ async def add_message(id: Id, given: MessageInput, caller: Writer, write_id: Wri
         latency_ms=given.latencyMs,
         id=write_id,
     )
-    place = (caller.runtime, caller.tenant, id)
 
-    async def append(expected: int | None) -> Appended:
-        return await turns.add_turn(*place, turn, user=caller.user, expected=expected)
+    async def append(thread: str, expected: int | None) -> tuple[Place, Appended]:
+        place = (caller.runtime, caller.tenant, thread)
+        return place, await turns.add_turn(*place, turn, user=caller.user, expected=expected)
 
-    stored = await append_as_owner(*place, caller.user, append)
+    place, stored = await append_as_owner(caller.runtime, caller.tenant, id, caller.user, append)
     page = await turns.transcript(*place, limit=1, after_seq=stored.seq - 1)
     return (await _messages(place, page.turns))[0]
 
@@ -143,7 +143,7 @@ async def list_messages(
     """The newest ones, oldest first; the next page has those before."""
     page = await own_turns.list_turns(id, caller, response, limit, cursor, newest=True)
     found = items_of(page, response)
-    return await _messages((caller.runtime, caller.tenant, id), found)
+    return await _messages(await caller.owns(id), found)
 
 
 @router.get("/memories")

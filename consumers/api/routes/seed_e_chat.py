@@ -177,8 +177,8 @@ async def _asked(
     request.state.locale = given.locale
     streams: Streams = request.app.state.streams
     thread, agent = thread or str(write_id), agent.lower() if agent else None
-    _, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
-    return _Answer(thread, agent or DEFAULT_AGENT, given.locale, running)
+    asked, running = await streams.ask(caller, thread, given.message, None, write_id, agent)
+    return _Answer(asked.thread, agent or DEFAULT_AGENT, given.locale, running)
 
 
 class _Answer:

@@ -31,7 +31,7 @@ from turnlog.agent.use_cases.asking import (
     ToolUsed,
 )
 from turnlog.agent.use_cases.turns import transcript, transcript_in_parts
-from turnlog.consumers.api.caller import Caller, use_zone
+from turnlog.consumers.api.caller import Caller, Place, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
@@ -72,11 +72,11 @@ async def chat(
         try:
             caller = await _caller(socket)
             counted.enter_context(one_of_few(socket.app, caller))
-            await caller.may_begin(topic_id)
+            place = await caller.may_begin(topic_id)
         except TurnlogError as error:
             return await socket.send_denial_response(problem_of(error))
         await socket.accept(TICKET if TICKET in socket.scope["subprotocols"] else None)
-        talk = _Talk(socket, caller, topic_id)
+        talk = _Talk(socket, caller, topic_id, place)
         with suppress(WebSocketDisconnect):  # the answer is made all the same
             if after is not None:
                 await talk.replay(after)
@@ -111,16 +111,15 @@ async def _texts(socket: WebSocket) -> AsyncIterator[str]:
 class _Talk:
     """One open socket."""
 
-    def __init__(self, socket: WebSocket, caller: Caller, thread: str) -> None:
-        self._socket, self._caller, self._thread = socket, caller, thread
-        self._place = (caller.runtime, caller.tenant, thread)
+    def __init__(self, socket: WebSocket, caller: Caller, thread: str, place: Place) -> None:
+        self._socket, self._caller, self._thread, self._place = socket, caller, thread, place
         self._streams: Streams = socket.app.state.streams
 
     async def replay(self, after: int) -> None:
         async for part in transcript_in_parts(*self._place, after):
             for turn in part:
                 await self._saved(turn, content=turn.content)
-        for seq, running in self._streams.under_way(self._caller.tenant, self._thread):
+        for seq, running in self._streams.under_way(*self._place[1:]):
             await self._relay(seq, running, None)
 
     async def answer(self, text: str) -> None:
@@ -130,7 +129,7 @@ class _Talk:
             return await self._send("error", code="invalid-request", message=error.errors()[0]["msg"])
         try:
             await self._caller.check()
-            seq, running = await self._streams.ask(
+            asked, running = await self._streams.ask(
                 self._caller, self._thread, given.message, None, self._turn_id(given.request_id)
             )
         except Unauthenticated as error:
@@ -139,9 +138,10 @@ class _Talk:
             raise WebSocketDisconnect(WS_1008_POLICY_VIOLATION) from error
         except TurnlogError as error:
             return await self._error(error)
-        for turn in (await transcript(*self._place, limit=1, before_seq=seq, newest=True)).turns:
+        self._place = (*self._place[:2], asked.thread)
+        for turn in (await transcript(*self._place, limit=1, before_seq=asked.seq, newest=True)).turns:
             await self._saved(turn)
-        await self._relay(seq, running, given.request_id)
+        await self._relay(asked.seq, running, given.request_id)
 
     def _turn_id(self, request_id: str | None) -> UUID:
         if request_id is None:

@@ -95,4 +95,5 @@ async def delete_thread(thread: ThreadId, caller: Writer, write_id: WriteId) -> 
 async def fork_thread(thread: ThreadId, given: ForkAt, caller: Writer, write_id: WriteId) -> Forked:
     """A new conversation that shares the turns up to a sequence."""
     place = await caller.owns(thread)
-    return await forks.fork_thread(*place, given.at_seq, given.thread or str(write_id), given.label)
+    *_, fork = await caller.may_begin(given.thread or str(write_id))
+    return await forks.fork_thread(*place, given.at_seq, fork, given.label)

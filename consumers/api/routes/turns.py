@@ -92,24 +92,19 @@ async def append_turns(
         _check_receipt(receipt, caller)
     made = [turn.stored_as(uuid5(write_id, str(at))) for at, turn in enumerate(given.turns)]
     expected = given.expected if if_match is None else version_of(if_match)
-    place = (caller.runtime, caller.tenant, thread)
 
-    async def append(version: int | None) -> turns.Added:
-        about: dict[str, Any] = {"expected": version, "receipt": receipt, "usage": given.usage}
-        return await turns.add_turns(*place, made, user=caller.user, **about)
+    async def append(thread: str, version: int | None) -> turns.Added:
+        about: dict[str, Any] = {"receipt": receipt, "usage": given.usage}
+        about["expected"] = version if expected is None else expected
+        return await turns.add_turns(caller.runtime, caller.tenant, thread, made, user=caller.user, **about)
 
     try:
-        if expected is None:
-            added = await append_as_owner(*place, caller.user, append)
-        else:
-            if expected:
-                await caller.may_begin(thread)
-            added = await append(expected)
+        added = await append_as_owner(caller.runtime, caller.tenant, thread, caller.user, append)
     except WrongExpectedVersion as error:
-        await caller.may_begin(thread)  # a new conversation was expected: of another user's one, nothing is said
         if if_match is None:
             raise
-        raise Refused(412, error.code, str(error), {"ETag": tag_of(await thread_version(*place))}) from error
+        now = await thread_version(*await caller.may_begin(thread))
+        raise Refused(412, error.code, str(error), {"ETag": tag_of(now)}) from error
     response.headers["ETag"] = tag_of(added.version)
     return added.turns
 

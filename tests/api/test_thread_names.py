@@ -1,0 +1,144 @@
+"""Two users who both say "main" both work, on every face."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from helpers.api import Api, Serve
+from helpers.callers import mcp_of, socket
+from helpers.stage import MemoryServer
+
+
+@pytest.fixture
+def model() -> Iterator[MemoryServer]:
+    with MemoryServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(serve: Serve, model: MemoryServer) -> AsyncIterator[Api]:
+    async with serve("agent", api_base_url=model.url, model="m", topic_extraction=False) as api:
+        yield api
+
+
+async def completion(user: httpx2.AsyncClient, text: str) -> Any:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    return await user.post("/v1/chat/completions", json=body, headers={"X-Turnlog-Thread": "main"})
+
+
+async def response(user: httpx2.AsyncClient, text: str) -> Any:
+    return await user.post("/v1/responses", json={"model": "m", "input": text, "conversation": "main"})
+
+
+async def answer(user: httpx2.AsyncClient, text: str) -> Any:
+    return await user.post("/api/threads/main/answers", json={"message": text})
+
+
+async def controller(user: httpx2.AsyncClient, text: str) -> Any:
+    return await user.post("/ai-agent/chat", json={"message": text, "conversationId": "main"})
+
+
+async def message(user: httpx2.AsyncClient, text: str) -> Any:
+    return await user.post("/ai-agent/conversations/main/messages", json={"role": "user", "content": text})
+
+
+async def graph(user: httpx2.AsyncClient, text: str) -> Any:
+    return await user.post("/api/chat/stream", json={"message": text, "conversation_id": "main"})
+
+
+async def said(user: httpx2.AsyncClient, thread: str = "main") -> list[str]:
+    found = await user.get(f"/api/threads/{thread}/turns")
+    assert found.status_code == 200, found.text
+    return [turn["content"] for turn in found.json()["items"] if turn["role"] == "user"]
+
+
+@pytest.mark.parametrize("ask", [completion, response, answer, controller, message, graph])
+async def test_both_users_of_a_name_have_a_conversation_and_their_own(api: Api, ask: Any) -> None:
+    async with api.client("ann", role="vip") as ann, api.client("bob", role="vip") as bob:
+        first = await asyncio.gather(ask(ann, "Ann one."), ask(bob, "Bob one."))
+        second = [await ask(user, text) for user, text in ((ann, "Ann two."), (bob, "Bob two."))]
+        assert all(one.status_code < 300 for one in (*first, *second)), [one.text for one in (*first, *second)]
+        assert await said(ann) == ["Ann one.", "Ann two."]
+        assert await said(bob) == ["Bob one.", "Bob two."]
+        ids = [(await user.get("/api/threads/main")).json()["thread"] for user in (ann, bob)]
+        assert "main" in ids and len(set(ids)) == 2
+        for user, own, other in ((ann, *ids), (bob, *reversed(ids))):
+            assert await said(user, own) == await said(user)
+            if other != "main":
+                assert (await user.get(f"/api/threads/{other}")).status_code == 404
+        history = (await bob.get("/api/chat/history", params={"thread_id": "main"})).json()
+        assert [turn["blocks"][0]["text"] for turn in history if turn["role"] == "user"] == ["Bob one.", "Bob two."]
+
+
+async def test_sockets_and_tools_mean_the_conversation_of_their_user(api: Api) -> None:
+    async def ask(user: str) -> list[Any]:
+        async with socket(api, "main", f"?token={api.token(user)}") as ws:
+            came: list[Any] = []
+            for text in (f"{user} one.", f"{user} two."):
+                await ws.send(json.dumps({"message": text}))
+                came.append(json.loads(await ws.recv()))
+                while came[-1]["type"] not in ("streaming_end", "error"):
+                    came.append(json.loads(await ws.recv()))
+        return came
+
+    for user in ("ann", "bob"):
+        assert [one["type"] for one in await ask(user)].count("streaming_end") == 2
+        async with api.client(user) as client:
+            assert await said(client) == [f"{user} one.", f"{user} two."]
+        async with mcp_of(api, user) as tools:
+            seen = str(await tools.call_tool("context", {"thread_id": "main"}))
+            assert f"{user} two." in seen
+            found = await tools.call_tool("recall", {"query": "one", "thread_id": "main"})
+            assert not found.is_error
+
+
+async def test_sessions_and_forks_of_one_name_are_of_their_user(api: Api) -> None:
+    async with api.client("ann") as ann, api.client("bob") as bob:
+        for user, name in ((ann, "ann"), (bob, "bob")):
+            made = await user.post("/short-memory/create", json={"conversation_id": "main"})
+            assert made.status_code == 201, made.text
+            written = await user.post(
+                "/short-memory/write", json={"conversation_id": "main", "user_query": f"I am {name}."}
+            )
+            assert written.status_code == 201, written.text
+            query = {"conversation_id": "main", "query": "Who?"}
+            assert f"I am {name}." in (await user.post("/short-memory/query", json=query)).text
+            assert await said(user) == [f"I am {name}."]
+            seq = (await user.get("/api/threads/main/turns")).json()["items"][0]["seq"]
+            fork = await user.post("/api/threads/main/forks", json={"at_seq": seq, "thread": "copy"})
+            assert fork.status_code == 201, fork.text
+            assert await said(user, "copy") == [f"I am {name}."]
+
+
+async def test_a_version_is_that_of_the_users_own_conversation(api: Api) -> None:
+    async with api.client("ann") as ann, api.client("bob") as bob:
+        for user in (ann, bob):
+            turns = {"turns": [{"role": "user", "content": "one"}], "expected": 0}
+            assert (await user.post("/api/threads/main/turns", json=turns)).status_code == 201
+            assert (await user.post("/api/threads/main/turns", json=turns)).status_code == 409
+            tag = (await user.get("/api/threads/main")).headers["ETag"]
+            headers = {"If-Match": tag}
+            more = {"turns": [{"role": "user", "content": "two"}]}
+            assert (await user.post("/api/threads/main/turns", json=more, headers=headers)).status_code == 201
+            stale = await user.post("/api/threads/main/turns", json=more, headers=headers)
+            assert (
+                stale.status_code == 412
+                and stale.headers["ETag"] == (await user.get("/api/threads/main")).headers["ETag"]
+            )
+
+
+async def test_nobody_takes_an_id_that_a_name_of_another_user_means(api: Api) -> None:
+    async with api.client("ann") as ann, api.client("bob") as bob, api.client("eve") as eve:
+        await answer(ann, "Ann.")
+        await answer(bob, "Bob.")
+        [his] = (await bob.get("/api/threads")).json()["items"]
+        await bob.delete("/api/threads/main")
+        for name in (his["thread"], "other-of-0123456789abcdef"):
+            await eve.post(f"/api/threads/{name}/turns", json={"turns": [{"role": "user", "content": "Eve."}]})
+        assert not {his["thread"], "other-of-0123456789abcdef"} & {
+            one["thread"] for one in (await eve.get("/api/threads")).json()["items"]
+        }
+        assert (await answer(bob, "Again.")).status_code == 404
