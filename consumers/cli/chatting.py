@@ -113,6 +113,7 @@ def chat(
                         if not as_json:
                             flow.show(piece)
                         if isinstance(piece, Answered):
+                            place = (place[0], piece.thread)
                             made = await remembered(runtime, *place, user, piece.question_id, text)
                             if as_json:
                                 (emit if message else emit_line)(
