@@ -22,7 +22,7 @@ from turnlog.agent.importers import (
     read,
 )
 from turnlog.agent.runtime import Runtime
-from turnlog.agent.use_cases.own_threads import append_as_owner, check_owner
+from turnlog.agent.use_cases.own_threads import append_as_owner, own_thread
 from turnlog.events.contracts import Event
 from turnlog.events.errors import EventTooLarge, InvalidEvent, InvalidToken, NotFound
 from turnlog.events.progress import OnProgress
@@ -233,11 +233,17 @@ async def _claimed(runtime: Runtime, first: Event, user: str, is_known: bool) ->
     One whose name or first event cannot be stored is nobody's, so it is the user's as far as this goes.
     """
     place = (runtime, first.tenant, first.thread, user)
+
+    async def append(thread: str, version: int | None) -> None:
+        if thread == first.thread:
+            await runtime.log.append(first, version)
+        else:
+            raise NotFound(f"thread {first.thread!r} is another user's")
+
     try:
         if is_known:
-            await check_owner(*place)
-        else:
-            await append_as_owner(*place, lambda version: runtime.log.append(first, version))
+            return await own_thread(*place) == first.thread
+        await append_as_owner(*place, append)
     except NotFound:
         return False
     except (InvalidEvent, EventTooLarge):
