@@ -109,7 +109,7 @@ async def _found(runtime: Runtime, tenant: str, name: str, user: str, or_nobody:
 
 
 async def _is_of(runtime: Runtime, tenant: str, thread: str, user: str, head: int, or_nobody: bool = False) -> bool:
-    """head: the thread's last sequence. Raises NotFound where the user has deleted it.
+    """head: the thread's last sequence. Raises NotFound where the user has deleted it, or nobody's rows have it.
 
     A thread keeps its user until it is removed. So rows that lack the latest turns are waited for only where they do
     not name the user, or where a removal is among what they lack.
@@ -124,11 +124,13 @@ async def _is_of(runtime: Runtime, tenant: str, thread: str, user: str, head: in
         known, owner, _ = await _owner(runtime, tenant, thread, partition)
     if known:
         return owner == user or (or_nobody and owner is None)
-    if removed:
-        async for one in runtime.log.read_thread(tenant, thread, removed, removed):
-            if one.event.user in (user, None):
-                raise _unknown(thread)
-    return False
+    last = removed or head  # of a thread that is removed, parked or an erased user's, the log knows whose it was
+    async for one in runtime.log.read_thread(tenant, thread, last, last):
+        if one.event.user not in (user, None):
+            return False
+    if or_nobody and not removed:
+        return True
+    raise _unknown(thread)
 
 
 async def _owner(runtime: Runtime, tenant: str, thread: str, partition: int) -> tuple[bool, str | None, int]:

@@ -81,11 +81,10 @@ async def test_a_client_that_leaves_does_not_lose_the_answer(serve: Serve, model
         await eventually(answered)
 
 
-async def test_a_blank_question_and_a_thread_of_another_are_refused_before_the_stream(serve: Serve) -> None:
+async def test_a_blank_question_and_an_answer_of_another_are_refused_before_the_stream(serve: Serve) -> None:
     async with serve() as api, api.client() as ann, api.client("bob") as bob:
         assert (await ann.post(f"{ASK}/stream", json={"message": " "})).status_code == 422
         await ann.post("/api/threads/t/turns", json={"turns": [{"role": "user", "content": "mine"}]})
-        assert (await bob.post(f"{ASK}/stream", json={"message": "hello"})).status_code == 404
         assert (await bob.get(f"{ASK}/1")).status_code == 404
 
 

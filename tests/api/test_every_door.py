@@ -1,5 +1,6 @@
 """What is no route of the document, the WebSocket and MCP, refuses whoever has no right to it, after a rebuild too."""
 
+import json
 from typing import Any
 
 import httpx2
@@ -75,6 +76,8 @@ async def test_nobody_reaches_another_persons_thread_or_memory(serve: Serve) -> 
                 found = await call(client, "recall", query="tea")
                 assert found["turns"] == found["memories"] == []
                 assert (await call(client, "threads"))["threads"] == (await call(client, "memories"))["memories"] == []
-            assert await status_of_socket(api, "t", api.token("bob")) == 404
+            async with socket(api, "t", f"?token={api.token('bob')}&after=0") as ws:  # his own topic of this name
+                await ws.send("{}")
+                assert json.loads(await ws.recv())["type"] == "error"
             assert await status_of_socket(api, "t", api.token()) == 101
             assert len((await call(hers, "memories"))["memories"]) == 1

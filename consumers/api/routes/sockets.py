@@ -35,7 +35,7 @@ from turnlog.consumers.api.caller import Caller, Place, use_zone
 from turnlog.consumers.api.problems import language_of, problem_of, retry_after
 from turnlog.consumers.api.streams import Running, Streams, one_of_few
 from turnlog.events.contracts import UsageMetered
-from turnlog.events.errors import TurnlogError
+from turnlog.events.errors import NotFound, TurnlogError
 from turnlog.events.texts import valid_json
 from turnlog.projectors.models.message import Message
 
@@ -116,9 +116,10 @@ class _Talk:
         self._streams: Streams = socket.app.state.streams
 
     async def replay(self, after: int) -> None:
-        async for part in transcript_in_parts(*self._place, after):
-            for turn in part:
-                await self._saved(turn, content=turn.content)
+        with suppress(NotFound):  # a topic that has not begun
+            async for part in transcript_in_parts(*self._place, after):
+                for turn in part:
+                    await self._saved(turn, content=turn.content)
         for seq, running in self._streams.under_way(*self._place[1:]):
             await self._relay(seq, running, None)
 
