@@ -20,7 +20,7 @@ from turnlog.agent.use_cases.own_threads import append_as_owner, check_not_delet
 from turnlog.agent.use_cases.threads import ThreadInfo
 from turnlog.agent.use_cases.turns import NewTurn
 from turnlog.consumers.own_loop import LoopBound
-from turnlog.events.contracts import UsageMetered
+from turnlog.events.contracts import TurnOrigin, UsageMetered
 from turnlog.events.publish import Appended
 from turnlog.projectors.models.message import Message
 
@@ -88,6 +88,7 @@ class Thread(LoopBound):
         event_id: UUID | None = None,
         expected: int | None = None,
         usage: UsageMetered | None = None,
+        origin: TurnOrigin | None = None,
     ) -> Appended:
         """Appends a turn; its sequence and event id. It is on disk when this returns.
 
@@ -95,7 +96,8 @@ class Thread(LoopBound):
         them. receipt: of the context that an assistant's turn answers; both are stored together, and a query that is
         not on the log yet before them. event_id: the same call repeated with it stores one turn. expected: the last
         sequence of the thread as the caller knows it (0: none); raises WrongExpectedVersion when that is not so. usage:
-        of the model that made the turn, for `turnlog usage`.
+        of the model that made the turn, for `turnlog usage`. origin: whose words a user's turn holds, such as "program"
+        for a text that the application wrote; turnlog decides it from name and text where it is not given.
 
         Raises InvalidEvent, WrongReceipt, EventTooLarge, LogFull, LogUnavailable.
         """
@@ -111,6 +113,7 @@ class Thread(LoopBound):
             latency_ms=latency_ms,
             time=time,
             id=event_id or uuid7(),
+            origin=origin,
         )
         return (await self._append([turn], receipt, expected, usage))[0]
 

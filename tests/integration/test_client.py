@@ -102,6 +102,14 @@ async def test_a_conversation_is_kept_asked_recalled_and_deleted(face: Face) -> 
             await thread.messages()
 
 
+async def test_a_program_says_that_a_text_is_its_own(face: Face) -> None:
+    async with face() as memory:
+        thread = memory.thread("t", user="ann")
+        await thread.add("user", "Summary: I live in Genoa.", origin="program")
+        await thread.add("user", "I live in Turin.")
+        assert [one.origin for one in await thread.messages()] == ["program", "person"]
+
+
 async def test_a_question_that_was_answered_before_is_asked_again(face: Face) -> None:
     async with face() as memory:
         thread = memory.thread("t", user="ann")
