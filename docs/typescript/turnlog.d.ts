@@ -8364,6 +8364,8 @@ export interface operations {
                 "idempotency-key"?: string | null;
                 /** @description Whom a key with the scope act-as-user acts for, in UTF-8. */
                 "x-turnlog-user"?: string | null;
+                /** @description The time zone of the person, such as Asia/Shanghai. */
+                "x-turnlog-timezone"?: string | null;
             };
             path?: never;
             cookie?: never;
