@@ -127,7 +127,9 @@ async def test_a_line_whose_ids_can_be_nobodys_is_rejected_once(log: Log, turnlo
     ids = [{"thread": "fine"}, {"thread": "memories/ann"}, {"thread": "t", "user": "x" * 600}]
     file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps({**one, "role": "user", "text": "hello"}) + "\n" for one in ids))
-    found = (await turnlog("import", str(file), "--format", "jsonl", "--no-embed", "--json")).document
+    done = await turnlog("import", str(file), "--format", "jsonl", "--no-embed", "--json")
+    found = json.loads(done.out)
+    assert done.code == 1
     assert (found["turns"], found["threads"], found["rejected_count"]) == (1, 1, 2)
     assert [one["where"] for one in found["rejected"]] == [
         "turn L2 of thread memories/ann",
