@@ -92,12 +92,8 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
 
     Raises LogUnavailable.
     """
-    noted = await _delete_rows(runtime, (await runtime.log.state()).id)
+    await _delete_rows(runtime, (await runtime.log.state()).id)
     js = runtime.log.nc.jetstream()
-    # Workers make them again, from the beginning of the log. One that was just made is not noted yet.
-    for name in sorted({*REACTORS, *noted}):
-        with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
-            await js.delete_consumer(STREAM, name)
     # Without the bucket no session was kept yet.
     with nats_errors("cannot empty the bucket of sessions"), contextlib.suppress(NotFoundError):
         await js.purge_stream(f"KV_{SESSION_BUCKET}")
@@ -117,9 +113,9 @@ async def rebuild_from_log(runtime: Runtime, on_progress: OnProgress) -> LogStat
     wait=wait_fixed(STEP_S),
     reraise=True,
 )
-async def _delete_rows(runtime: Runtime, log_id: str) -> list[str]:
-    """Deletes what was read from the log, and sets all positions back; returns the names of durable consumers. Repeated
-    while long reads hold the tables."""
+async def _delete_rows(runtime: Runtime, log_id: str) -> None:
+    """Deletes what was read from the log, and sets all positions back, those of durable consumers by their deletion.
+    Repeated while long reads hold the tables."""
     tables = [table.name for projection in PROJECTIONS for table in projection.tables]
     tables += ["event_ids", "event_ids_of_any_thread", "dead_letters"]
     async with runtime.pool.connection() as conn, conn.transaction():
@@ -133,8 +129,13 @@ async def _delete_rows(runtime: Runtime, log_id: str) -> list[str]:
             "UPDATE projection_positions SET position = 0, stored_at = NULL, updated_at = now() WHERE build = 'live'"
         )
         await note_log(conn, log_id)
+        # Until the end, so that no worker notes where a consumer was that is deleted here.
+        await conn.execute("LOCK TABLE durables IN EXCLUSIVE MODE")
         rows = await conn.execute("DELETE FROM durables RETURNING name")
-        return sorted({name for (name,) in await rows.fetchall()})
+        # Workers make them again, from the beginning of the log. One that was just made is not noted yet.
+        for name in sorted({*REACTORS, *(name for (name,) in await rows.fetchall())}):
+            with nats_errors(f"cannot delete the consumer {name}"), contextlib.suppress(NotFoundError):
+                await runtime.log.nc.jetstream().delete_consumer(STREAM, name)
 
 
 async def back_up_log(runtime: Runtime, folder: Path) -> BackedUp:

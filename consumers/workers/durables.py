@@ -6,8 +6,10 @@ ids that derive from the event.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,7 @@ from turnlog.consumers.workers.inbox import Inbox
 from turnlog.events.errors import LogUnavailable, cause
 from turnlog.events.heartbeats import Heartbeat
 from turnlog.events.subjects import STREAM
+from turnlog.projectors.engine.writer import Connection
 
 logger = logging.getLogger("turnlog.consumers")
 MAX_WAITING, MAX_WAITING_BODIES = 2_000, 100
@@ -91,20 +94,22 @@ class Durable:
         return f"{info.num_pending:,} events wait and none is taken" if self._taken and self._taken == before else None
 
     async def _create(self) -> ConsumerInfo:
-        position = self._noted = await self._last_noted()
-        begins: dict[str, Any] = {"deliver_policy": self.deliver}
-        if position:
-            begins = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position + 1}
-        config = ConsumerConfig(
-            name=self.inbox.name,
-            durable_name=self.inbox.name,
-            filter_subject=self.subject,
-            ack_policy=AckPolicy.EXPLICIT,
-            max_deliver=-1,
-            **begins,
-            **self._settings(),
-        )
-        info = await self.js.add_consumer(STREAM, config)
+        async with self._positions() as conn:
+            row = await (await conn.execute(_NOTED, (self.inbox.name, await self._log()))).fetchone()
+            position = self._noted = int(row[0]) if row else 0
+            begins: dict[str, Any] = {"deliver_policy": self.deliver}
+            if position:
+                begins = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position + 1}
+            config = ConsumerConfig(
+                name=self.inbox.name,
+                durable_name=self.inbox.name,
+                filter_subject=self.subject,
+                ack_policy=AckPolicy.EXPLICIT,
+                max_deliver=-1,
+                **begins,
+                **self._settings(),
+            )
+            info = await self.js.add_consumer(STREAM, config)
         self.made += 1
         if self.made > 1 or position:
             logger.warning("the consumer %s was deleted and is made again after sequence %d", self.inbox.name, position)
@@ -120,16 +125,19 @@ class Durable:
 
     async def _note(self, info: ConsumerInfo) -> None:
         """Also where it has acknowledged nothing yet: one that begins with new events would miss those meanwhile."""
-        position = info.ack_floor.stream_seq if info.ack_floor else 0
-        if position > self._noted:
-            async with self.pool.connection() as conn:
+        if _acknowledged(info) > self._noted:
+            async with self._positions() as conn:
+                position = _acknowledged(await self.js.consumer_info(STREAM, self.inbox.name))
                 await conn.execute(_NOTE, (self.inbox.name, await self._log(), position))
             self._noted = position
 
-    async def _last_noted(self) -> int:
-        async with self.pool.connection() as conn:
-            row = await (await conn.execute(_NOTED, (self.inbox.name, await self._log()))).fetchone()
-        return int(row[0]) if row else 0
+    @contextlib.asynccontextmanager
+    async def _positions(self) -> AsyncIterator[Connection]:
+        """While the block runs, `log rebuild` deletes neither consumers nor their positions, so that a position of the
+        consumer that it deletes is not that of the next one."""
+        async with self.pool.connection() as conn, conn.transaction():
+            await conn.execute("LOCK TABLE durables IN ROW EXCLUSIVE MODE")
+            yield conn
 
     async def _log(self) -> str:
         """Which log it is, so that positions of another one do not count."""
@@ -140,3 +148,7 @@ class Durable:
         if not info.num_pending or (info.num_ack_pending or 0) >= (info.config.max_ack_pending or 0):
             return ()
         return info.num_pending, info.delivered.stream_seq if info.delivered else 0
+
+
+def _acknowledged(info: ConsumerInfo) -> int:
+    return info.ack_floor.stream_seq if info.ack_floor else 0

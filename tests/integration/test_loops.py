@@ -16,8 +16,11 @@ import pytest
 from fastapi import routing
 from fastapi.dependencies.utils import get_dependant
 from helpers.api import Api, Serve
+from helpers.sample_events import turn
 from helpers.servers import eventually
 from helpers.stage import MemoryServer
+from nats.js import JetStreamContext
+from nats.js.api import DeliverPolicy
 from prometheus_client import REGISTRY
 
 from turnlog.agent.models import factory
@@ -25,13 +28,17 @@ from turnlog.agent.settings import Settings
 from turnlog.agent.use_cases import processes as of_processes
 from turnlog.agent.use_cases.checkup import checkup
 from turnlog.agent.use_cases.gauges import measure, measuring
+from turnlog.agent.use_cases.logs import rebuild_from_log
 from turnlog.agent.use_cases.processes import deaths, processes
 from turnlog.consumers.api import app as app_of_api
 from turnlog.consumers.api.document import documented
 from turnlog.consumers.servers import background
 from turnlog.consumers.workers import app
+from turnlog.consumers.workers.durables import Durable
+from turnlog.consumers.workers.inbox import Delivery, Inbox
 from turnlog.events import heartbeats
 from turnlog.events.heartbeats import Heartbeat, Heartbeats
+from turnlog.events.progress import no_progress
 from turnlog.events.subjects import STREAM
 from turnlog.events.tasks import cancel
 
@@ -162,6 +169,40 @@ async def test_a_durable_deleted_while_its_worker_was_stopped_begins_where_it_wa
     async with serve("agent") as api:
         info = await api.runtime.log.nc.jetstream().consumer_info(STREAM, "agent")
         assert 1 < (info.config.opt_start_seq or 0) <= asked + 1
+
+
+async def test_a_position_noted_while_the_log_is_rebuilt_is_not_that_of_the_new_durable(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker looks after it between the deletion of its position and of its consumer."""
+    looks = list[asyncio.Task[str | None]]()
+    delete_consumer = JetStreamContext.delete_consumer
+
+    async def worker_looks_before(js: JetStreamContext, stream: str, consumer: str) -> bool:
+        if consumer == durable.inbox.name:
+            looks.append(asyncio.create_task(durable.look()))
+            await eventually(has_looked_or_waits)
+        return await delete_consumer(js, stream, consumer)
+
+    async def has_looked_or_waits() -> bool:
+        async with api.runtime.pool.connection() as conn:
+            row = await conn.execute("SELECT FROM pg_locks WHERE relation = 'durables'::regclass AND NOT granted")
+            return looks[0].done() or await row.fetchone() is not None
+
+    async def no_work(_deliveries: list[Delivery]) -> None: ...
+
+    async with serve() as api:
+        pool, js = api.runtime.pool, api.runtime.log.nc.jetstream()
+        durable = Durable(Inbox(pool, "analytics", no_work), "turnlog.log.>", DeliverPolicy.ALL, pool, js)
+        await api.runtime.log.append(turn("hello"))
+        await durable.ensure()
+        [message] = await (await js.pull_subscribe_bind("analytics", STREAM)).fetch(1)
+        await message.ack_sync()
+        monkeypatch.setattr(JetStreamContext, "delete_consumer", worker_looks_before)
+        await rebuild_from_log(api.runtime, no_progress)
+        await looks[0]
+        await durable.ensure()
+        assert (await js.consumer_info(STREAM, "analytics")).num_pending == 1
 
 
 async def test_a_deleted_stream_turns_readiness_red(serve: Serve) -> None:
